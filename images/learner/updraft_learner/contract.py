@@ -1,0 +1,209 @@
+"""The contract between the platform and a learner's pod: names, paths, exit codes, storage keys.
+
+Written once, here; the platform (`updraft`) imports it to build pods and to read what they leave, the
+sidecar and the program's Python API import it inside the pod. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+# --- Paths inside every container of a learner's pod -------------------------------------------------
+ROOT_DIR = "/updraft"  # one emptyDir, shared by init container, sidecar and program
+CODE_DIR = f"{ROOT_DIR}/code"  # working directory of the program
+DATA_DIR = f"{ROOT_DIR}/data"
+RESULT_DIR = f"{ROOT_DIR}/result"
+CHECKPOINT_DIR = f"{ROOT_DIR}/checkpoints"
+LOG_DIR = f"{ROOT_DIR}/logs"
+IO_DIR = f"{ROOT_DIR}/io"
+METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
+STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PREEMPTED
+PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
+CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in init and sidecar only
+CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
+
+# --- Containers and volumes of a learner's pod -------------------------------------------------------
+MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for it
+STAGE_CONTAINER = "updraft-stage"  # init container: `python -m updraft_learner.stage`
+SIDECAR_CONTAINER = "updraft-sidecar"  # native sidecar: `python -m updraft_learner.sidecar`
+JOB_VOLUME = "job"
+CREDENTIALS_VOLUME = "credentials"
+MLFLOW_PORT = 5000  # the sidecar's MLflow endpoint, on the pod's loopback address only
+MASTER_PORT = 29500  # torch's rendezvous, on learner 1
+
+# --- Labels on every object of a job -----------------------------------------------------------------
+LABEL_JOB = "updraft.dev/job"
+LABEL_TENANT = "updraft.dev/tenant"
+LABEL_ROLE = "updraft.dev/role"  # train, evaluate, export
+LABEL_ATTEMPT = "updraft.dev/attempt"
+LABEL_LEARNER = "updraft.dev/learner"  # from 1
+
+
+class ExitCode(IntEnum):
+    """Exit codes that mean something to the platform. Every other code is the program's own failure."""
+
+    DONE = 0
+    CONFIGURATION = 64  # the pod was told something impossible; never retried
+    DATA = 65  # staged data is missing or does not match its digest
+    STORAGE = 74  # the object store could not be reached or refused
+    PREEMPTED = 75  # left on request after saving; resumable
+    OUT_OF_MEMORY = 137  # SIGKILL; the container's reason says OOMKilled when memory was the cause
+
+
+@dataclass(frozen=True)
+class DataMount:
+    """A tree of the content store and where it goes below DATA_DIR (`.` is DATA_DIR itself)."""
+
+    tree: str  # sha256 of the tree document
+    mount: str = "."
+
+
+@dataclass(frozen=True)
+class PodConfig:
+    """What the init container and the sidecar must know. Everything here may be read by anyone who may
+    read the pod."""
+
+    job_id: str
+    tenant: str
+    role: str  # train, evaluate, export
+    attempt: int  # fencing number of this launch, from 1
+    learner: int  # from 1
+    learners: int
+    bucket: str
+    prefix: str  # the tenant's prefix in the bucket, no slash at either end
+    mlflow_run_id: str
+    mlflow_experiment_id: str
+    code_tree: str | None = None
+    data: tuple[DataMount, ...] = ()
+    params: dict[str, Any] = field(default_factory=dict)
+    restore_checkpoint: str | None = None  # name of the checkpoint to lay into CHECKPOINT_DIR
+    restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
+    listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # where the sidecar serves its MLflow endpoint
+    system_metrics_seconds: float = 10.0  # sampling interval; 0 switches it off
+    heartbeat_seconds: float = 2.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> PodConfig:
+        raw = json.loads(text)
+        raw["data"] = tuple(DataMount(**item) for item in raw["data"])
+        return cls(**raw)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Object keys of one tenant in the platform's bucket. The layout is documented in docs/reference/storage.md."""
+
+    prefix: str
+
+    def blob(self, sha256: str) -> str:
+        return f"{self.prefix}/blobs/{sha256}"
+
+    def tree(self, sha256: str) -> str:
+        return f"{self.prefix}/trees/{sha256}.json"
+
+    def source(self, sha256: str) -> str:
+        """Last listing of a remote source, so that unchanged objects are not fetched again."""
+        return f"{self.prefix}/sources/{sha256}.json"
+
+    def job(self, job_id: str) -> str:
+        return f"{self.prefix}/jobs/{job_id}"
+
+    def checkpoints(self, job_id: str) -> str:
+        return f"{self.job(job_id)}/checkpoints"
+
+    def checkpoint(self, job_id: str, name: str) -> str:
+        return f"{self.checkpoints(job_id)}/{name}"
+
+    def checkpoint_marker(self, job_id: str, name: str) -> str:
+        """Uploaded last: a checkpoint without it does not exist."""
+        return f"{self.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}"
+
+    def results(self, job_id: str, role: str, learner: int) -> str:
+        part = f"learner-{learner}" if role == "train" else role
+        return f"{self.job(job_id)}/results/{part}"
+
+    def learner(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        return f"{self.job(job_id)}/attempts/{role}-{attempt}/learner-{learner}"
+
+    def status(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """Heartbeat, overwritten every few seconds by the sidecar (`LearnerStatus`)."""
+        return f"{self.learner(job_id, role, attempt, learner)}/status.json"
+
+    def done(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """Completion marker: written by the sidecar when everything of this learner is stored."""
+        return f"{self.learner(job_id, role, attempt, learner)}/done.json"
+
+    def metrics(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """Folder of numbered JSON-lines chunks."""
+        return f"{self.learner(job_id, role, attempt, learner)}/metrics"
+
+    def logs(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """Folder of numbered JSON-lines chunks: {"n": line number, "t": RFC 3339 with nanoseconds, "line": text}."""
+        return f"{self.learner(job_id, role, attempt, learner)}/logs"
+
+
+CHECKPOINT_MARKER = "MANIFEST.json"
+CHECKPOINT_LOCAL_MARKER = "COMPLETE"  # the program creates it last; without Python, `touch` does
+CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest complete checkpoint
+
+# --- The metrics file: JSON lines ---------------------------------------------------------------------
+# {"t": unix seconds, "step": int, "metrics": {name: number}}       a point per name
+# {"t": ..., "progress": {"step": int, "total": int, "epoch": int?, "epochs": int?}}
+# {"t": ..., "tags": {name: text}} / {"params": {name: text}}       for the job's MLflow run
+# A line that does not parse is counted and reported, never fatal.
+
+
+def learner_environment(
+    *,
+    job_id: str,
+    role: str,
+    attempt: int,
+    learner: int,
+    learners: int,
+    gpus: int,
+    run_id: str,
+    experiment_id: str,
+    master_addr: str,
+    master_port: int,
+    command: str,
+    checkpoint_seconds: float | None,
+) -> dict[str, str]:
+    """Environment of the user's container: FfDL's names, torch's, MLflow's, then ours. No credential."""
+    environment = {
+        "DATA_DIR": DATA_DIR,
+        "MODEL_DIR": CODE_DIR,
+        "RESULT_DIR": RESULT_DIR,
+        "CHECKPOINT_DIR": CHECKPOINT_DIR,
+        "LOG_DIR": LOG_DIR,
+        "JOB_STATE_DIR": IO_DIR,
+        "TRAINING_ID": job_id,
+        "TRAINING_COMMAND": command,
+        "LEARNER_ID": str(learner),
+        "LEARNER_NAME_PREFIX": f"{job_id}-{role}",
+        "NUM_LEARNERS": str(learners),
+        "GPU_COUNT": str(gpus),
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        "RANK": str(learner - 1),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(learners),
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{MLFLOW_PORT}",
+        "MLFLOW_RUN_ID": run_id,
+        "MLFLOW_EXPERIMENT_ID": experiment_id,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "UPDRAFT_ROLE": role,
+        "UPDRAFT_ATTEMPT": str(attempt),
+        "UPDRAFT_METRICS_FILE": METRICS_FILE,
+        "UPDRAFT_STOP_FILE": STOP_FILE,
+        "UPDRAFT_PARAMS_FILE": PARAMS_FILE,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if checkpoint_seconds is not None:
+        environment["UPDRAFT_CHECKPOINT_SECONDS"] = f"{checkpoint_seconds:g}"
+    return environment

@@ -1,0 +1,128 @@
+"""Settings of the platform, read from the environment (`UPDRAFT_<NAME>`) of Airflow's processes.
+
+Secrets are never in the environment: `UPDRAFT_CREDENTIALS_FILE` names a JSON file that only the platform
+may read. docs/reference/settings.md lists every field; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from updraft.exceptions import UpdraftError
+
+GIB = 1024**3
+
+
+class S3Credentials(BaseModel):
+    """Access to the platform's bucket."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    access_key: SecretStr
+    secret_key: SecretStr
+
+
+class MLflowCredentials(BaseModel):
+    """Access to the tracking server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    username: str
+    password: SecretStr
+
+
+class Credentials(BaseModel):
+    """Content of `UPDRAFT_CREDENTIALS_FILE`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    s3: S3Credentials
+    mlflow: MLflowCredentials
+
+
+class Settings(BaseModel):
+    """Where the platform's parts are and what an operator of the platform has limited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ledger_url: str = Field(description="SQLAlchemy URL of the ledger (SQLite or PostgreSQL)")
+    s3_endpoint: str = Field(description="URL of the object store, as workers and learners reach it")
+    s3_region: str = Field("us-east-1", description="Region that requests to the object store are signed for")
+    bucket: str = Field("updraft", description="Bucket that holds everything of the platform, a prefix per tenant")
+    mlflow_uri: str = Field(description="URL of the MLflow tracking server, as workers and learners reach it")
+    mlflow_public_uri: str | None = Field(None, description="The same as a browser reaches it; default: mlflow_uri")
+    airflow_public_uri: str = Field("http://localhost:8080", description="Airflow's UI as a browser reaches it")
+    credentials_file: Path = Field(description="JSON file with the S3 and MLflow credentials, mode 0600")
+    kubernetes_conn_id: str = Field("updraft_kubernetes", description="Airflow connection of the cluster")
+    namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
+    tenants: tuple[str, ...] = Field(("default",), description="Tenants that exist, comma-separated")
+    sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the init container and the sidecar")
+    framework_images: dict[str, str] = Field(
+        {
+            "pytorch": "updraft/learner-pytorch:2.15",
+            "sklearn": "updraft/learner-sklearn:1",
+            "shell": "updraft/shell:1",
+        },
+        description="Image of each framework name, as JSON",
+    )
+    data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job, bytes")
+    code_limit_bytes: int = Field(GIB // 10, gt=0, description="Largest code folder or archive, bytes unpacked")
+    store_grace_seconds: int = Field(
+        300, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
+    )
+    deploy_timeout_seconds: int = Field(
+        600, ge=1, description="Longest time from creating the pods to the first running program, seconds"
+    )
+
+    @property
+    def mlflow_browser_uri(self) -> str:
+        return self.mlflow_public_uri or self.mlflow_uri
+
+    def namespace(self, tenant: str) -> str:
+        return f"{self.namespace_prefix}{tenant}"
+
+    def credentials(self) -> Credentials:
+        """Read afresh at each call, so that a rotated secret is used."""
+        try:
+            return Credentials.model_validate_json(self.credentials_file.read_text())
+        except OSError as exc:
+            raise UpdraftError(
+                f"credentials_file: {self.credentials_file} cannot be read ({exc.strerror}); "
+                "set UPDRAFT_CREDENTIALS_FILE to a readable JSON file"
+            ) from exc
+        except ValidationError as exc:
+            fields = ", ".join(".".join(map(str, e["loc"])) for e in exc.errors())
+            # No `from exc`: pydantic's message repeats the input, which is secret.
+            raise UpdraftError(f"credentials_file: {self.credentials_file} is not valid ({fields})") from None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Raises UpdraftError naming every wrong or missing variable."""
+        raw: dict[str, object] = {}
+        for name in cls.model_fields:
+            value = environment.get(f"UPDRAFT_{name.upper()}")
+            if value is None:
+                continue
+            if name == "tenants":
+                raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
+            elif name == "framework_images":
+                try:
+                    raw[name] = json.loads(value)
+                except ValueError as exc:
+                    raise UpdraftError(f"UPDRAFT_FRAMEWORK_IMAGES: not JSON ({exc})") from exc
+            else:
+                raw[name] = value
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as exc:
+            wrong = "; ".join(f"UPDRAFT_{str(e['loc'][0]).upper()}: {e['msg']}" for e in exc.errors())
+            raise UpdraftError(f"The platform's settings are incomplete or wrong: {wrong}") from exc
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process."""
+    return Settings.from_environment(os.environ)
