@@ -1,0 +1,120 @@
+"""What a pod's status means: pure functions from API objects to facts, used by gang and triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from updraft.lifecycle import State
+from updraft_learner import contract
+
+# Waiting reasons that do not go away by waiting, as the kubelet names them.
+IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+@dataclass(frozen=True)
+class ContainerFacts:
+    """State of one container; `exit_code` is set once it has ended."""
+
+    state: str  # waiting, running, terminated, absent
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """One learner, as its pod's status tells it."""
+
+    name: str
+    uid: str
+    learner: int
+    phase: str
+    reason: str  # the pod's own: Evicted, DeadlineExceeded, ...
+    message: str
+    deleting: bool
+    unscheduled: str | None  # the scheduler's message while there is no room
+    stage: ContainerFacts
+    sidecar: ContainerFacts
+    main: ContainerFacts
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the pod waits for something that does not come by itself."""
+        for container in (self.stage, self.sidecar, self.main):
+            if container.state == "waiting" and container.reason in IMAGE_REASONS | CONFIG_REASONS:
+                return f"{container.reason}: {container.message}".rstrip(": ")
+        return None
+
+    def evidence(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
+
+
+def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> ContainerFacts:
+    status = next((s for s in statuses or () if s.get("name") == name), None)
+    if status is None:
+        return ContainerFacts("absent")
+    state = status.get("state") or {}
+    if ended := state.get("terminated"):
+        return ContainerFacts(
+            "terminated",
+            reason=ended.get("reason") or "",
+            message=(ended.get("message") or "")[:500],
+            exit_code=ended.get("exitCode"),
+            started_at=_text(ended.get("startedAt")),
+            finished_at=_text(ended.get("finishedAt")),
+        )
+    if running := state.get("running"):
+        return ContainerFacts("running", started_at=_text(running.get("startedAt")))
+    waiting = state.get("waiting") or {}
+    return ContainerFacts("waiting", waiting.get("reason") or "", (waiting.get("message") or "")[:500])
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
+    """From a pod in API form (camel case)."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    scheduled = next((c for c in status.get("conditions") or () if c.get("type") == "PodScheduled"), {})
+    unscheduled = (scheduled.get("message") or scheduled.get("reason")) if scheduled.get("status") == "False" else None
+    return PodFacts(
+        name=metadata["name"],
+        uid=metadata.get("uid") or "",
+        learner=int((metadata.get("labels") or {}).get(contract.LABEL_LEARNER, "1")),
+        phase=status.get("phase") or "Unknown",
+        reason=status.get("reason") or "",
+        message=(status.get("message") or "")[:500],
+        deleting=bool(metadata.get("deletionTimestamp")),
+        unscheduled=unscheduled,
+        stage=container_facts(status.get("initContainerStatuses"), contract.STAGE_CONTAINER),
+        sidecar=container_facts(status.get("initContainerStatuses"), contract.SIDECAR_CONTAINER),
+        main=container_facts(status.get("containerStatuses"), contract.MAIN_CONTAINER),
+    )
+
+
+def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:
+    """The state that people are shown while a gang lives, and its reason: the least advanced learner's."""
+    if len(pods) < learners:
+        return State.DEPLOYING, f"{len(pods)} of {learners} learners created"
+    waiting = [p for p in pods if p.phase == "Pending" and p.stage.state in ("absent", "waiting")]
+    if waiting:
+        first = waiting[0]
+        why = first.unscheduled or first.blocked or "containers are being started"
+        return State.DEPLOYING, f"learner {first.learner}: {why}"
+    staging = [p for p in pods if p.main.state in ("absent", "waiting") and not p.ended]
+    if staging:
+        return State.DOWNLOADING, f"{len(staging)} of {learners} learners stage code and data"
+    running = [p for p in pods if p.main.state == "running"]
+    if running:
+        return State.PROCESSING, f"{len(running)} of {learners} learners run"
+    return State.STORING, "learners have ended; their results are being stored"

@@ -1,0 +1,130 @@
+"""Create, observe and delete the pods of one launch through the synchronous client.
+
+No Airflow in here; called from workers by the operators and from tests. Every function may be called twice:
+names are deterministic, and "already there" and "already gone" are success.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import RefusedError, UnavailableError
+from updraft.kubernetes.facts import PodFacts, pod_facts
+from updraft.kubernetes.objects import Launch, Manifest
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+TIMEOUT_SECONDS = 30
+
+
+def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int] = frozenset(), **kwargs: Any) -> Any:
+    """One request, tried again with back-off where that may help; None for a status in `ok`."""
+    from kubernetes.client.exceptions import ApiException
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+    from urllib3.exceptions import HTTPError
+
+    def transient(exc: BaseException) -> bool:
+        return isinstance(exc, HTTPError) or (isinstance(exc, ApiException) and exc.status in TRANSIENT_STATUS)
+
+    try:
+        for attempt in Retrying(
+            retry=retry_if_exception(transient),
+            stop=stop_after_attempt(6),
+            wait=wait_exponential_jitter(initial=0.5, max=10),
+            reraise=True,
+        ):
+            with attempt:
+                return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
+    except ApiException as exc:
+        if exc.status in ok:
+            return None
+        if exc.status in TRANSIENT_STATUS:
+            raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
+        raise RefusedError(f"The cluster refused to {what}: {_message(exc)}") from exc
+    except HTTPError as exc:
+        raise UnavailableError(f"The cluster did not {what}: it cannot be reached ({type(exc).__name__})") from exc
+
+
+def _message(exc: Any) -> str:
+    import json
+
+    try:
+        return f"{exc.status} {json.loads(exc.body)['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{exc.status} {exc.reason}"
+
+
+EXISTS = frozenset({409})
+GONE = frozenset({404})
+
+
+def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
+    found = call(f"read namespace {namespace}", core.read_namespace, namespace, ok=GONE | {403})
+    if found is None:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        call(f"create namespace {namespace}", core.create_namespace, body, ok=EXISTS)
+
+
+def create(
+    core: CoreV1Api, launch: Launch, *, secret: Manifest, service: Manifest | None, pods: Sequence[Manifest]
+) -> None:
+    """All objects of the launch, or none: what was made is deleted when one is refused.
+
+    A caller that dies in the middle leaves a part, which the next call with the same launch completes.
+    """
+    namespace = launch.namespace
+    try:
+        call("create the job's secret", core.create_namespaced_secret, namespace, secret, ok=EXISTS)
+        if service is not None:
+            call("create the gang's service", core.create_namespaced_service, namespace, service, ok=EXISTS)
+        for pod in pods:
+            call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
+    except RefusedError:
+        delete(core, namespace, launch.selector, grace_seconds=0)
+        raise
+
+
+def observe(core: CoreV1Api, launch: Launch) -> list[PodFacts]:
+    """The launch's pods in order of their learner."""
+    listed = call("list pods", core.list_namespaced_pod, launch.namespace, label_selector=launch.selector)
+    as_dict = core.api_client.sanitize_for_serialization
+    return sorted((pod_facts(as_dict(pod)) for pod in listed.items), key=lambda facts: facts.learner)
+
+
+def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int) -> int:
+    """Ask for the deletion of every pod, service and secret that the selector matches; returns the pods' number."""
+    pods = call("list pods", core.list_namespaced_pod, namespace, label_selector=selector, ok=GONE)
+    for pod in pods.items if pods else ():
+        call(
+            f"delete pod {pod.metadata.name}",
+            core.delete_namespaced_pod,
+            pod.metadata.name,
+            namespace,
+            grace_period_seconds=grace_seconds,
+            ok=GONE,
+        )
+    services = call("list services", core.list_namespaced_service, namespace, label_selector=selector, ok=GONE)
+    for service in services.items if services else ():
+        name = service.metadata.name
+        call(f"delete service {name}", core.delete_namespaced_service, name, namespace, ok=GONE)
+    secrets = call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=GONE)
+    for secret in secrets.items if secrets else ():
+        name = secret.metadata.name
+        call(f"delete secret {name}", core.delete_namespaced_secret, name, namespace, ok=GONE)
+    return len(pods.items) if pods else 0
+
+
+def wait_gone(core: CoreV1Api, namespace: str, selector: str, *, timeout_seconds: float) -> bool:
+    """Whether no pod matches any more within the time."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        pods = call("list pods", core.list_namespaced_pod, namespace, label_selector=selector, ok=GONE)
+        if not pods or not pods.items:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)

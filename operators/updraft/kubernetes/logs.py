@@ -1,0 +1,157 @@
+"""Follow a container's log and hand on each line once, in order, with its number and time.
+
+The cluster's log API can only be asked from a whole second on, so after a cut the follower asks from the second
+of the last recorded line and drops what is recorded already. Used by `updraft.triggers.gang`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+CHUNK_LINES = 2_000
+MAX_LINE_CHARACTERS = 16_384
+READ_TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a learner's log."""
+
+    n: int  # from 1, without gaps
+    t: str  # RFC 3339 with nanoseconds, as the node wrote it
+    line: str
+
+
+@dataclass
+class Cursor:
+    """What is recorded already: the last line's number and time, and how many recorded lines share that time."""
+
+    n: int = 0
+    t: str = ""
+    same: int = 0
+
+    def accept(self, time: str, skip: int) -> bool:
+        """Whether a line read again from the cluster is new. `skip` counts lines seen with the cursor's own time."""
+        return time > self.t or (time == self.t and skip > self.same)
+
+    def advance(self, time: str) -> int:
+        self.same = self.same + 1 if time == self.t else 1
+        self.t = time
+        self.n += 1
+        return self.n
+
+
+def split_line(raw: str) -> tuple[str, str]:
+    """`2026-01-02T03:04:05.000000006Z text` into time and text; a line without a time keeps an empty one."""
+    time, _, text = raw.partition(" ")
+    if len(time) >= 20 and time[4] == "-" and time[10] == "T":
+        return pad_nanoseconds(time), text[:MAX_LINE_CHARACTERS]
+    return "", raw[:MAX_LINE_CHARACTERS]
+
+
+def pad_nanoseconds(time: str) -> str:
+    """Kubernetes trims trailing zeros; nine digits make times comparable as text."""
+    body, zone = (time[:-1], "Z") if time.endswith("Z") else (time, "")
+    whole, _, fraction = body.partition(".")
+    return f"{whole}.{fraction:0<9.9}{zone}"
+
+
+async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cursor) -> AsyncIterator[Line]:
+    """Lines after the cursor until the container's log ends. Raises what the client raises on a cut."""
+    query: list[tuple[str, str]] = [("container", container), ("follow", "true"), ("timestamps", "true")]
+    if cursor.t:
+        query.append(("sinceTime", cursor.t.partition(".")[0] + "Z"))
+    response = await api.call_api(
+        f"/api/v1/namespaces/{namespace}/pods/{pod}/log",
+        "GET",
+        query_params=query,
+        header_params={"Accept": "application/json, */*"},
+        auth_settings=["BearerToken"],
+        _preload_content=False,
+        _return_http_data_only=True,
+        _request_timeout=READ_TIMEOUT_SECONDS,
+    )
+    async with response:
+        if response.status >= 400:
+            raise ConnectionError(f"log of {pod}: the cluster answered {response.status}")
+        start, seen_same, buffer = cursor.t, 0, b""
+        async for part in response.content.iter_any():
+            buffer += part
+            *whole, buffer = buffer.split(b"\n")
+            for raw in whole:
+                time, text = split_line(raw.decode("utf-8", "replace"))
+                time = time or cursor.t
+                if start:
+                    if time == start:
+                        seen_same += 1
+                    if time < start or (time == start and not cursor.accept(time, seen_same)):
+                        continue
+                    if time > start:
+                        start = ""
+                yield Line(cursor.advance(time), time, text)
+        if buffer:
+            time, text = split_line(buffer.decode("utf-8", "replace"))
+            if not start or time > start:
+                yield Line(cursor.advance(time or cursor.t), time or cursor.t, text)
+
+
+async def record(
+    lines: Callable[[Cursor], AsyncIterator[Line]],
+    cursor: Cursor,
+    write: Callable[[list[Line]], Awaitable[None]],
+    *,
+    finished: asyncio.Event,
+) -> None:
+    """Collect lines into chunks and write each; follow again after a cut, until the container has ended.
+
+    `finished` is set by the caller when the container has terminated: then the end of the stream is the end of the log.
+    """
+    pending: list[Line] = []
+
+    async def flush() -> None:
+        while pending:
+            chunk = pending[:CHUNK_LINES]
+            try:
+                await write(chunk)
+            except Exception as exc:  # noqa: BLE001 - kept and written later, whatever the store's fault is
+                log.warning("A log chunk of %d lines was not stored (%s); kept", len(chunk), type(exc).__name__)
+                return
+            del pending[: len(chunk)]
+
+    async def flush_regularly() -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await flush()
+
+    flusher = asyncio.create_task(flush_regularly())
+    try:
+        failures = 0
+        while True:
+            ended = finished.is_set()
+            try:
+                async for line in lines(cursor):
+                    pending.append(line)
+                    failures = 0
+                if ended:
+                    break
+            except Exception as exc:  # noqa: BLE001 - a cut stream is followed again from the cursor
+                failures += 1
+                if ended and failures > 5:
+                    log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
+                    break
+            await asyncio.sleep(min(5.0, 0.3 * 2 ** min(failures, 5)))
+    finally:
+        flusher.cancel()
+        await asyncio.gather(flusher, return_exceptions=True)
+        for _ in range(5):
+            await flush()
+            if not pending:
+                break
+            await asyncio.sleep(1)

@@ -1,0 +1,212 @@
+"""Pure functions from a job's launch to Kubernetes objects, as plain dictionaries in API form.
+
+`KubernetesPodOperator` builds the pod of one program; `learner_pod` adds our init container and native
+sidecar, `role_to_pods` makes the gang of it. Called by `updraft.operators.learner`; nothing here talks to
+a cluster.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from updraft_learner import contract
+from updraft_learner.contract import PodConfig
+
+Manifest = dict[str, Any]  # a Kubernetes object in API form
+
+SIDECAR_MEMORY_MIB = 128  # what init container and sidecar are counted with; admission adds it per learner
+SIDECAR_MEMORY_LIMIT_MIB = 1024
+PLATFORM_UID = 65532  # init container and sidecar; the program runs under its image's own user
+JOB_GID = 65532  # owns the job's volume, so that program and sidecar can both write
+HOST_PATHS = {
+    "UPDRAFT_ROOT_DIR": contract.ROOT_DIR,
+    "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt of one role of a job: everything that its objects are named and labelled after."""
+
+    namespace: str
+    tenant: str
+    job_id: str
+    role: str  # train, evaluate, export
+    attempt: int
+    learners: int
+
+    @property
+    def base_name(self) -> str:
+        """Deterministic: creating twice is harmless. Job ids have at most 52 characters, names 63."""
+        return f"{self.job_id}-{self.role[0]}{self.attempt}"
+
+    def pod_name(self, learner: int) -> str:
+        return f"{self.base_name}-{learner - 1}"
+
+    def labels(self, learner: int | None = None) -> dict[str, str]:
+        labels = {
+            contract.LABEL_JOB: self.job_id,
+            contract.LABEL_TENANT: self.tenant,
+            contract.LABEL_ROLE: self.role,
+            contract.LABEL_ATTEMPT: str(self.attempt),
+        }
+        if learner is not None:
+            labels[contract.LABEL_LEARNER] = str(learner)
+        return labels
+
+    @property
+    def selector(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in sorted(self.labels().items()))
+
+    @property
+    def master_address(self) -> str:
+        """Name of learner 1 in the gang's headless service; one learner needs none."""
+        return f"{self.pod_name(1)}.{self.base_name}" if self.learners > 1 else "127.0.0.1"
+
+
+def learner_pod(base: Manifest, config: PodConfig, *, sidecar_image: str, grace_seconds: int) -> Manifest:
+    """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
+
+    The program's container keeps its image, command and user; it gains the job's volume and a working
+    directory, and no credential.
+    """
+    pod = copy.deepcopy(base)
+    spec = pod["spec"]
+    main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
+    main.setdefault("volumeMounts", []).append({"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR})
+    main["workingDir"] = contract.CODE_DIR
+    main["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    ours = {
+        "image": sidecar_image,
+        "env": [{"name": k, "value": v} for k, v in HOST_PATHS.items()]
+        + [{"name": contract.CONFIG_ENV, "value": config.to_json()}],
+        "volumeMounts": [
+            {"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR},
+            {
+                "name": contract.CREDENTIALS_VOLUME,
+                "mountPath": contract.CREDENTIALS_FILE.rpartition("/")[0],
+                "readOnly": True,
+            },
+        ],
+        "resources": {
+            "requests": {"cpu": "0", "memory": f"{SIDECAR_MEMORY_MIB}Mi"},
+            "limits": {"memory": f"{SIDECAR_MEMORY_LIMIT_MIB}Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "runAsUser": PLATFORM_UID,
+            "runAsGroup": JOB_GID,
+        },
+    }
+    stage = {
+        "name": contract.STAGE_CONTAINER,
+        "command": ["python", "-m", "updraft_learner.stage"],
+        **copy.deepcopy(ours),
+    }
+    sidecar = {
+        "name": contract.SIDECAR_CONTAINER,
+        "command": ["python", "-m", "updraft_learner.sidecar"],
+        "restartPolicy": "Always",
+        "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
+        # An exec probe: the endpoint listens on the pod's loopback address, which a kubelet cannot reach.
+        "startupProbe": {
+            "exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]},
+            "periodSeconds": 1,
+            "failureThreshold": 120,
+            "timeoutSeconds": 10,
+        },
+        **copy.deepcopy(ours),
+    }
+    spec["initContainers"] = [stage, sidecar, *(spec.get("initContainers") or [])]
+    spec.setdefault("volumes", []).extend(
+        [
+            {"name": contract.JOB_VOLUME, "emptyDir": {}},
+            {
+                "name": contract.CREDENTIALS_VOLUME,
+                # Group-readable: the program's UID is not in the sidecar's supplementary groups' files because
+                # the volume is mounted in our containers only.
+                "secret": {"secretName": "", "defaultMode": 0o440},
+            },
+        ]
+    )
+    spec["automountServiceAccountToken"] = False
+    spec["enableServiceLinks"] = False
+    spec["terminationGracePeriodSeconds"] = grace_seconds
+    spec["securityContext"] = {
+        "runAsNonRoot": True,
+        "fsGroup": JOB_GID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return pod
+
+
+def role_to_pods(pod: Manifest, launch: Launch, config: PodConfig) -> list[Manifest]:
+    """The N pods of a gang, from the pod of its first learner; they differ in name, rank and label only."""
+    return [_nth(pod, launch, replace(config, learner=n)) for n in range(1, launch.learners + 1)]
+
+
+def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
+    learner = config.learner
+    result = copy.deepcopy(pod)
+    name = launch.pod_name(learner)
+    result["metadata"]["name"] = name
+    result["metadata"]["namespace"] = launch.namespace
+    result["metadata"].setdefault("labels", {}).update(launch.labels(learner))
+    spec = result["spec"]
+    if launch.learners > 1:
+        spec["hostname"] = name
+        spec["subdomain"] = launch.base_name
+    for volume in spec["volumes"]:
+        if volume["name"] == contract.CREDENTIALS_VOLUME:
+            volume["secret"]["secretName"] = launch.base_name
+    for container in spec["initContainers"]:
+        for variable in container.get("env", []):
+            if variable["name"] == contract.CONFIG_ENV:
+                variable["value"] = config.to_json()
+    ranked = {"LEARNER_ID": str(learner), "RANK": str(learner - 1)}
+    for container in spec["containers"]:
+        for variable in container.get("env", []):
+            if variable["name"] in ranked:
+                variable["value"] = ranked[variable["name"]]
+    return result
+
+
+def headless_service(launch: Launch) -> Manifest:
+    """Gives each learner a name that the others resolve, before it is ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": launch.base_name, "namespace": launch.namespace, "labels": launch.labels()},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": launch.labels(),
+            "ports": [{"name": "master", "port": contract.MASTER_PORT}],
+        },
+    }
+
+
+def credentials_secret(launch: Launch, credentials: Mapping[str, Any]) -> Manifest:
+    """What init container and sidecar may use; mounted as a file, never as an environment variable."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": launch.base_name, "namespace": launch.namespace, "labels": launch.labels()},
+        "stringData": {contract.CREDENTIALS_FILE.rpartition("/")[2]: json.dumps(credentials)},
+    }
+
+
+def environment(base: Mapping[str, str], secrets: tuple[tuple[str, str, str], ...]) -> list[Manifest]:
+    """Environment entries of the program: plain values, then `(env name, secret name, key)` references."""
+    entries: list[Manifest] = [{"name": k, "value": v} for k, v in base.items()]
+    entries += [
+        {"name": env, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for env, secret, key in secrets
+    ]
+    return entries

@@ -1,0 +1,82 @@
+"""Named secrets of a tenant: kept as Kubernetes secrets in its namespace, listed by name, never shown.
+
+Called by the plugin's routes (write, list, delete) and by staging (read one, for a data source).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import NotFoundError, RefusedError
+from updraft.kubernetes import gang
+from updraft.settings import Settings
+from updraft_learner.contract import LABEL_TENANT
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+PREFIX = "user-"  # keeps tenants' secrets apart from the platform's own, which nobody may name
+LABEL_KIND = "updraft.dev/kind"
+
+
+def object_name(name: str) -> str:
+    """Name of the Kubernetes object that holds the tenant's secret `name`; RefusedError for a bad name."""
+    if not NAME.fullmatch(name):
+        raise RefusedError(
+            f"secret name {name!r} is not allowed; use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a "
+            "letter or digit"
+        )
+    return PREFIX + name
+
+
+def core_api(settings: Settings) -> CoreV1Api:
+    """Client of the configured cluster, from Airflow's connection."""
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+    return KubernetesHook(conn_id=settings.kubernetes_conn_id).core_v1_client
+
+
+def put_secret(settings: Settings, tenant: str, name: str, data: Mapping[str, str]) -> None:
+    core, namespace = core_api(settings), settings.namespace(tenant)
+    gang.ensure_namespace(core, namespace)
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": object_name(name),
+            "namespace": namespace,
+            "labels": {LABEL_TENANT: tenant, LABEL_KIND: "user-secret"},
+        },
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
+    }
+    created = gang.call(f"create secret {name}", core.create_namespaced_secret, namespace, body, ok=gang.EXISTS)
+    if created is None:
+        gang.call(f"replace secret {name}", core.replace_namespaced_secret, object_name(name), namespace, body)
+
+
+def list_secrets(settings: Settings, tenant: str) -> list[str]:
+    core, namespace = core_api(settings), settings.namespace(tenant)
+    selector = f"{LABEL_KIND}=user-secret,{LABEL_TENANT}={tenant}"
+    found = gang.call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=gang.GONE)
+    return sorted(s.metadata.name.removeprefix(PREFIX) for s in found.items) if found else []
+
+
+def delete_secret(settings: Settings, tenant: str, name: str) -> None:
+    core, namespace = core_api(settings), settings.namespace(tenant)
+    gone = gang.call(f"delete secret {name}", core.delete_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
+    if gone is None:
+        raise NotFoundError(f"secret {name!r} does not exist; `updraft secrets list` shows those that do")
+
+
+def read_secret(settings: Settings, tenant: str, name: str) -> dict[str, str]:
+    """Values of a tenant's secret, for a worker that stages data with it. Never log the result."""
+    core, namespace = core_api(settings), settings.namespace(tenant)
+    found = gang.call(f"read secret {name}", core.read_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
+    if found is None:
+        raise NotFoundError(f"secret {name!r} does not exist; create it with `updraft secrets set {name}`")
+    return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}

@@ -1,0 +1,174 @@
+"""One watch on the learners of a namespace, shared by all triggers of a triggerer.
+
+A trigger subscribes to one launch and is woken when one of its pods changes; the cluster sees one LIST and one WATCH
+per namespace, however many jobs wait. Used by `updraft.triggers` only; it lives in the triggerer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from updraft.kubernetes.facts import PodFacts, pod_facts
+from updraft.kubernetes.objects import Launch
+from updraft_learner import contract
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
+BACKOFF_SECONDS = (0.5, 15.0)
+
+LaunchKey = tuple[str, str, str]  # job, role, attempt
+
+
+class PodWatch:
+    """Keeps the facts of every learner's pod of one namespace; `changed` wakes the launch's subscribers."""
+
+    def __init__(self, conn_id: str, namespace: str) -> None:
+        self.conn_id = conn_id
+        self.namespace = namespace
+        self.api: Any = None  # kubernetes_asyncio ApiClient, one for all requests of this watch
+        self.synced = asyncio.Event()  # set while what is known comes from a live list or watch
+        self.last_error: str | None = None
+        self.users = 0
+        self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
+        self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+        from kubernetes_asyncio.client import ApiClient
+
+        hook = AsyncKubernetesHook(conn_id=self.conn_id)
+        await hook._load_config()
+        self.api = ApiClient(configuration=hook.client_configuration)
+        self._task = asyncio.create_task(self._run(), name=f"pod watch {self.namespace}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.api is not None:
+            await self.api.close()
+
+    def pods(self, key: LaunchKey) -> list[PodFacts]:
+        return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
+
+    def subscribe(self, key: LaunchKey) -> asyncio.Event:
+        event = asyncio.Event()
+        self._waiters.setdefault(key, set()).add(event)
+        return event
+
+    def unsubscribe(self, key: LaunchKey, event: asyncio.Event) -> None:
+        waiters = self._waiters.get(key, set())
+        waiters.discard(event)
+        if not waiters:
+            self._waiters.pop(key, None)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                version = await self._list()
+                failures = 0
+                self.last_error = None
+                self.synced.set()
+                await self._watch(version)
+            except asyncio.CancelledError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - the outermost line of the loop: any fault means list again
+                self.synced.clear()
+                self.last_error = f"{type(exc).__name__}: {str(exc)[:200]}"
+                failures += 1
+                low, high = BACKOFF_SECONDS
+                delay = min(high, low * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+                log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
+                await asyncio.sleep(delay)
+
+    async def _list(self) -> str:
+        from kubernetes_asyncio.client import CoreV1Api
+
+        listed = await CoreV1Api(self.api).list_namespaced_pod(
+            self.namespace, label_selector=contract.LABEL_JOB, _request_timeout=30
+        )
+        fresh: dict[LaunchKey, dict[str, PodFacts]] = {}
+        for item in listed.items:
+            pod = self.api.sanitize_for_serialization(item)
+            fresh.setdefault(_key(pod), {})[pod["metadata"]["name"]] = pod_facts(pod)
+        changed = {key for key in self._pods.keys() | fresh.keys() if self._pods.get(key) != fresh.get(key)}
+        self._pods = fresh
+        # Everyone is woken after the first list: "no pod" is news as well.
+        for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
+            self._wake(key)
+        return str(listed.metadata.resource_version)
+
+    async def _watch(self, version: str) -> None:
+        from kubernetes_asyncio.client import CoreV1Api
+        from kubernetes_asyncio.watch import Watch
+
+        async with Watch().stream(
+            CoreV1Api(self.api).list_namespaced_pod,
+            self.namespace,
+            label_selector=contract.LABEL_JOB,
+            resource_version=version,
+            timeout_seconds=WATCH_SECONDS,
+            _request_timeout=WATCH_SECONDS + 30,
+        ) as stream:
+            async for event in stream:
+                if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
+                    continue
+                pod = event["raw_object"]
+                key, name = _key(pod), pod["metadata"]["name"]
+                known = self._pods.setdefault(key, {})
+                if event["type"] == "DELETED":
+                    known.pop(name, None)
+                    if not known:
+                        self._pods.pop(key)
+                else:
+                    known[name] = pod_facts(pod)
+                self._wake(key)
+
+    def _wake(self, key: LaunchKey) -> None:
+        for event in self._waiters.get(key, ()):
+            event.set()
+
+
+def _key(pod: dict[str, Any]) -> LaunchKey:
+    labels = pod["metadata"].get("labels") or {}
+    return (
+        labels.get(contract.LABEL_JOB, ""),
+        labels.get(contract.LABEL_ROLE, ""),
+        labels.get(contract.LABEL_ATTEMPT, ""),
+    )
+
+
+def launch_key(launch: Launch) -> LaunchKey:
+    return (launch.job_id, launch.role, str(launch.attempt))
+
+
+_shared: dict[tuple[int, str, str], PodWatch] = {}
+_lock = asyncio.Lock()
+
+
+@asynccontextmanager
+async def shared_watch(conn_id: str, namespace: str) -> AsyncIterator[PodWatch]:
+    """The watch of this event loop, started for its first user and stopped after its last."""
+    key = (id(asyncio.get_running_loop()), conn_id, namespace)
+    async with _lock:
+        watch = _shared.get(key)
+        if watch is None:
+            watch = PodWatch(conn_id, namespace)
+            await watch.start()
+            _shared[key] = watch
+        watch.users += 1
+    try:
+        yield watch
+    finally:
+        watch.users -= 1
+        if watch.users == 0:
+            _shared.pop(key, None)
+            await watch.stop()
