@@ -1,0 +1,101 @@
+"""What the allocator sees and what it answers. Frozen values; the ledger stores requests and grants as rows.
+
+CPUs may be fractions in requests; inside, everything is counted in thousandths, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
+
+
+@dataclass(frozen=True)
+class Request:
+    """A gang that wants to start: so many learners, each needing these amounts."""
+
+    job_id: str
+    learners: int
+    cpus: float  # per learner
+    memory_mib: int  # per learner
+    gpus: int  # per learner
+    gpu_type: str | None
+    requested_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.learners < 1:
+            raise ValueError(f"learners of {self.job_id} is {self.learners}; at least 1 is needed")
+        if not math.isfinite(self.cpus) or self.cpus < 0 or self.memory_mib < 0 or self.gpus < 0:
+            raise ValueError(f"resources of {self.job_id} must be finite and not negative")
+
+    @property
+    def amounts(self) -> Amounts:
+        """Of one learner."""
+        return (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A request that was granted and is not released yet."""
+
+    request: Request
+    granted_at: datetime
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one node can hand out to pods. A node that is not ready (or cordoned) counts as existing, not as free."""
+
+    name: str
+    cpus: float
+    memory_mib: int
+    gpus: int = 0
+    gpu_type: str | None = None
+    ready: bool = True
+
+    @property
+    def amounts(self) -> Amounts:
+        return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
+
+    def takes_type(self, request: Request) -> bool:
+        """Whether this node's accelerators are of a kind that the request accepts."""
+        return request.gpus == 0 or request.gpu_type is None or request.gpu_type == self.gpu_type
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The cluster's nodes."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def ready(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.ready)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A gang that must wait, with its place in line (from 1) and why."""
+
+    job_id: str
+    place: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A gang that does not fit even when nothing else runs, and why."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with the queue now. Every queued job is in exactly one of the three."""
+
+    granted: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    impossible: tuple[Impossible, ...] = ()

@@ -1,0 +1,148 @@
+"""Do these gangs fit onto these nodes together?
+
+Grants record amounts, not nodes, so the question is always asked for all live gangs at once. Best fit with the
+largest learners first answers nearly every case; where it fails, other orders and then a search that gives up after
+`SEARCH_STEPS` placements are tried. A "no" can therefore be wrong in rare crowded cases (the gang waits longer than
+it had to); a "yes" comes with a placement and is never wrong. The cluster's own scheduler may place pods
+differently; then a pod stays Pending until a place is free, within the deploy timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from updraft.allocation.model import Amounts, Node, Request
+
+SEARCH_STEPS = 5_000
+
+
+@dataclass
+class _Space:
+    """A node and what is left on it."""
+
+    node: Node
+    free: Amounts
+
+    def holds(self, request: Request) -> bool:
+        need = request.amounts
+        return self.node.takes_type(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
+
+    def take(self, need: Amounts, times: int = 1) -> None:
+        cpus, memory, gpus = self.free
+        self.free = (cpus - need[0] * times, memory - need[1] * times, gpus - need[2] * times)
+
+
+def fits(requests: Sequence[Request], nodes: Sequence[Node]) -> bool:
+    """Whether all learners of all requests can be placed on the nodes at the same time."""
+    return free_after(requests, nodes) is not None
+
+
+def never_fits(request: Request, nodes: Sequence[Node]) -> bool:
+    """Whether the gang exceeds the nodes when nothing else runs. Exact: the learners of one gang are all alike."""
+    return sum(_times(request, _Space(node, node.amounts)) for node in nodes) < request.learners
+
+
+def free_after(requests: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+    """What is left on each node in a placement of all requests; None when no placement was found."""
+    if not _sums_allow(requests, nodes):
+        return None
+    total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
+
+    def dominant_share(request: Request) -> float:
+        return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
+
+    # Picky gangs (a named accelerator) first, then any accelerator, then the rest; within these the largest first.
+    by_share = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), dominant_share(r)), reverse=True)
+    by_memory = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.memory_mib, r.cpus), reverse=True)
+    by_cpus = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.cpus, r.memory_mib), reverse=True)
+    for order in (by_share, by_memory, by_cpus):
+        placed = _best_fit(order, nodes)
+        if placed is not None:
+            return placed
+    return _search(by_share, nodes)
+
+
+def _times(request: Request, space: _Space) -> int:
+    """How many learners of this gang the space holds."""
+    if not space.holds(request):
+        return 0
+    return min(
+        (f // n for n, f in zip(request.amounts, space.free, strict=True) if n > 0),
+        default=request.learners,
+    )
+
+
+def _sums_allow(requests: Sequence[Request], nodes: Sequence[Node]) -> bool:
+    """The cheap necessary condition: sums over all nodes, and per accelerator type."""
+    for i in range(3):
+        if sum(r.amounts[i] * r.learners for r in requests) > sum(node.amounts[i] for node in nodes):
+            return False
+    types = {r.gpu_type for r in requests if r.gpus and r.gpu_type}
+    return all(
+        sum(r.gpus * r.learners for r in requests if r.gpu_type == kind)
+        <= sum(node.gpus for node in nodes if node.gpu_type == kind)
+        for kind in types
+    )
+
+
+def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
+    """Smaller is a better place: CPU work avoids nodes with accelerators, then the tightest fit wins."""
+    wasted_gpus = space.free[2] if need[2] == 0 else 0
+    whole = space.node.amounts
+    return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(space.free, need, whole, strict=True))
+
+
+def _best_fit(order: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+    spaces = [_Space(node, node.amounts) for node in nodes]
+    for request in order:
+        left = request.learners
+        while left:
+            possible = [space for space in spaces if space.holds(request)]
+            if not possible:
+                return None
+            best = min(possible, key=lambda space: _slack(space, request.amounts))
+            # Learners of one gang are alike and the tightest place only gets tighter: fill it in one go.
+            times = min(left, _times(request, best))
+            best.take(request.amounts, times)
+            left -= times
+    return {space.node.name: space.free for space in spaces}
+
+
+def _search(order: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+    """Depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
+    spaces = [_Space(node, node.amounts) for node in nodes]
+    steps = 0
+
+    # An explicit stack of (gang, node, learners of the gang still to place, times tried here): no recursion limit.
+    stack: list[list[int]] = []
+    if not order:
+        return {space.node.name: space.free for space in spaces}
+
+    def open_frame(gang: int, node: int, left: int) -> None:
+        stack.append([gang, node, left, min(left, _times(order[gang], spaces[node])) + 1, 0])
+
+    open_frame(0, 0, order[0].learners)
+    while stack:
+        gang, node, left, next_times, taken = stack[-1]
+        need = order[gang].amounts
+        if taken:  # came back to this frame: undo its last choice
+            spaces[node].take(need, -taken)
+            stack[-1][4] = 0
+        if next_times == 0:
+            stack.pop()
+            continue
+        steps += 1
+        if steps > SEARCH_STEPS:
+            return None
+        times = next_times - 1
+        spaces[node].take(need, times)
+        stack[-1][3], stack[-1][4] = times, times
+        remaining = left - times
+        if remaining == 0:
+            if gang + 1 == len(order):
+                return {space.node.name: space.free for space in spaces}
+            open_frame(gang + 1, 0, order[gang + 1].learners)
+        elif node + 1 < len(spaces):
+            open_frame(gang, node + 1, remaining)
+    return None

@@ -1,0 +1,122 @@
+"""First come, first served; the whole gang or nothing; no backfill.
+
+A job behind the head of the line waits even where it would fit: nobody can be overtaken for ever, and waiting ends
+when those in front end. A gang that can never fit is named as such instead of blocking the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
+from updraft.allocation.packing import free_after, never_fits
+
+
+def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity: Capacity) -> Plan:
+    """Who starts now, who waits and why, who never can.
+
+    `queue` may come in any order; it is served by (requested_at, job_id). Impossible is judged against all nodes,
+    also those that are not ready now: a lost node makes jobs wait, not fail.
+    """
+    running = [grant.request for grant in granted]
+    started: list[str] = []
+    waiting: list[Waiting] = []
+    impossible: list[Impossible] = []
+    ready = capacity.ready
+    ahead: Request | None = None  # the one in line directly before
+    for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
+        if capacity.nodes and never_fits(request, capacity.nodes):
+            impossible.append(Impossible(request.job_id, _why_never(request, capacity.nodes)))
+            continue
+        if ahead is None and free_after([*running, request], ready) is not None:
+            running.append(request)
+            started.append(request.job_id)
+            continue
+        place = len(waiting) + 1
+        waiting.append(Waiting(request.job_id, place, _why_waiting(place, request, running, ready, ahead)))
+        ahead = request
+    return Plan(tuple(started), tuple(waiting), tuple(impossible))
+
+
+def _why_waiting(
+    place: int, request: Request, running: Sequence[Request], nodes: Sequence[Node], ahead: Request | None
+) -> str:
+    parts = [f"{_ordinal(place)} in line", f"needs {_need(request)}"]
+    parts.append(_free(request, running, nodes))
+    if ahead is not None:
+        parts.append(f"behind {ahead.job_id}")
+    return "; ".join(parts)
+
+
+def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -> str:
+    """What is free of the things that are short, or of CPUs when nothing is."""
+    if not nodes:
+        return "no node is ready"
+    cpus, cpus_all = _left([(r.amounts[0], r) for r in running], [n.amounts[0] for n in nodes])
+    memory, memory_all = _left([(r.amounts[1], r) for r in running], [n.amounts[1] for n in nodes])
+    texts = {
+        "cpus": f"{_number(cpus / 1000)} of {_count(cpus_all / 1000, 'CPU')} free",
+        "memory": f"{_memory(memory)} of {_memory(memory_all)} memory free",
+    }
+    short: list[str] = []
+    need = request.amounts
+    if need[0] * request.learners > cpus:
+        short.append(texts["cpus"])
+    if need[1] * request.learners > memory:
+        short.append(texts["memory"])
+    if request.gpus:
+        fitting = [node for node in nodes if node.takes_type(request)]
+        users = [r for r in running if request.gpu_type is None or r.gpu_type == request.gpu_type]
+        gpus, gpus_all = _left([(r.gpus, r) for r in users], [node.gpus for node in fitting])
+        if request.gpus * request.learners > gpus:
+            short.append(f"{gpus} of {_count(gpus_all, _gpu(request))} free")
+    if short:
+        return ", ".join(short)
+    return f"{texts['cpus']}, {texts['memory']}"
+
+
+def _left(used: Sequence[tuple[int, Request]], whole: Sequence[int]) -> tuple[int, int]:
+    total = sum(whole)
+    return max(0, total - sum(amount * request.learners for amount, request in used)), total
+
+
+def _why_never(request: Request, nodes: Sequence[Node]) -> str:
+    kinds = sorted({node.gpu_type or "unnamed" for node in nodes if node.gpus})
+    if request.gpus and not kinds:
+        return f"needs {_need(request)}, but no node has a GPU; ask for 0 GPUs"
+    if request.gpus and request.gpu_type and request.gpu_type not in kinds:
+        return f"needs {_need(request)}, but no node has {request.gpu_type}; there is {', '.join(kinds)}"
+    have = ", ".join(_node(node) for node in nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
+    return f"needs {_need(request)}, more than all nodes together can hold ({have}); ask for fewer or smaller learners"
+
+
+def _node(node: Node) -> str:
+    text = f"{node.name}: {_count(node.cpus, 'CPU')}, {_memory(node.memory_mib)}"
+    return f"{text}, {_count(node.gpus, node.gpu_type or 'GPU')}" if node.gpus else text
+
+
+def _need(request: Request) -> str:
+    parts = [_count(request.cpus, "CPU"), _memory(request.memory_mib) if request.memory_mib else ""]
+    parts.append(_count(request.gpus, _gpu(request)) if request.gpus else "")
+    return f"{request.learners} x " + " + ".join(part for part in parts if part)
+
+
+def _gpu(request: Request) -> str:
+    return f"{request.gpu_type} GPU" if request.gpu_type else "GPU"
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{_number(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def _number(number: float) -> str:
+    return f"{number:.3f}".rstrip("0").rstrip(".")
+
+
+def _memory(mib: int) -> str:
+    return f"{_number(round(mib / 1024, 1))} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"

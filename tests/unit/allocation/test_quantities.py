@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from updraft.allocation import Capacity, Node, capacity_from_nodes
+from updraft.allocation.quantities import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", "2"),
+        (4, "4"),
+        ("1500m", "1.5"),
+        ("0.5", "0.5"),
+        (".5", "0.5"),
+        ("512Ki", "524288"),
+        ("4Gi", "4294967296"),
+        ("5G", "5000000000"),
+        ("1e3", "1000"),
+        ("2E", "2000000000000000000"),
+    ],
+)
+def test_quantities_are_exact(text: str | int, value: str) -> None:
+    assert parse_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "16 Gigs", "1.5.2", "Gi", "1ki", "nan"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a Kubernetes quantity"):
+        parse_quantity(text)
+
+
+def node(name: str, ready: str = "True", **spec: object) -> dict[str, object]:
+    return {
+        "metadata": {"name": name, "labels": {"updraft.dev/gpu-type": "a100"}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": "1930m", "memory": "4026532Ki", "nvidia.com/gpu": "2"},
+            "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}],
+        },
+    }
+
+
+def test_nodes_become_capacity_and_those_not_ready_are_not_counted_as_free() -> None:
+    capacity = capacity_from_nodes([node("a"), node("b", ready="Unknown"), node("c", unschedulable=True)])
+    assert capacity == Capacity(
+        (
+            Node("a", 1.93, 3932, 2, "a100", ready=True),
+            Node("b", 1.93, 3932, 2, "a100", ready=False),
+            Node("c", 1.93, 3932, 2, "a100", ready=False),
+        )
+    )
+    assert [n.name for n in capacity.ready] == ["a"]
+
+
+def test_a_node_without_accelerators_or_status_has_none() -> None:
+    assert capacity_from_nodes([{"metadata": {"name": "x"}}]) == Capacity((Node("x", 0, 0, 0, None, ready=False),))
