@@ -1,0 +1,49 @@
+"""Updraft inside the learner's pod, and the Python API for programs that train there.
+
+    import updraft_learner as updraft
+
+    updraft.log_metrics({"loss": 0.1}, step=3)
+
+Importing this needs only the standard library and changes nothing in the process; docs/howto/write-a-program.md shows
+the API in use.
+"""
+
+from __future__ import annotations
+
+from updraft_learner.checkpoint import Checkpoint, Checkpointer, CheckpointError, CorruptCheckpoint
+from updraft_learner.metrics import log_metrics, progress
+from updraft_learner.model import save_model
+from updraft_learner.runtime import (
+    attempt,
+    checkpoint_dir,
+    data_dir,
+    install_signal_handler,
+    params,
+    preempted_exit,
+    rank,
+    result_dir,
+    stop_requested,
+    world_size,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpointer",
+    "CorruptCheckpoint",
+    "attempt",
+    "checkpoint_dir",
+    "data_dir",
+    "install_signal_handler",
+    "log_metrics",
+    "params",
+    "preempted_exit",
+    "progress",
+    "rank",
+    "result_dir",
+    "save_model",
+    "stop_requested",
+    "world_size",
+]

@@ -24,6 +24,9 @@ STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in init and sidecar only
 CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
+# Init and sidecar take these two paths from the environment alone: the local node rewrites paths only there.
+ROOT_ENV = "UPDRAFT_ROOT_DIR"  # set to ROOT_DIR
+CREDENTIALS_ENV = "UPDRAFT_CREDENTIALS_FILE"  # set to CREDENTIALS_FILE
 
 # --- Containers and volumes of a learner's pod -------------------------------------------------------
 MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for it
@@ -131,6 +134,14 @@ class Keys:
     def learner(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         return f"{self.job(job_id)}/attempts/{role}-{attempt}/learner-{learner}"
 
+    def stop(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """Exists: the sidecar touches STOP_FILE, so that the program saves and leaves."""
+        return f"{self.learner(job_id, role, attempt, learner)}/stop"
+
+    def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """What the program wrote into LOG_DIR."""
+        return f"{self.learner(job_id, role, attempt, learner)}/files"
+
     def status(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Heartbeat, overwritten every few seconds by the sidecar (`LearnerStatus`)."""
         return f"{self.learner(job_id, role, attempt, learner)}/status.json"
@@ -148,7 +159,71 @@ class Keys:
         return f"{self.learner(job_id, role, attempt, learner)}/logs"
 
 
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint in a learner's status."""
+
+    name: str  # its name in the store
+    step: int | None
+    bytes: int
+    uploaded: bool
+
+
+@dataclass(frozen=True)
+class LearnerStatus:
+    """The heartbeat at `Keys.status`. Fields that a reader does not know are ignored."""
+
+    t: float
+    phase: str  # running, storing, done
+    progress: dict[str, int] = field(default_factory=dict)  # step, total, epoch, epochs
+    last_metrics: dict[str, float | str] = field(default_factory=dict)  # NaN and infinities as text
+    checkpoints: tuple[StoredCheckpoint, ...] = ()
+    quarantined: tuple[str, ...] = ()  # checkpoints whose files did not match their digests, with the reason
+    pending_bytes: int = 0  # of checkpoints, results and artifacts not yet stored
+    metrics_sent: int = 0
+    metrics_pending: int = 0  # not yet in MLflow
+    warnings: tuple[str, ...] = ()
+    nan: int = 0  # values that were NaN or infinite
+    bad_lines: int = 0  # lines of the metrics file that did not parse
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> LearnerStatus:
+        raw = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
+        raw["checkpoints"] = tuple(StoredCheckpoint(**item) for item in raw.get("checkpoints", ()))
+        raw["quarantined"] = tuple(raw.get("quarantined", ()))
+        raw["warnings"] = tuple(raw.get("warnings", ()))
+        return cls(**raw)
+
+
+@dataclass(frozen=True)
+class LearnerDone:
+    """The completion marker at `Keys.done`: everything of this learner is stored."""
+
+    t: float
+    files: int = 0  # checkpoint, result and log files stored by this learner in this attempt
+    bytes: int = 0
+    metrics_sent: int = 0
+    metrics_pending: int = 0  # more than 0: MLflow was away; the points are in the chunks at `Keys.metrics`
+    final_checkpoint: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> LearnerDone:
+        raw = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
+        raw["warnings"] = tuple(raw.get("warnings", ()))
+        return cls(**raw)
+
+
 CHECKPOINT_MARKER = "MANIFEST.json"
+# step, metrics and digests, written by the Python API; not "manifest.json", which CHECKPOINT_MARKER would overwrite
+# on file systems that ignore case
+CHECKPOINT_LOCAL_MANIFEST = "checkpoint.json"
 CHECKPOINT_LOCAL_MARKER = "COMPLETE"  # the program creates it last; without Python, `touch` does
 CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest complete checkpoint
 

@@ -1,0 +1,244 @@
+"""Checkpoints from the program: saved in the background, verified before use.
+
+`save` costs the training thread one copy of the state; serialising, hashing, flushing and publishing happen in a
+background thread that the interpreter waits for at exit. The folder format is `checkpoint_format`; uploading is the
+sidecar's. Tensors are `updraft_learner.torch`'s, which is imported only when a state is saved or restored.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, SupportsFloat, cast
+
+from updraft_learner import checkpoint_format as fmt
+from updraft_learner import runtime
+from updraft_learner.checkpoint_format import Checkpoint, CheckpointError, CorruptCheckpoint, FileFacts
+
+if TYPE_CHECKING:
+    from updraft_learner.torch import StateBuffers
+
+__all__ = ["Checkpoint", "CheckpointError", "Checkpointer", "CorruptCheckpoint"]
+
+DEFAULT_EVERY_SECONDS = 60.0
+STATE_FILE = "state.pt"
+# New buffers above this size are prepared in the background first: touching fresh memory takes longer than the copy.
+PREPARE_ABOVE_BYTES = 16 << 20
+
+Writer = Callable[[Path], object]
+
+
+class Checkpointer:
+    """Saves and restores the state of one training.
+
+    Args:
+        every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
+        directory: by default CHECKPOINT_DIR.
+        all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        every_seconds: float | None = None,
+        *,
+        directory: Path | None = None,
+        all_ranks: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every_seconds is None:
+            every_seconds = float(os.environ.get("UPDRAFT_CHECKPOINT_SECONDS") or DEFAULT_EVERY_SECONDS)
+        if every_seconds < 0:
+            raise ValueError(f"every_seconds is {every_seconds:g}; it must be 0 or more")
+        self.every_seconds = every_seconds
+        self.directory = directory if directory is not None else runtime.checkpoint_dir()
+        self._rank = runtime.rank()
+        self._saves = all_ranks or self._rank == 0
+        self._clock = clock
+        self._last_seconds = clock()
+        self._was_due = False
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+        self._known_steps: set[int] = set()
+        self._buffers: StateBuffers | None = None
+        if self._saves:
+            self._clean_up()
+
+    def due(self) -> bool:
+        """True when it is time for the next save and none is running."""
+        self._was_due = not self._running() and self._clock() - self._last_seconds >= self.every_seconds
+        return self._was_due and self._saves
+
+    def save(
+        self,
+        state: Mapping[str, Any] | Writer | None = None,
+        step: int | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        block: bool = False,
+        *,
+        writer: Writer | None = None,
+    ) -> bool:
+        """Begin a checkpoint of `state` at `step`; returns whether that step is, or will be, saved.
+
+        Args:
+            state: tensors, numbers and text in dicts, lists and tuples (`state_dict()`s); or a writer.
+            step: what the training resumes from. A step is saved once.
+            metrics: kept beside the checkpoint, so that the best ones can be told.
+            block: wait until the checkpoint is complete, and raise if it fails. Use it for the last one.
+            writer: called with an empty folder instead of a state, in this thread, for programs without PyTorch.
+
+        While another save runs, nothing is begun unless `block` is set. The first save of a large state that `due()`
+        asked for prepares its buffers in the background and is put off by a step or two.
+
+        Raises:
+            TypeError: the state holds something that could not be restored.
+            CheckpointError: with `block`, the checkpoint could not be written.
+        """
+        if callable(state):
+            state, writer = None, state
+        if step is None or (state is None) == (writer is None):
+            raise TypeError("save() takes a step and either a state or a writer")
+        if not self._saves:
+            return False
+        if block:
+            self.wait()
+        elif self._running():
+            return False
+        if step in self._known_steps:
+            return True
+        checkpoint = Checkpoint(
+            path=self.directory / fmt.step_name(step),
+            step=int(step),
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
+            attempt=runtime.attempt(),
+            rank=self._rank,
+            created=fmt.now(),
+        )
+        temporary = self.directory / f"{fmt.TEMPORARY_PREFIX}r{self._rank}-{fmt.step_name(step)}-{os.getpid()}"
+        if writer is not None:
+            temporary.mkdir(parents=True)
+            try:
+                writer(temporary)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            self._begin(lambda: fmt.hash_folder(temporary, flush=True), temporary, checkpoint)
+        else:
+            if self._prepares(state, block):
+                return False
+            copied = self._state_buffers().copy(state)
+            self._begin(lambda: _write_state(copied, temporary), temporary, checkpoint)
+        if block:
+            self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Wait for a running save.
+
+        Raises:
+            CheckpointError: the last save failed and this was not raised before.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint that passes verification; a bad one is renamed `.bad-...` and passed over."""
+        for path in fmt.complete_checkpoints(self.directory):
+            try:
+                return fmt.read(path)
+            except CorruptCheckpoint as exc:
+                _warn(f"{exc}; it is set aside as {fmt.quarantine(path).name} and the one before is used")
+        return None
+
+    def restore(self, map_location: Any = "cpu") -> tuple[dict[str, Any], int] | None:
+        """State and step of the newest good checkpoint, or None when the training starts from nothing.
+
+        Raises:
+            CheckpointError: the checkpoint is intact but holds no state of `save(state, ...)`, or does not load.
+        """
+        checkpoint = self.latest()
+        if checkpoint is None:
+            return None
+        path = checkpoint.path / STATE_FILE
+        if not path.is_file():
+            raise CheckpointError(
+                f"checkpoint {checkpoint.path.name} has no {STATE_FILE}: it was made by a writer; use latest().path"
+            )
+        try:
+            state = _torch().read_state(path, map_location)
+        except Exception as exc:
+            raise CheckpointError(f"checkpoint {checkpoint.path.name} does not load: {exc}") from exc
+        self._known_steps.add(checkpoint.step)
+        return cast("dict[str, Any]", state), checkpoint.step
+
+    def _running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _prepares(self, state: Any, block: bool) -> bool:
+        """Start allocating missing buffers in the background if that is worth it; True when it was started."""
+        buffers = self._state_buffers()
+        missing = buffers.missing(state)
+        small = _torch().size_bytes(missing) <= PREPARE_ABOVE_BYTES
+        if small or block or not self._was_due or runtime.stop_pending():
+            return False
+        self._start(lambda: buffers.reserve(missing))
+        return True
+
+    def _begin(self, fill: Callable[[], Mapping[str, FileFacts]], temporary: Path, checkpoint: Checkpoint) -> None:
+        self._last_seconds = self._clock()
+        self._start(lambda: self._finish(fill, temporary, checkpoint))
+
+    def _start(self, work: Callable[[], None]) -> None:
+        # Not a daemon: the interpreter joins it at exit, so the last save is always completed.
+        self._thread = threading.Thread(target=work, name="updraft-checkpoint")
+        self._thread.start()
+
+    def _finish(self, fill: Callable[[], Mapping[str, FileFacts]], temporary: Path, checkpoint: Checkpoint) -> None:
+        try:
+            files = fill()
+            fmt.publish(temporary, replace(checkpoint, files=files))
+            self._known_steps.add(checkpoint.step)
+        except Exception as exc:  # noqa: BLE001 - outermost line of the thread: a failed save must not end the training
+            shutil.rmtree(temporary, ignore_errors=True)
+            reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+            self._error = CheckpointError(f"checkpoint of step {checkpoint.step} was not written: {reason}")
+            self._error.__cause__ = exc
+            _warn(f"{self._error}; training goes on")
+
+    def _state_buffers(self) -> StateBuffers:
+        if self._buffers is None:
+            self._buffers = _torch().StateBuffers()
+        return self._buffers
+
+    def _clean_up(self) -> None:
+        """Remove what an earlier process of this rank left half-written."""
+        for path in self.directory.glob(f"{fmt.TEMPORARY_PREFIX}r{self._rank}-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_state(state: Any, temporary: Path) -> dict[str, FileFacts]:
+    temporary.mkdir(parents=True)
+    write = _torch().write_state
+    return {STATE_FILE: fmt.write_file(temporary / STATE_FILE, lambda file: write(state, cast(BinaryIO, file)))}
+
+
+def _torch() -> Any:
+    try:
+        from updraft_learner import torch
+    except ModuleNotFoundError as exc:
+        raise CheckpointError(f"saving and restoring a state needs PyTorch ({exc}); use save(writer=...)") from exc
+    return torch
+
+
+def _warn(text: str) -> None:
+    print(f"updraft: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,213 @@
+"""The checkpoint format: a folder that is either complete and verifiable, or does not count.
+
+    CHECKPOINT_DIR/
+      step-0000000120/      written as `.tmp-...`, flushed, then renamed
+        state.pt            whatever files the program has
+        checkpoint.json     step, metrics, and each file's SHA-256 and size
+        COMPLETE            created last; without it the folder is ignored
+      latest -> step-0000000120
+
+A program without Python may write a folder `step-<number>` of its own, without a checkpoint.json, and `touch COMPLETE`.
+Standard library only. Called by `checkpoint.Checkpointer`; when and what to save is decided there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from updraft_learner.contract import CHECKPOINT_LATEST, CHECKPOINT_LOCAL_MANIFEST, CHECKPOINT_LOCAL_MARKER
+
+TEMPORARY_PREFIX = ".tmp-"
+BAD_PREFIX = ".bad-"
+HASH_CHUNK_BYTES = 4 << 20  # large: each chunk hands the GIL back to the training once
+
+_STEP = re.compile(r"^step-(\d+)$")
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """A checkpoint's files are not those that its manifest describes."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk. `files` is empty where the program wrote no manifest."""
+
+    path: Path
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    attempt: int = 1
+    rank: int = 0
+    created: str = ""  # RFC 3339
+
+
+class HashingFile(FileIO):
+    """A file for writing that knows the digest of what went through it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "xb")
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        written = 0
+        while written < len(view):
+            written += super().write(view[written:]) or 0
+        self._size_bytes += written
+        return written
+
+    def facts(self) -> FileFacts:
+        return FileFacts(self._hash.hexdigest(), self._size_bytes)
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:010d}"
+
+
+def write_file(path: Path, fill: Callable[[HashingFile], None]) -> FileFacts:
+    """Write `path` through `fill`, flushed to the disk; returns what was written."""
+    with HashingFile(path) as file:
+        fill(file)
+        os.fsync(file.fileno())
+        return file.facts()
+
+
+def hash_folder(folder: Path, *, flush: bool = False) -> dict[str, FileFacts]:
+    """Digest and size of every file below `folder` but manifest and marker; optionally flush each to the disk."""
+    facts: dict[str, FileFacts] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder).as_posix()
+        if path.is_dir() or relative in (CHECKPOINT_LOCAL_MANIFEST, CHECKPOINT_LOCAL_MARKER):
+            continue
+        facts[relative] = _file_facts(path)
+        if flush:
+            _fsync(path)
+    return facts
+
+
+def publish(temporary: Path, checkpoint: Checkpoint) -> None:
+    """Make the files in `temporary` the complete checkpoint at `checkpoint.path`, and the latest one."""
+    root, target = checkpoint.path.parent, checkpoint.path
+    document = {key: value for key, value in asdict(checkpoint).items() if key != "path"}
+    text = json.dumps(document, indent=1, sort_keys=True).encode()
+    write_file(temporary / CHECKPOINT_LOCAL_MANIFEST, lambda file: _write_all(file, text))
+    _fsync(temporary)
+    if target.exists():  # of an earlier run in this folder: give way, then vanish
+        aside = root / f"{TEMPORARY_PREFIX}old-{target.name}-{os.getpid()}"
+        target.rename(aside)
+        temporary.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        temporary.rename(target)
+    (target / CHECKPOINT_LOCAL_MARKER).touch()
+    _fsync(target)
+    _point_latest_at(target)
+    _fsync(root)
+
+
+def complete_checkpoints(root: Path) -> list[Path]:
+    """Folders `step-<number>` with a completion marker, highest step first."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if _STEP.match(path.name) and (path / CHECKPOINT_LOCAL_MARKER).exists()]
+    return sorted(found, key=lambda path: _step_of(path), reverse=True)
+
+
+def read(path: Path) -> Checkpoint:
+    """Read and verify one complete checkpoint.
+
+    Raises:
+        CorruptCheckpoint: the manifest is unreadable, or a file is missing, has another size or another digest.
+    """
+    manifest = path / CHECKPOINT_LOCAL_MANIFEST
+    if not manifest.exists():
+        return Checkpoint(path=path, step=_step_of(path))
+    try:
+        raw = json.loads(manifest.read_text(encoding="utf-8"))
+        files = {name: FileFacts(**facts) for name, facts in raw.pop("files").items()}
+        checkpoint = Checkpoint(path=path, files=files, **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise CorruptCheckpoint(f"checkpoint {path.name}: {manifest.name} is unreadable ({exc})") from exc
+    for name, expected in files.items():
+        file = path / name
+        if not file.is_file():
+            raise CorruptCheckpoint(f"checkpoint {path.name}: file {name} is missing")
+        size_bytes = file.stat().st_size
+        if size_bytes != expected.size:
+            raise CorruptCheckpoint(
+                f"checkpoint {path.name}: file {name} has {size_bytes} bytes instead of {expected.size}"
+            )
+        if _file_facts(file) != expected:
+            raise CorruptCheckpoint(f"checkpoint {path.name}: file {name} does not match its digest")
+    return checkpoint
+
+
+def quarantine(path: Path) -> Path:
+    """Rename a bad checkpoint out of the way; it stays on disk for whoever looks into it."""
+    target = path.with_name(f"{BAD_PREFIX}{path.name}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{BAD_PREFIX}{path.name}-{number}")
+    return path.rename(target)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _step_of(path: Path) -> int:
+    match = _STEP.match(path.name)
+    if match is None:
+        raise CheckpointError(f"{path.name} is no checkpoint folder; those are named step-<number>")
+    return int(match.group(1))
+
+
+def _file_facts(path: Path) -> FileFacts:
+    digest, size_bytes = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+    return FileFacts(digest.hexdigest(), size_bytes)
+
+
+def _write_all(file: HashingFile, data: bytes) -> None:
+    file.write(data)
+
+
+def _point_latest_at(target: Path) -> None:
+    link = target.parent / f"{TEMPORARY_PREFIX}{CHECKPOINT_LATEST}-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(target.name)
+    os.replace(link, target.parent / CHECKPOINT_LATEST)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""Turns a saved model into what the registry keeps; run as `python -m updraft_learner.export --formats onnx,torch`.
+
+Runs as a one-learner pod in the job's own image, with the training's RESULT_DIR restored. Reads what `save_model` wrote
+to RESULT_DIR/model, checks that it reproduces its own example, makes and compares the asked formats, and writes
+RESULT_DIR/export/model (an MLflow model folder) and RESULT_DIR/export/export.json. Registering it is the platform's.
+Exit codes: 0 done, 64 nothing to export or an unknown format, 65 files do not match their digests, 1 the model is not
+reproduced within the tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from updraft_learner import checkpoint_format as fmt
+from updraft_learner import export_formats as formats
+from updraft_learner import runtime
+from updraft_learner.contract import ExitCode
+from updraft_learner.model import (
+    EXAMPLE_FILE,
+    MODEL_FILE,
+    PROGRAM_FILE,
+    WEIGHTS_FILE,
+    ModelError,
+    SavedModel,
+    read_example,
+    read_model,
+)
+
+FORMATS = ("onnx", "torch")
+DEFAULT_TOLERANCE = 1e-4
+REPORT_FILE = "export.json"
+
+
+class ExportError(Exception):
+    """The export ends here; carries the exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m updraft_learner.export", description=__doc__)
+    parser.add_argument("--formats", required=True, help=f"comma-separated: {', '.join(FORMATS)}")
+    parser.add_argument("--model", type=Path, help="folder written by save_model (default: RESULT_DIR/model)")
+    parser.add_argument(
+        "--tolerance", type=float, default=DEFAULT_TOLERANCE, help="largest absolute difference allowed"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        export(
+            wanted=tuple(part.strip() for part in options.formats.split(",") if part.strip()),
+            model=options.model or runtime.result_dir() / "model",
+            target=runtime.result_dir() / "export",
+            tolerance=options.tolerance,
+        )
+    except ExportError as exc:
+        print(f"export: {exc}", file=sys.stderr, flush=True)
+        return exc.code
+    return int(ExitCode.DONE)
+
+
+def export(*, wanted: tuple[str, ...], model: Path, target: Path, tolerance: float) -> Path:
+    """Export the model saved in `model` to the folder `target`; returns the path of the report.
+
+    Raises:
+        ExportError: for every reason that this module's docstring lists.
+    """
+    unknown = [name for name in wanted if name not in FORMATS]
+    if unknown or not wanted:
+        what = ", ".join(map(repr, unknown)) or "empty"
+        raise ExportError(f"--formats is {what}; allowed are {', '.join(FORMATS)}", ExitCode.CONFIGURATION)
+    saved = _read(model)
+    try:
+        inputs, outputs = read_example(model / EXAMPLE_FILE, saved)
+        started = time.monotonic()
+        program = formats.load(model / PROGRAM_FILE)
+        difference = formats.reproduce(program, saved, inputs, outputs, tolerance)
+        _say(f"the saved program reproduces its example within {difference:.1e} ({_seconds(started)})")
+        trials = formats.trial_inputs(saved, inputs)
+
+        temporary = target.with_name(f".tmp-{target.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        made: dict[str, Any] = {}
+        if "onnx" in wanted:
+            made["onnx"] = _export_onnx(program, saved, trials, temporary, tolerance)
+            if "torch" in wanted:
+                made["torch"] = _copy_torch(model, temporary, difference, tolerance)
+        else:
+            made["torch"] = _export_torch(program, saved, trials, temporary, model, tolerance)
+    except ModelError as exc:
+        raise ExportError(str(exc), 1) from exc
+    report: dict[str, Any] = {
+        "formats": made,
+        "signature": {"inputs": [asdict(t) for t in saved.inputs], "outputs": [asdict(t) for t in saved.outputs]},
+        "dynamic_batch": saved.dynamic_batch,
+        "files": {name: asdict(facts) for name, facts in fmt.hash_folder(temporary, flush=True).items()},
+        "model_class": saved.model_class,
+        "parameters": saved.parameters,
+        "training_metrics": dict(saved.metrics),
+        "versions": dict(saved.versions),
+        "warnings": list(saved.warnings),
+    }
+    (temporary / REPORT_FILE).write_text(json.dumps(report, indent=1, sort_keys=True), encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+    _say(f"wrote {len(report['files'])} files for {', '.join(made)}")
+    return target / REPORT_FILE
+
+
+def _read(model: Path) -> SavedModel:
+    if not (model / MODEL_FILE).is_file():
+        raise ExportError(
+            f"there is no saved model: {model / MODEL_FILE} does not exist. Let the program call "
+            "updraft_learner.save_model(model, example_input) when it is trained, or take `export` out of the manifest",
+            ExitCode.CONFIGURATION,
+        )
+    try:
+        saved = read_model(model)
+    except ModelError as exc:
+        raise ExportError(str(exc), ExitCode.DATA) from exc
+    _say(f"{saved.model_class}, {saved.parameters:,} parameters, saved by torch {saved.versions.get('torch')}")
+    for warning in saved.warnings:
+        _say(f"note: {warning}")
+    return saved
+
+
+def _export_onnx(program: Any, saved: SavedModel, trials: Any, folder: Path, tolerance: float) -> dict[str, Any]:
+    started = time.monotonic()
+    onnx_model, opset = formats.to_onnx(program, saved)
+    difference = formats.compare_onnx(onnx_model, program, saved, trials, tolerance)
+    path = formats.save_mlflow_onnx(onnx_model, saved, trials[0], folder / "model")
+    _say(f"ONNX opset {opset} made; differs by at most {difference:.1e} on {_sizes(trials)} ({_seconds(started)})")
+    return _entry(path, folder, difference, tolerance) | {"opset": opset}
+
+
+def _export_torch(
+    program: Any, saved: SavedModel, trials: Any, folder: Path, model: Path, tolerance: float
+) -> dict[str, Any]:
+    started = time.monotonic()
+    path, difference = formats.save_mlflow_torch(program, saved, trials, folder / "model", tolerance)
+    _copy_torch(model, folder, difference, tolerance)
+    _say(f"PyTorch model made; differs by at most {difference:.1e} on {_sizes(trials)} ({_seconds(started)})")
+    return _entry(path, folder, difference, tolerance)
+
+
+def _copy_torch(model: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:
+    beside = folder / "model" / "torch"
+    beside.mkdir()
+    for name in (PROGRAM_FILE, WEIGHTS_FILE):
+        shutil.copyfile(model / name, beside / name)
+    return _entry(beside / PROGRAM_FILE, folder, difference, tolerance)
+
+
+def _entry(path: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:
+    return {
+        "path": path.relative_to(folder).as_posix(),
+        "bytes": path.stat().st_size,
+        "max_abs_difference": difference,
+        "tolerance": tolerance,
+    }
+
+
+def _sizes(trials: Any) -> str:
+    sizes = sorted({next(iter(inputs.values())).shape[0] for inputs in trials if next(iter(inputs.values())).ndim})
+    return f"batches of {', '.join(map(str, sizes))}"
+
+
+def _seconds(started: float) -> str:
+    return f"{time.monotonic() - started:.1f} s"
+
+
+def _say(text: str) -> None:
+    print(f"export: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

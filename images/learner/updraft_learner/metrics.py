@@ -1,0 +1,70 @@
+"""Metrics and progress from the program: one JSON line per call, appended to the metrics file.
+
+The sidecar reads the file and carries the points to the job's MLflow run; nothing here waits for a network or a lock,
+and a metrics file that cannot be written costs one warning, never the training. The line format is in `contract`; a
+program in another language appends the same lines itself. Outside the platform the values are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, SupportsFloat
+
+_warned = False
+
+
+def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:
+    """Record one point per name at `step`. Values are anything `float()` takes: NaN, 0-d tensors, NumPy scalars.
+
+    In a gang, log from rank 0 alone: every learner's points land in the same run.
+    """
+    values = {name: _number(name, value) for name, value in metrics.items()}
+    if not _append({"step": int(step), "metrics": values}):
+        print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
+
+
+def progress(*, step: int, total: int, epoch: int | None = None, epochs: int | None = None) -> None:
+    """Tell how far the training is: `step` of `total`, and the epoch where there is one. Time left comes from this."""
+    done: dict[str, int] = {"step": int(step), "total": int(total)}
+    if epoch is not None:
+        done["epoch"] = int(epoch)
+    if epochs is not None:
+        done["epochs"] = int(epochs)
+    if not _append({"progress": done}):
+        suffix = "" if epoch is None else f", epoch {epoch}" + ("" if epochs is None else f" of {epochs}")
+        print(f"progress: step {step} of {total}{suffix}", flush=True)
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"metric {name!r} is a {type(value).__name__}; it must be a number") from None
+
+
+def _append(record: dict[str, Any]) -> bool:
+    """Append one line in a single write, so that lines of several processes never mix. False outside the platform."""
+    path = os.environ.get("UPDRAFT_METRICS_FILE")
+    if not path:
+        return False
+    line = (json.dumps({"t": round(time.time(), 6), **record}, separators=(",", ":")) + "\n").encode()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        _warn_once(f"updraft: metrics are not recorded: {path}: {exc.strerror}; training goes on")
+    return True
+
+
+def _warn_once(text: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        print(text, file=sys.stderr, flush=True)

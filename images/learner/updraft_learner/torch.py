@@ -1,0 +1,133 @@
+"""PyTorch's part of checkpoints: a copy of the state that costs one memcpy, and its file.
+
+The training thread copies tensors into CPU buffers that are kept from save to save (pinned for CUDA tensors); a
+background thread then serialises the buffers while training goes on. Files are plain `torch.save` files that
+`torch.load(weights_only=True)` reads, with or without this package. The only module here that imports torch at import.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+# What torch.load(weights_only=True) accepts besides tensors and containers.
+_PLAIN_TYPES = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, Counter)
+
+
+class StateBuffers:
+    """CPU buffers for one state, reused while its tensors keep their shapes. One copy of the state in memory."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def missing(self, state: Any) -> list[tuple[str, torch.Tensor, bool]]:
+        """Name, shape (as a tensor without storage) and whether pinned, of the buffers that `state` still needs."""
+        wanted = []
+        for name, tensor in _tensors(state, "state"):
+            if not self._fits(name, tensor) and tensor.layout == torch.strided:
+                wanted.append((name, torch.empty_like(tensor.detach(), device="meta"), tensor.is_cuda))
+        return wanted
+
+    def reserve(self, wanted: list[tuple[str, torch.Tensor, bool]]) -> None:
+        """Allocate buffers and touch their pages; the slow part of a first save, fit for a background thread."""
+        for name, shape, pinned in wanted:
+            self._buffers[name] = torch.empty_like(shape, device="cpu", pin_memory=pinned).zero_()
+
+    def copy(self, state: Any) -> Any:
+        """A copy of `state` whose tensors are buffers; valid until the next copy.
+
+        Raises:
+            TypeError: the state holds something that could not be loaded again with `weights_only=True`.
+        """
+        self.reserve(self.missing(state))
+        seen: dict[tuple[Any, ...], torch.Tensor] = {}
+        cuda = False
+
+        def copy_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal cuda
+            if tensor.layout != torch.strided:
+                return tensor.detach().to("cpu", copy=True)
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            if tensor.numel() and key in seen:  # tied weights stay tied, and are written once
+                return seen[key]
+            buffer = self._buffers[name]
+            buffer.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            cuda = cuda or tensor.is_cuda
+            seen[key] = buffer
+            return buffer
+
+        copied = _map(state, "state", copy_tensor)
+        if cuda:
+            torch.cuda.synchronize()
+        return copied
+
+    def _fits(self, name: str, tensor: torch.Tensor) -> bool:
+        buffer = self._buffers.get(name)
+        return (
+            buffer is not None
+            and buffer.shape == tensor.shape
+            and buffer.dtype == tensor.dtype
+            and buffer.is_pinned() == tensor.is_cuda
+        )
+
+
+def size_bytes(wanted: list[tuple[str, torch.Tensor, bool]]) -> int:
+    return sum(shape.numel() * shape.element_size() for _, shape, _ in wanted)
+
+
+def write_state(state: Any, file: BinaryIO) -> None:
+    torch.save(state, file)
+
+
+def read_state(path: Path, map_location: Any) -> Any:
+    return torch.load(path, map_location=map_location, weights_only=True)
+
+
+def _map(value: Any, name: str, copy_tensor: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
+    """Rebuild `value` with its tensors replaced; containers are copied, so that later changes do not reach the file."""
+    if isinstance(value, torch.Tensor):
+        return copy_tensor(name, value)
+    if type(value) in _PLAIN_TYPES:
+        return value
+    if isinstance(value, dict):
+        items = [(_plain_key(key, name), _map(item, f"{name}[{key!r}]", copy_tensor)) for key, item in value.items()]
+        if not isinstance(value, OrderedDict):
+            return dict(items)
+        ordered = OrderedDict(items)
+        if hasattr(value, "_metadata"):  # versions of the modules, which load_state_dict asks for
+            ordered._metadata = dict(value._metadata)  # type: ignore[attr-defined]
+        return ordered
+    if type(value) in (list, tuple):
+        return type(value)(_map(item, f"{name}[{index}]", copy_tensor) for index, item in enumerate(value))
+    if type(value) is set:
+        return {_plain_key(item, name) for item in value}
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
+    raise TypeError(
+        f"{name} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold; allowed are "
+        "tensors, numbers, text, None and dicts, lists, tuples and sets of them (an object's .state_dict(), "
+        "torch.from_numpy() for an array)"
+    )
+
+
+def _plain_key(key: Any, name: str) -> Any:
+    if type(key) in (int, float, bool, str, bytes, type(None)):
+        return key
+    if type(key) is tuple:
+        return tuple(_plain_key(part, name) for part in key)
+    raise TypeError(f"{name} has the key {key!r}, a {type(key).__qualname__}; keys are numbers or text")
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _tensors(item, f"{name}[{index}]")
