@@ -59,6 +59,9 @@ class Settings(BaseModel):
     kubernetes_conn_id: str = Field("updraft_kubernetes", description="Airflow connection of the cluster")
     namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
     tenants: tuple[str, ...] = Field(("default",), description="Tenants that exist, comma-separated")
+    local_sources: tuple[Path, ...] = Field(
+        (), description="Folders of the worker that manifests may name as code or data, separated by ':'"
+    )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the init container and the sidecar")
     framework_images: dict[str, str] = Field(
         {
@@ -108,6 +111,8 @@ class Settings(BaseModel):
                 continue
             if name == "tenants":
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
+            elif name == "local_sources":
+                raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)
             elif name == "framework_images":
                 try:
                     raw[name] = json.loads(value)

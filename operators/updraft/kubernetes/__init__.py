@@ -1,7 +1,6 @@
 """Translation between jobs and Kubernetes objects. Everything that speaks to the pod API is in here.
 
 objects.py   pure: a pod built by KubernetesPodOperator becomes a gang of pods, a service and a secret
-facts.py     pure: what a pod's status means
 gang.py      create, observe and delete a gang through the synchronous client (workers)
 watch.py     one watch shared by all triggers of a triggerer
 logs.py      follow a container's log with nanosecond timestamps (triggerer)

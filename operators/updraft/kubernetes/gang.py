@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes.facts import PodFacts, pod_facts
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.recovery.facts import PodFacts, pod_facts
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from updraft.kubernetes.facts import PodFacts, pod_facts
 from updraft.kubernetes.objects import Launch
+from updraft.recovery.facts import PodFacts, pod_facts
 from updraft_learner import contract
 
 log = logging.getLogger(__name__)

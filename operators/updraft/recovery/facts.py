@@ -1,4 +1,4 @@
-"""What a pod's status means: pure functions from API objects to facts, used by gang and triggers."""
+"""What a pod's status means: pure functions from API objects to facts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,23 @@
+"""Trains one model from a manifest: from admission to the registry.
+
+Trigger it from this page's form, by REST, or with `updraft submit MANIFEST`. The run is the job's guardian: it alone
+drives the job to its end, and its run id is the job's id.
+"""
+
+from __future__ import annotations
+
+import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
+from airflow.sdk import DAG
+
+from updraft.operators.wiring import DAG_ARGS, params, train_tasks
+
+with DAG(
+    dag_id="train_model",
+    description="One manifest in, one verified model in the registry out",
+    schedule=None,
+    params=params(),
+    tags=["updraft"],
+    doc_md=__doc__,
+    **DAG_ARGS,
+):
+    train_tasks()

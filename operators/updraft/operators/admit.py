@@ -1,0 +1,167 @@
+"""The first task of a job: judge the manifest, record the job, open its MLflow run, wait in line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from updraft.exceptions import RefusedError
+from updraft.lifecycle import State
+from updraft.operators.job import ends_job, fail, ledger, record_failure, run_key
+from updraft.operators.links import LINKS
+from updraft.recovery.outcome import Cause
+from updraft.settings import settings
+from updraft.triggers.admit import AdmitTrigger, ask
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from updraft.ledger import Job
+    from updraft.manifest import Manifest
+
+
+class AdmitOperator(BaseOperator):
+    """Records the job and ends when its whole gang is granted; defers while it waits in line."""
+
+    operator_extra_links = LINKS
+    ui_color = "#e8f0fe"
+
+    def execute(self, context: Context) -> str:
+        manifest = self._judge(context)
+        job = self._record(context, manifest)
+        with ends_job(context, Cause.CONFIGURATION):
+            self._open_run(context, job, manifest)
+            self._enqueue(job, manifest)
+            answer = ask(job.id, _nodes())
+            if answer[0] == "waiting":
+                self.log.info("QUEUED: %s", answer[1])
+                self.defer(
+                    trigger=AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=job.id),
+                    method_name="admitted",
+                )
+            return self._admit(context, job, *answer)
+
+    def admitted(self, context: Context, event: dict[str, Any]) -> str:
+        with ends_job(context, Cause.CONFIGURATION) as job:
+            return self._admit(context, job, event["kind"], event["reason"])
+
+    def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
+        if kind == "cancelled":
+            raise fail(context, job.id, Cause.CANCELLED, reason)
+        if kind == "impossible":
+            raise RefusedError(reason)
+        ledger().move(job.id, State.DEPLOYING, f"admitted: {reason}")
+        self.log.info("Admitted: %s", reason)
+        return job.id
+
+    def _judge(self, context: Context) -> Manifest:
+        """The whole manifest with our model, before anything is staged; all wrong fields in the first log lines."""
+        from updraft.manifest import ManifestError, from_form, image_of, refuse_unsupported
+
+        raw = dict(context["params"])
+        try:
+            manifest = from_form(raw)
+            refused = refuse_unsupported(manifest, tenants=settings().tenants)
+            if refused:
+                raise ManifestError(refused)
+            image_of(manifest, settings().framework_images)
+        except ManifestError as exc:
+            for line in str(exc).splitlines():
+                self.log.error(line)
+            self._record_refused(context, raw, exc)
+            raise AirflowFailException(str(exc)) from exc
+        return manifest
+
+    def _record_refused(self, context: Context, raw: Mapping[str, Any], error: Exception) -> None:
+        """A refused manifest is a job too: it can be listed, with its reason, and it ends FAILED."""
+        box = raw.get("manifest")
+        name = raw.get("name") or (box.get("name") if isinstance(box, Mapping) else None)
+        job = self._record_as(context, str(name or "invalid"), "default", {"name": name})
+        record_failure(job.id, self.task_id, Cause.CONFIGURATION, str(error))
+
+    def _record(self, context: Context, manifest: Manifest) -> Job:
+        job = self._record_as(context, manifest.name, manifest.tenant, manifest.canonical())
+        self.log.info("Job %s of tenant %s", job.id, job.tenant)
+        return job
+
+    def _record_as(self, context: Context, name: str, tenant: str, canonical: Mapping[str, Any]) -> Job:
+        from updraft.ledger import NewJob
+        from updraft.lifecycle import job_id_of_run
+
+        dag_id, run_id = run_key(context)
+        return ledger().record_job(
+            NewJob(
+                id=job_id_of_run(dag_id, run_id, name),
+                tenant=tenant,
+                name=name,
+                dag_id=dag_id,
+                run_id=run_id,
+                manifest=dict(canonical),
+                submitted_by=context["dag_run"].triggering_user_name or "schedule",
+            )
+        )
+
+    def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
+        from updraft import tracking
+
+        if job.mlflow_run_id:
+            return
+        dag_id, run_id = run_key(context)
+        tags = {
+            "updraft.tenant": job.tenant,
+            "updraft.name": job.name,
+            "updraft.airflow_run": f"{settings().airflow_public_uri}/dags/{dag_id}/runs/{run_id}",
+            "updraft.manifest_sha256": manifest.digest(),
+            "mlflow.user": job.submitted_by,
+            "mlflow.note.content": manifest.description or "",
+        }
+        ref = tracking.open_run(
+            tracking.client(),
+            job_id=job.id,
+            experiment=job.name if job.tenant == "default" else f"{job.tenant}/{job.name}",
+            params={**manifest.params, **_described(manifest)},
+            tags=tags,
+            manifest=manifest.canonical(),
+        )
+        ledger().set_run(job.id, ref.run_id, ref.experiment_id)
+        self.log.info("MLflow run %s", ref.run_id)
+
+    def _enqueue(self, job: Job, manifest: Manifest) -> None:
+        from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
+        from updraft.ledger import Request
+
+        resources = manifest.resources
+        ledger().enqueue(
+            job.id,
+            Request(
+                learners=resources.learners,
+                cpus=resources.cpus,
+                memory_mib=resources.memory_mib + SIDECAR_MEMORY_MIB,
+                gpus=resources.gpus,
+                gpu_type=resources.gpu_type,
+            ),
+        )
+        if ledger().job(job.id).state is State.PENDING:
+            ledger().move(job.id, State.QUEUED, "waiting to be admitted")
+
+
+def _described(manifest: Manifest) -> dict[str, Any]:
+    """What is worth comparing between runs, beside the user's own params."""
+    resources = manifest.resources
+    return {
+        "updraft.learners": resources.learners,
+        "updraft.cpus": resources.cpus,
+        "updraft.gpus": resources.gpus,
+        "updraft.command": manifest.command,
+    }
+
+
+def _nodes() -> list[dict[str, Any]]:
+    from updraft.kubernetes import gang, secrets
+
+    core = secrets.core_api(settings())
+    listed = gang.call("list nodes", core.list_node)
+    return list(core.api_client.sanitize_for_serialization(listed)["items"])

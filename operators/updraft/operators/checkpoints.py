@@ -1,0 +1,65 @@
+"""Beside the training: follow its checkpoints until it ends, then point to them from the MLflow run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from updraft.operators.job import find_job, ledger, manifest_of, run_key
+from updraft.operators.links import LINKS
+from updraft.triggers.checkpoints import CheckpointTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class WatchCheckpointsOperator(BaseOperator):
+    """Never fails a job: a training without checkpoints is judged by the task that trains."""
+
+    operator_extra_links = LINKS
+    ui_color = "#fff3e0"
+
+    def __init__(self, *, train_task: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.train_task = train_task
+
+    def execute(self, context: Context) -> None:
+        job = find_job(context)
+        checkpoints = manifest_of(job).checkpoints
+        keep = None
+        if checkpoints is not None:
+            keep = {
+                "latest": checkpoints.keep.latest,
+                "best": checkpoints.keep.best,
+                "metric": checkpoints.metric,
+                "mode": checkpoints.mode,
+            }
+        dag_id, run_id = run_key(context)
+        self.defer(
+            trigger=CheckpointTrigger(
+                job_id=job.id, dag_id=dag_id, run_id=run_id, train_task=self.train_task, keep=keep
+            ),
+            method_name="finished",
+        )
+
+    def finished(self, context: Context, event: dict[str, Any]) -> None:
+        from updraft import tracking
+
+        job = find_job(context)
+        found = ledger().checkpoints(job.id)
+        self.log.info("%d checkpoint(s), %d kept", len(found), sum(c.deleted_at is None for c in found))
+        if job.mlflow_run_id and found:
+            rows = [
+                {
+                    "name": c.name,
+                    "step": c.step,
+                    "attempt": c.attempt,
+                    "bytes": c.bytes,
+                    "uri": c.uri,
+                    "metrics": dict(c.metrics),
+                    "deleted": c.delete_reason,
+                }
+                for c in found
+            ]
+            tracking.log_json(tracking.client(), job.mlflow_run_id, "checkpoints.json", rows)

@@ -1,0 +1,69 @@
+"""Buttons on a task's page that lead to the job's MLflow run, its model and its page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from updraft.ledger import Job
+
+
+def _job(ti_key: TaskInstanceKey) -> Job | None:
+    from updraft.exceptions import UpdraftError
+    from updraft.operators.job import ledger
+
+    try:
+        return ledger().job_of_run(ti_key.dag_id, ti_key.run_id)
+    except UpdraftError:
+        return None
+
+
+class MlflowRunLink(BaseOperatorLink):
+    """The job's run in MLflow."""
+
+    name = "MLflow run"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from updraft.settings import settings
+
+        job = _job(ti_key)
+        if job is None or not job.mlflow_run_id:
+            return ""
+        base = settings().mlflow_browser_uri
+        return f"{base}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+
+
+class ModelLink(BaseOperatorLink):
+    """The version that the job registered."""
+
+    name = "Model version"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from updraft.operators.job import MODEL_VERSION, ledger
+        from updraft.settings import settings
+
+        job = _job(ti_key)
+        version = ledger().effect(job.id, MODEL_VERSION) if job else None
+        if not version:
+            return ""
+        return f"{settings().mlflow_browser_uri}/#/models/{version['name']}/versions/{version['version']}"
+
+
+class JobPageLink(BaseOperatorLink):
+    """The job's own page: states with reasons, checkpoints, logs."""
+
+    name = "Job, checkpoints and logs"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from updraft.settings import settings
+
+        job = _job(ti_key)
+        return f"{settings().airflow_public_uri}/updraft/jobs/{job.id}" if job else ""
+
+
+LINKS = (MlflowRunLink(), ModelLink(), JobPageLink())

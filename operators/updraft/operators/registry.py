@@ -1,0 +1,113 @@
+"""Register the exported model as one version of the registry, then promote it if its rule says so."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from updraft.exceptions import DataError
+from updraft.lifecycle import State
+from updraft.operators.job import MODEL_VERSION, PROMOTION, ends_job, ledger, manifest_of
+from updraft.operators.links import LINKS
+from updraft.recovery.outcome import Cause
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from updraft.ledger import Job
+
+
+class RegisterOperator(BaseOperator):
+    """Uploads the model directory that the export pod made and checked; the worker never loads it."""
+
+    operator_extra_links = LINKS
+    ui_color = "#fce8e6"
+
+    def execute(self, context: Context) -> None:
+        with ends_job(context, Cause.INFRASTRUCTURE) as job:
+            export = manifest_of(job).export
+            if export is None:
+                raise AirflowSkipException("the manifest asks for no export")
+            name = export.register_as or job.name
+            ledger().move(job.id, State.STORING, f"registering {name}")
+            version = self._register(job, name)
+            ledger().record_effect(job.id, MODEL_VERSION, version)
+            self.log.info("Model %s version %s", version["name"], version["version"])
+
+    def _register(self, job: Job, name: str) -> dict[str, Any]:
+        from updraft import tracking
+        from updraft.storage import objects
+
+        client = tracking.client()
+        with tempfile.TemporaryDirectory(prefix="updraft-register-") as folder:
+            export = objects.fetch_export(job.tenant, job.id, Path(folder))
+            if export is None:
+                raise DataError("the export left no export.json; look at the log of export_model")
+            data = job.data or ()
+            tags = {
+                "updraft.code_tree": job.code_tree or "",
+                "updraft.data_fingerprints": ",".join(str(d["fingerprint"]) for d in data),
+                "updraft.data_sources": ",".join(str(d["source"]) for d in data),
+                "updraft.formats": ",".join(export.formats),
+                "updraft.run_id": job.mlflow_run_id or "",
+            }
+            ref = tracking.register(
+                client,
+                name=name,
+                folder=export.model_folder,
+                job_id=job.id,
+                run_id=job.mlflow_run_id or "",
+                experiment_id=job.mlflow_experiment_id or "",
+                params={"formats": ",".join(export.formats), "model_class": export.model_class},
+                tags=tags,
+                description=f"Trained by job {job.id}; checked against the program's own output: {export.checks}",
+            )
+        return {"name": ref.name, "version": ref.version, "model_id": ref.model_id, "formats": list(export.formats)}
+
+
+class PromoteOperator(BaseOperator):
+    """Moves the alias `champion` to this job's version when the manifest's rule holds; says why if not."""
+
+    operator_extra_links = LINKS
+    ui_color = "#fce8e6"
+
+    def execute(self, context: Context) -> None:
+        from updraft import tracking
+        from updraft.manifest import decide
+
+        with ends_job(context, Cause.INFRASTRUCTURE) as job:
+            export = manifest_of(job).export
+            if export is None:
+                raise AirflowSkipException("the manifest asks for no export")
+            if not export.promote_if:
+                raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
+            version = ledger().effect(job.id, MODEL_VERSION)
+            if version is None:
+                raise DataError("no version was registered; look at the log of register_model")
+            client = tracking.client()
+            mine = tracking.VersionRef(
+                version["name"], str(version["version"]), version["model_id"], job.mlflow_run_id or ""
+            )
+            # Two jobs of one series decide one after the other: the second meets the first as champion.
+            with ledger().lock(f"promote {mine.name}"):
+                current = tracking.champion(client, mine.name)
+                if current is not None and current[0].version == mine.version:
+                    decision, reason = True, "it is the champion already"
+                else:
+                    found = decide(
+                        export.promote_if,
+                        tracking.metrics(client, mine.run_id),
+                        current[1] if current else None,
+                    )
+                    decision, reason = found.promote, found.reason
+                    if decision:
+                        tracking.set_champion(client, mine)
+            tracking.tag_version(
+                client, mine, {"updraft.promoted": str(decision).lower(), "updraft.promotion_reason": reason}
+            )
+            ledger().record_effect(job.id, PROMOTION, {"promoted": decision, "reason": reason, "alias": "champion"})
+            self.log.info("%s: %s", "Promoted" if decision else "Not promoted", reason)

@@ -1,0 +1,110 @@
+"""The last task of every job: free what it held, and write the verdict from evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from updraft.exceptions import NotFoundError
+from updraft.lifecycle import State, Verdict
+from updraft.operators.job import FAILURE, MODEL_VERSION, PROMOTION, find_job, ledger, manifest_of
+from updraft.operators.links import LINKS
+from updraft.recovery.outcome import Cause
+from updraft.settings import settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from updraft.ledger import Job
+
+STOP_SECONDS = 30
+
+
+class ReleaseOperator(BaseOperator):
+    """Runs whatever happened before it. The ledger is told first, then MLflow; Airflow by the run's own end."""
+
+    operator_extra_links = LINKS
+    ui_color = "#f1f3f4"
+
+    def execute(self, context: Context) -> None:
+        try:
+            job = find_job(context)
+        except NotFoundError:
+            self.log.warning("This run was never recorded as a job: nothing to release")
+            return
+        self._remove(job)
+        verdict = job.verdict or self._verdict(job)
+        ledger().finish(job.id, verdict)
+        ledger().release(job.id)
+        self._tell_mlflow(job, verdict)
+        self.log.info("%s: %s", verdict.state.value, verdict.reason)
+
+    def _remove(self, job: Job) -> None:
+        """What learners and their helpers left; after a normal end there is nothing."""
+        from updraft.kubernetes import gang
+        from updraft.kubernetes.secrets import core_api
+        from updraft_learner.contract import LABEL_JOB
+
+        core, namespace = core_api(settings()), settings().namespace(job.tenant)
+        selector = f"{LABEL_JOB}={job.id}"
+        left = gang.delete(core, namespace, selector, grace_seconds=STOP_SECONDS)
+        if left:
+            self.log.warning("%d pod(s) were left and are removed", left)
+            gang.wait_gone(core, namespace, selector, timeout_seconds=STOP_SECONDS + 30)
+
+    def _verdict(self, job: Job) -> Verdict:
+        book = ledger()
+        train = book.current_attempt(job.id, "train")
+        evidence: dict[str, Any] = {
+            "attempt": train.number if train else None,
+            "train": dict(train.evidence) if train and train.evidence else None,
+            "model_version": book.effect(job.id, MODEL_VERSION),
+            "promotion": book.effect(job.id, PROMOTION),
+        }
+        if failure := book.effect(job.id, FAILURE):
+            state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
+            return Verdict(state, failure["reason"], {**evidence, **failure})
+        if job.cancel_requested_by:
+            return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
+        missing = self._missing(job, evidence)
+        if missing:
+            return Verdict(State.FAILED, f"{missing[0]} did not finish; look at its log in Airflow", evidence)
+        return Verdict(State.COMPLETED, self._summary(evidence), evidence)
+
+    def _missing(self, job: Job, evidence: dict[str, Any]) -> list[str]:
+        """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
+        manifest, book = manifest_of(job), ledger()
+        wanted = [("train", "train"), ("evaluate", "evaluate"), ("export", "export_model")]
+        roles = {"train", *({"evaluate"} if manifest.evaluate else ()), *({"export"} if manifest.export else ())}
+        missing = []
+        for role, task in wanted:
+            if role in roles:
+                attempt = book.current_attempt(job.id, role)
+                if attempt is None or attempt.outcome != Cause.DONE:
+                    missing.append(task)
+        if manifest.export is not None:
+            if evidence["model_version"] is None:
+                missing.append("register_model")
+            if manifest.export.promote_if and evidence["promotion"] is None:
+                missing.append("promote")
+        return missing
+
+    def _summary(self, evidence: dict[str, Any]) -> str:
+        version, promotion = evidence["model_version"], evidence["promotion"]
+        if version is None:
+            return "trained; results are stored"
+        text = f"trained; registered as {version['name']} version {version['version']}"
+        if promotion:
+            text += f", {'champion' if promotion['promoted'] else 'not promoted'}: {promotion['reason']}"
+        return text
+
+    def _tell_mlflow(self, job: Job, verdict: Verdict) -> None:
+        from updraft import tracking
+
+        if not job.mlflow_run_id:
+            return
+        client = tracking.client()
+        tags = {"updraft.verdict": verdict.state.value, "updraft.reason": verdict.reason}
+        tracking.set_tags(client, job.mlflow_run_id, tags)
+        tracking.close_run(client, job.mlflow_run_id, verdict.state)

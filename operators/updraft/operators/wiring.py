@@ -1,0 +1,54 @@
+"""The tasks of a job and their order, the same for every DAG that trains."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param
+
+from updraft.manifest import Manifest, form_fields
+from updraft.operators.admit import AdmitOperator
+from updraft.operators.checkpoints import WatchCheckpointsOperator
+from updraft.operators.learner import LearnerOperator
+from updraft.operators.registry import PromoteOperator, RegisterOperator
+from updraft.operators.release import ReleaseOperator
+from updraft.operators.stage import StageOperator, ValidateOperator
+
+# Airflow's retries are for losses of the control plane only; a job's own failure ends its task at once.
+DEFAULT_ARGS: dict[str, Any] = {
+    "owner": "updraft",
+    "retries": 4,
+    "retry_delay": timedelta(seconds=5),
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=5),
+}
+DAG_ARGS: dict[str, Any] = {
+    "catchup": False,
+    "default_args": DEFAULT_ARGS,
+    "max_active_runs": 1000,  # the line is the ledger's, not Airflow's
+    "render_template_as_native_obj": False,
+}
+
+
+def params(base: Manifest | None = None) -> dict[str, Param]:
+    """The trigger form: flat fields in sections, made from the manifest's schema."""
+    return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
+
+
+def train_tasks() -> None:
+    """admit, stage, validate, train beside its checkpoint watch, evaluate, export, register, promote; then release."""
+    admit = AdmitOperator(task_id="admit")
+    stage = StageOperator(task_id="stage_data")
+    validate = ValidateOperator(task_id="validate_data")
+    train = LearnerOperator(task_id="train", role="train")
+    watch = WatchCheckpointsOperator(task_id="watch_checkpoints", train_task="train")
+    evaluate = LearnerOperator(task_id="evaluate", role="evaluate")
+    export = LearnerOperator(task_id="export_model", role="export", trigger_rule="none_failed")
+    register = RegisterOperator(task_id="register_model")
+    promote = PromoteOperator(task_id="promote")
+    release = ReleaseOperator(task_id="release").as_teardown(on_failure_fail_dagrun=True)
+
+    admit >> stage >> validate >> [train, watch]
+    train >> evaluate >> export >> register >> promote
+    [promote, watch] >> release

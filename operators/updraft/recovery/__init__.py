@@ -1,0 +1,1 @@
+"""Decisions about failures: pure functions that return frozen results with a reason."""

@@ -1,0 +1,124 @@
+"""How one attempt of a gang ended, from evidence: exit codes of all learners, pod reasons, completion markers.
+
+Pure; called by `updraft.operators.learner` after the pods and the markers were read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from updraft.recovery.facts import PodFacts
+from updraft_learner.contract import ExitCode
+
+SIGNALS = {129: "SIGHUP", 130: "SIGINT", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV"}
+SIGTERM_CODE = 143
+TAIL_LINES = 3
+
+
+class Cause(StrEnum):
+    """Class of an attempt's end; it decides what may be done about it."""
+
+    DONE = "done"
+    PROGRAM = "program"  # the user's program failed
+    CONFIGURATION = "configuration"  # it cannot work as it was asked for
+    DATA = "data"
+    INFRASTRUCTURE = "infrastructure"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one attempt, with what it was judged by."""
+
+    cause: Cause
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.cause is Cause.DONE
+
+
+def judge(
+    pods: Sequence[PodFacts],
+    *,
+    learners: int,
+    markers: Mapping[int, Mapping[str, Any] | None],
+    tails: Mapping[int, Sequence[str]],
+    memory: str,
+) -> Outcome:
+    """The outcome of a launch whose pods are as observed. `markers`: completion marker per learner; `tails`: last
+    lines of each learner's log, for the reason a person reads; `memory`: the limit, as the manifest says it."""
+    evidence = {
+        "pods": [pod.evidence() for pod in pods],
+        "exit_codes": {str(p.learner): p.main.exit_code for p in pods},
+        "markers": {str(n): marker is not None for n, marker in markers.items()},
+    }
+    present = {p.learner for p in pods}
+    failures = [f for p in pods if (f := _failure(p, tails.get(p.learner, ()), memory)) is not None]
+    # A peer that was stopped because another failed says nothing: the first real cause counts.
+    failures.sort(key=lambda f: (f[0], f[1]))
+    if failures:
+        _, _, cause, reason = failures[0]
+        return Outcome(cause, reason, evidence)
+    missing = [n for n in range(1, learners + 1) if n not in present and markers.get(n) is None]
+    if missing:
+        return Outcome(Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and it left no result", evidence)
+    unstored = [n for n in range(1, learners + 1) if markers.get(n) is None]
+    if unstored:
+        return Outcome(
+            Cause.INFRASTRUCTURE,
+            f"learner {unstored[0]}: the program ended with 0, but its results were not stored completely",
+            evidence,
+        )
+    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", evidence)
+
+
+def _failure(pod: PodFacts, tail: Sequence[str], memory: str) -> tuple[int, str, Cause, str] | None:
+    """Rank (lower explains more), time of its end, cause and reason; None if this learner did not fail."""
+    who = f"learner {pod.learner}"
+    at = pod.main.finished_at or pod.stage.finished_at or ""
+    if pod.reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated", "NodeShutdown"):
+        return 0, at, Cause.INFRASTRUCTURE, f"{who}: {pod.reason}: {pod.message}".rstrip(": ")
+    if pod.reason == "DeadlineExceeded":
+        return 0, at, Cause.DEADLINE, f"{who}: its pod ran past its deadline"
+    if pod.stage.state == "terminated" and pod.stage.exit_code not in (0, None):
+        return 0, at, _stage_cause(pod.stage.exit_code), f"{who}: staging failed: {_last(tail, pod.stage.exit_code)}"
+    if pod.blocked and pod.main.state != "terminated":
+        return 0, at, Cause.CONFIGURATION, f"{who} cannot start: {pod.blocked}"
+    code = pod.main.exit_code
+    if pod.main.state != "terminated" or code == 0:
+        return None
+    if pod.main.reason == "OOMKilled":
+        return (
+            0,
+            at,
+            Cause.PROGRAM,
+            (
+                f"{who} was killed because it used more memory than its limit ({memory}); "
+                "raise resources.memory or make batches smaller"
+            ),
+        )
+    if code == ExitCode.PREEMPTED:
+        return 2, at, Cause.PREEMPTED, f"{who} saved its work and left on request"
+    if code == SIGTERM_CODE:
+        return 3, at, Cause.INFRASTRUCTURE, f"{who} was stopped (SIGTERM) before its program ended"
+    named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
+    return 1, at, Cause.PROGRAM, f"{who}: the program exited with {named}: {_last(tail, code)}"
+
+
+def _stage_cause(code: int | None) -> Cause:
+    return {
+        int(ExitCode.DATA): Cause.DATA,
+        int(ExitCode.CONFIGURATION): Cause.CONFIGURATION,
+    }.get(code or 0, Cause.INFRASTRUCTURE)
+
+
+def _last(tail: Sequence[str], code: int | None) -> str:
+    lines = [line.strip() for line in tail if line.strip()]
+    return " | ".join(lines[-TAIL_LINES:])[:600] if lines else f"exit code {code}, and its log is empty"

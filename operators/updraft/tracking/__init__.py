@@ -1,0 +1,31 @@
+"""MLflow: one run per job, the registry, and nothing else. Only `MlflowClient`: the fluent API ends runs on exit.
+
+    auth.py       how requests to the tracking server are signed
+    runs.py       open a job's run, write to it, bring its status to the verdict's
+    registry.py   one model version per job, one alias move per promotion
+
+Importing this package costs seconds (mlflow): callers import it where they use it.
+"""
+
+from __future__ import annotations
+
+from updraft.tracking.auth import client
+from updraft.tracking.registry import VersionRef, champion, find_version, register, set_champion, tag_version
+from updraft.tracking.runs import RunRef, close_run, log_datasets, log_json, metrics, open_run, set_tags
+
+__all__ = [
+    "RunRef",
+    "VersionRef",
+    "champion",
+    "client",
+    "close_run",
+    "find_version",
+    "log_datasets",
+    "log_json",
+    "metrics",
+    "open_run",
+    "register",
+    "set_champion",
+    "set_tags",
+    "tag_version",
+]

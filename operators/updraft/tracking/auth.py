@@ -1,0 +1,46 @@
+"""Signs MLflow's requests from the credentials file, so that no password stands in an environment.
+
+Registered as the entry point `mlflow.request_auth_provider`; `MLFLOW_TRACKING_AUTH=updraft` selects it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
+from requests.auth import HTTPBasicAuth
+
+from updraft.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PROVIDER = "updraft"
+REQUEST_TIMEOUT_SECONDS = 20
+MAX_RETRIES = 4
+
+
+class UpdraftAuthProvider(RequestAuthProvider):  # type: ignore[misc]
+    """Basic authentication as the platform's user."""
+
+    def get_name(self) -> str:
+        return PROVIDER
+
+    def get_auth(self) -> Any:
+        credentials = settings().credentials().mlflow
+        return HTTPBasicAuth(credentials.username, credentials.password.get_secret_value())
+
+
+def client(configuration: Settings | None = None) -> MlflowClient:
+    """A client of the tracking server and registry. Its calls raise MlflowException after bounded retries."""
+    from mlflow import MlflowClient
+
+    os.environ["MLFLOW_TRACKING_AUTH"] = PROVIDER
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(REQUEST_TIMEOUT_SECONDS)
+    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = str(MAX_RETRIES)
+    # Downloads through the tracking server, not by presigned URLs that a browser or worker may not reach.
+    os.environ["MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD"] = "false"
+    uri = (configuration or settings()).mlflow_uri
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)

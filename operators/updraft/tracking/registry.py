@@ -1,0 +1,149 @@
+"""The model registry: one version per job, one alias move per promotion, however often a task runs.
+
+The model directory was made and checked in a pod of the job's own image; nothing here loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from updraft.tracking.runs import TAG_JOB, unavailable
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+CHAMPION = "champion"
+
+
+@dataclass(frozen=True)
+class VersionRef:
+    name: str
+    version: str
+    model_id: str | None
+    run_id: str
+
+
+def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | None:
+    """The version that this run has registered under the name, if any."""
+    found = [v for v in client.search_model_versions(f"run_id = '{run_id}'") if v.name == name]
+    return _ref(min(found, key=lambda v: int(v.version))) if found else None
+
+
+def _ref(version: ModelVersion) -> VersionRef:
+    return VersionRef(version.name, str(version.version), getattr(version, "model_id", None), version.run_id or "")
+
+
+def register(
+    client: MlflowClient,
+    *,
+    name: str,
+    folder: Path,
+    job_id: str,
+    run_id: str,
+    experiment_id: str,
+    params: Mapping[str, str],
+    tags: Mapping[str, str],
+    description: str,
+) -> VersionRef:
+    """Upload the MLflow model directory as a logged model of the run and make one registry version of it.
+
+    Killed anywhere and called again, it goes on: a version of this run is returned as it is, a logged model that
+    is READY is used, one that never became READY is replaced. Raises UnavailableError.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        done = find_version(client, name, run_id)
+        if done is not None:
+            return done
+        model_id = _logged_model(client, name, folder, job_id, run_id, experiment_id, params, tags)
+        _ensure_registered(client, name)
+        version = client.create_model_version(
+            name,
+            source=f"models:/{model_id}",
+            run_id=run_id,
+            tags={TAG_JOB: job_id, **tags},
+            description=description,
+            model_id=model_id,
+        )
+        return _ref(version)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def _logged_model(
+    client: MlflowClient,
+    name: str,
+    folder: Path,
+    job_id: str,
+    run_id: str,
+    experiment_id: str,
+    params: Mapping[str, str],
+    tags: Mapping[str, str],
+) -> str:
+    from mlflow.entities import LoggedModelStatus
+
+    known = client.search_logged_models([experiment_id], filter_string=f"tags.`{TAG_JOB}` = '{job_id}'")
+    for model in known:
+        if model.source_run_id == run_id and model.name == name and model.status == LoggedModelStatus.READY:
+            return str(model.model_id)
+    model = client.create_logged_model(
+        experiment_id,
+        name=name,
+        source_run_id=run_id,
+        tags={TAG_JOB: job_id, **tags},
+        params=dict(params),
+        model_type="updraft",
+    )
+    client.log_model_artifacts(model.model_id, str(folder))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return str(model.model_id)
+
+
+def _ensure_registered(client: MlflowClient, name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as exc:
+        if exc.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, float]] | None:
+    """The version that holds the alias, and the metrics of its run."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        version = client.get_model_version_by_alias(name, CHAMPION)
+    except MlflowException as exc:
+        if exc.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise unavailable(client, exc) from exc
+    try:
+        return _ref(version), dict(client.get_run(version.run_id).data.metrics)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def set_champion(client: MlflowClient, version: VersionRef) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.set_registered_model_alias(version.name, CHAMPION, version.version)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def tag_version(client: MlflowClient, version: VersionRef, tags: Mapping[str, str]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        for key, value in tags.items():
+            client.set_model_version_tag(version.name, version.version, key, value[:5000])
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc

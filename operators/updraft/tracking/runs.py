@@ -1,0 +1,151 @@
+"""A job's MLflow run: opened once, living through all tasks and attempts, its status equal to the verdict.
+
+Called by the operators. Every function may be called twice with the same effect as once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import UnavailableError
+from updraft.lifecycle import MLFLOW_STATUS, State
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+TAG_JOB = "updraft.job_id"
+PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
+
+
+@dataclass(frozen=True)
+class RunRef:
+    run_id: str
+    experiment_id: str
+
+
+def open_run(
+    client: MlflowClient,
+    *,
+    job_id: str,
+    experiment: str,
+    params: Mapping[str, Any],
+    tags: Mapping[str, str],
+    manifest: Mapping[str, Any],
+) -> RunRef:
+    """The job's run, created at the first call and found by its tag at every later one.
+
+    Raises UnavailableError when the tracking server does not answer.
+    """
+    from mlflow.entities import Param, RunTag
+    from mlflow.exceptions import MlflowException
+
+    try:
+        experiment_id = _experiment(client, experiment)
+        run = _find(client, experiment_id, job_id)
+        if run is None:
+            run = client.create_run(
+                experiment_id, run_name=job_id, tags={TAG_JOB: job_id, **{k: v[:5000] for k, v in tags.items()}}
+            )
+        known = run.data.params
+        fresh = [Param(k, str(v)[:PARAM_LIMIT]) for k, v in params.items() if k not in known]
+        client.log_batch(run.info.run_id, params=fresh[:100], tags=[RunTag(k, v[:5000]) for k, v in tags.items()])
+        client.log_text(run.info.run_id, json.dumps(manifest, indent=2, sort_keys=True), "manifest.json")
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+    return RunRef(run.info.run_id, experiment_id)
+
+
+def unavailable(client: MlflowClient, exc: Exception) -> UnavailableError:
+    return UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}")
+
+
+def _experiment(client: MlflowClient, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException:  # two first jobs of a series at once: the other one made it
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
+
+
+def _find(client: MlflowClient, experiment_id: str, job_id: str) -> Run | None:
+    runs = client.search_runs(
+        [experiment_id], filter_string=f"tags.`{TAG_JOB}` = '{job_id}'", max_results=5, order_by=["start_time ASC"]
+    )
+    return runs[0] if runs else None
+
+
+def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
+    from mlflow.entities import RunTag
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.log_batch(run_id, tags=[RunTag(k, str(v)[:5000]) for k, v in tags.items()])
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
+    """Last value of each metric of the run."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return dict(client.get_run(run_id).data.metrics)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def close_run(client: MlflowClient, run_id: str, state: State) -> None:
+    """Bring the run's status to the verdict's (FINISHED, FAILED or KILLED)."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.set_terminated(run_id, status=MLFLOW_STATUS[state])
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def log_json(client: MlflowClient, run_id: str, path: str, document: Any) -> None:
+    """Write a small JSON document into the run's artifacts; a later call replaces it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.log_text(run_id, json.dumps(document, indent=2), path)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc
+
+
+def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, Any]]) -> None:
+    """Name the data that the run was given: source, digest of its content, number of files."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.exceptions import MlflowException
+
+    inputs = [
+        DatasetInput(
+            Dataset(
+                name=str(item["source"])[:500],
+                digest=str(item["tree"])[:36],
+                source_type="s3" if str(item["source"]).startswith("s3://") else "updraft",
+                source=json.dumps({"uri": item["source"], "tree": item["tree"]}),
+                profile=json.dumps({"files": item["files"], "bytes": item["bytes"]}),
+            ),
+            [InputTag("mlflow.data.context", str(item["mount"]))],
+        )
+        for item in data
+    ]
+    try:
+        if inputs:
+            client.log_inputs(run_id, inputs)
+    except MlflowException as exc:
+        raise unavailable(client, exc) from exc

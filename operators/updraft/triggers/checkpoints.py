@@ -1,0 +1,107 @@
+"""Watches a job's checkpoints in the store while its training runs: records each, applies retention.
+
+Only the completion marker counts. It never fails a job; it ends when the train task has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from updraft.ledger import Checkpoint
+
+POLL_SECONDS = 4.0
+TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+
+
+class CheckpointTrigger(BaseTrigger):
+    """Fires `{"checkpoints": n}` when the train task of the run has ended and the last markers were read."""
+
+    def __init__(
+        self, *, job_id: str, dag_id: str, run_id: str, train_task: str, keep: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.train_task = train_task
+        self.keep = keep
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            "updraft.triggers.checkpoints.CheckpointTrigger",
+            {
+                "job_id": self.job_id,
+                "dag_id": self.dag_id,
+                "run_id": self.run_id,
+                "train_task": self.train_task,
+                "keep": dict(self.keep) if self.keep else None,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while True:
+            ended = await self._train_ended()
+            try:
+                fresh = await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep)
+                for checkpoint in fresh:
+                    self.log.info(
+                        "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
+                    )
+            except Exception as exc:  # noqa: BLE001 - an unreachable store or ledger: looked at again
+                self.log.warning("Checkpoints could not be looked at: %s: %s", type(exc).__name__, str(exc)[:200])
+                if not ended:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+            if ended:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        yield TriggerEvent({"kind": "ended"})
+
+    async def _train_ended(self) -> bool:
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from asgiref.sync import sync_to_async
+
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=self.dag_id, task_ids=[self.train_task], run_ids=[self.run_id]
+        )
+        return states.get(self.run_id, {}).get(self.train_task) in TRAIN_ENDS
+
+
+def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
+    """Record the checkpoints that the store has and the ledger has not, delete what retention lets go.
+
+    Returns those that are new. Safe to run twice.
+    """
+    from updraft.checkpoints import Kept, retain
+    from updraft.ledger import open_ledger
+    from updraft.settings import settings
+    from updraft.storage import objects
+
+    ledger = open_ledger(settings().ledger_url)
+    job = ledger.job(job_id)
+    known = {c.name for c in ledger.checkpoints(job_id)}
+    fresh = [
+        ledger.record_checkpoint(
+            job_id,
+            name=info.name,
+            step=info.step,
+            attempt=info.attempt,
+            metrics=info.metrics,
+            bytes=info.bytes,
+            uri=info.uri,
+        )
+        for info in objects.list_checkpoints(job.tenant, job_id)
+        if info.name not in known
+    ]
+    if keep:
+        live = [c for c in ledger.checkpoints(job_id) if c.deleted_at is None]
+        let_go = retain([Kept(c.name, c.step, c.metrics) for c in live], **keep)
+        for name, reason in let_go.items():
+            objects.delete_checkpoint(job.tenant, job_id, name)
+            ledger.mark_checkpoint_deleted(job_id, name, reason)
+    return fresh

@@ -1,0 +1,220 @@
+"""Watches all learners of one launch, keeps their logs, tells the ledger where the job stands, wakes the task once.
+
+It decides nothing about success: the event says why the watching ended, and the operator judges from evidence read
+afresh. A trigger that dies leaves the pods alone; its successor goes on from the cluster, the ledger and the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from updraft.exceptions import IllegalTransitionError, UpdraftError
+from updraft.kubernetes import logs
+from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.watch import PodWatch, launch_key, shared_watch
+from updraft.lifecycle import State
+from updraft.recovery.facts import PodFacts, stage_of
+from updraft_learner import contract
+
+TICK_SECONDS = 2.0  # cancel requests and deadlines are looked at this often
+MISSING_SECONDS = 20.0  # a pod that the watch does not show for this long is gone
+BLOCKED_SECONDS = 15.0  # an image that cannot be pulled for this long will not come by itself
+LOG_END_SECONDS = 20.0
+TAIL_LINES = 20
+ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
+WORDS = {"evaluate": "evaluating", "export": "exporting"}
+
+
+class GangTrigger(BaseTrigger):
+    """Fires once: `{"kind": "ended" | "failed" | "cancelled" | "deadline" | "blocked" | "missing", ...}`."""
+
+    def __init__(
+        self,
+        *,
+        conn_id: str,
+        namespace: str,
+        tenant: str,
+        job_id: str,
+        role: str,
+        attempt: int,
+        learners: int,
+        deploy_by: float,
+        deadline: float | None,
+        store_seconds: float,
+    ) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+        self.launch = Launch(namespace, tenant, job_id, role, attempt, learners)
+        self.deploy_by = deploy_by  # unix seconds by which the programs must run
+        self.deadline = deadline  # unix seconds at which the job's max_runtime ends
+        self.store_seconds = store_seconds
+        self._tails: dict[int, deque[str]] = {}
+        self._followers: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._shown: tuple[State, str] | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        launch = self.launch
+        return (
+            "updraft.triggers.gang.GangTrigger",
+            {
+                "conn_id": self.conn_id,
+                "namespace": launch.namespace,
+                "tenant": launch.tenant,
+                "job_id": launch.job_id,
+                "role": launch.role,
+                "attempt": launch.attempt,
+                "learners": launch.learners,
+                "deploy_by": self.deploy_by,
+                "deadline": self.deadline,
+                "store_seconds": self.store_seconds,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            async with shared_watch(self.conn_id, self.launch.namespace) as watch:
+                kind, reason = await self._observe(watch)
+                await self._finish_logs()
+        except UpdraftError as exc:
+            kind, reason = "error", str(exc)
+        finally:
+            for task, _ in self._followers.values():
+                task.cancel()
+        tails = {str(learner): list(lines) for learner, lines in self._tails.items()}
+        yield TriggerEvent({"kind": kind, "reason": reason, "tails": tails})
+
+    async def on_kill(self) -> None:
+        """Nothing: it also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
+
+    async def _observe(self, watch: PodWatch) -> tuple[str, str]:
+        key = launch_key(self.launch)
+        woken = watch.subscribe(key)
+        missing_since: float | None = None
+        blocked_since: float | None = None
+        failed_since: float | None = None
+        try:
+            while True:
+                pods = watch.pods(key)
+                now = time.time()
+                if watch.synced.is_set():
+                    self._follow_logs(watch, pods)
+                    await self._show(pods)
+                    if len(pods) == self.launch.learners and all(p.ended for p in pods):
+                        return "ended", "all pods have ended"
+                    # One learner's end with an error ends the attempt; its sidecar may still be storing.
+                    failed = [p for p in pods if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
+                    failed_since = (failed_since or now) if failed else None
+                    if failed and (all(p.ended for p in failed) or now - (failed_since or now) > self.store_seconds):
+                        return "failed", f"learner {failed[0].learner} failed"
+                    missing_since = (missing_since or now) if len(pods) < self.launch.learners else None
+                    if missing_since and now - missing_since > MISSING_SECONDS:
+                        return "missing", f"{self.launch.learners - len(pods)} pods are gone"
+                    blocked = next((p for p in pods if p.blocked), None)
+                    blocked_since = (blocked_since or now) if blocked else None
+                    if blocked and blocked_since and now - blocked_since > BLOCKED_SECONDS:
+                        return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
+                    not_running = any(p.main.state in ("absent", "waiting") for p in pods)
+                    staging = any(p.stage.state == "running" for p in pods)
+                    if not_running and not staging and now > self.deploy_by:
+                        return "blocked", self._shown[1] if self._shown else "the learners did not start in time"
+                if self.deadline is not None and now > self.deadline:
+                    return "deadline", "budget.max_runtime is used up"
+                if (by := await asyncio.to_thread(self._cancelled)) is not None:
+                    return "cancelled", f"cancelled by {by}"
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+                woken.clear()
+        finally:
+            watch.unsubscribe(key, woken)
+
+    def _cancelled(self) -> str | None:
+        from updraft.ledger import open_ledger
+        from updraft.settings import settings
+
+        return open_ledger(settings().ledger_url).job(self.launch.job_id).cancel_requested_by
+
+    async def _show(self, pods: Sequence[PodFacts]) -> None:
+        """Bring the job's state forward to what the pods show; never backward within one attempt."""
+        state, reason = stage_of(pods, self.launch.learners)
+        if self.launch.role != "train":
+            state, reason = State.STORING, f"{WORDS[self.launch.role]}: {reason}"
+        if self._shown is not None and (
+            (state, reason) == self._shown or ORDER.index(state) < ORDER.index(self._shown[0])
+        ):
+            return
+        self._shown = (state, reason)
+        self.log.info("%s: %s", state.value, reason)
+        await asyncio.to_thread(self._move, state, reason)
+
+    def _move(self, state: State, reason: str) -> None:
+        from updraft.ledger import open_ledger
+        from updraft.settings import settings
+
+        ledger = open_ledger(settings().ledger_url)
+        current = ledger.job(self.launch.job_id).state
+        if current in ORDER and ORDER.index(state) < ORDER.index(current):
+            return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
+        with suppress(IllegalTransitionError):
+            ledger.move(self.launch.job_id, state, reason)
+
+    # --- logs -------------------------------------------------------------------------------------------------
+
+    def _follow_logs(self, watch: PodWatch, pods: Sequence[PodFacts]) -> None:
+        for pod in pods:
+            if pod.stage.state == "terminated" and pod.stage.exit_code:
+                container, ended = contract.STAGE_CONTAINER, True
+            elif pod.main.state in ("running", "terminated"):
+                container, ended = contract.MAIN_CONTAINER, pod.main.state == "terminated"
+            else:
+                continue
+            if pod.learner not in self._followers:
+                finished = asyncio.Event()
+                task = asyncio.create_task(self._follow(watch, pod.name, container, pod.learner, finished))
+                self._followers[pod.learner] = (task, finished)
+            if ended:
+                self._followers[pod.learner][1].set()
+
+    async def _follow(self, watch: PodWatch, pod: str, container: str, learner: int, finished: asyncio.Event) -> None:
+        from updraft.storage import objects
+
+        launch = self.launch
+        tail = self._tails.setdefault(learner, deque(maxlen=TAIL_LINES))
+        book = await asyncio.to_thread(
+            objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
+        )
+        last = book.last
+        cursor = logs.Cursor(n=last.n, t=last.t, same=last.same)
+        tail.extend(book.tail)
+
+        async def write(chunk: list[logs.Line]) -> None:
+            await asyncio.to_thread(book.append, [{"n": line.n, "t": line.t, "line": line.line} for line in chunk])
+
+        async def lines(at: logs.Cursor) -> AsyncIterator[logs.Line]:
+            async for line in logs.follow(watch.api, launch.namespace, pod, container, at):
+                tail.append(line.line)
+                self.log.info("[%s %d] %s", launch.role, learner, line.line)
+                yield line
+
+        await logs.record(lines, cursor, write, finished=finished)
+
+    async def _finish_logs(self) -> None:
+        """Give the followers a bounded time to read the ends of the logs and to store them."""
+        for _, finished in self._followers.values():
+            finished.set()
+        tasks = [task for task, _ in self._followers.values()]
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=LOG_END_SECONDS)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    self.log.warning("A learner's log could not be kept: %s", error)
+
+
+def tails_of(event: Mapping[str, Any]) -> dict[int, list[str]]:
+    return {int(learner): list(lines) for learner, lines in (event.get("tails") or {}).items()}

@@ -1,0 +1,104 @@
+"""Each line of a learner's log once, in order, however often the stream is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from updraft.kubernetes.logs import Cursor, Line, follow, record, split_line
+
+
+class FakeContent:
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            yield part
+
+
+class FakeResponse:
+    status = 200
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.content = FakeContent(parts)
+
+    async def __aenter__(self) -> FakeResponse:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class FakeApi:
+    """A cluster whose log API knows whole seconds only and may cut the answer short."""
+
+    def __init__(self, log: list[tuple[str, str]], cuts: list[int]) -> None:
+        self.log, self.cuts = log, cuts
+
+    async def call_api(
+        self, path: str, method: str, *, query_params: list[tuple[str, str]], **_: object
+    ) -> FakeResponse:
+        since = dict(query_params).get("sinceTime", "")[:19]
+        raw = "".join(f"{t} {text}\n" for t, text in self.log if t[:19] >= since).encode()
+        if self.cuts:
+            raw = raw[: self.cuts.pop()]
+            raw = raw[: raw.rfind(b"\n") + 1]
+        return FakeResponse([raw[i : i + 7] for i in range(0, len(raw), 7)])
+
+
+def stamp(nanoseconds: int) -> str:
+    return f"2026-01-01T00:00:{nanoseconds // 10**9:02d}.{nanoseconds % 10**9:09d}Z"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 5 * 10**9), max_size=20),
+    st.lists(st.integers(0, 400), max_size=4),
+)
+def test_every_line_is_recorded_once_and_in_order_whatever_is_cut(times: list[int], cuts: list[int]) -> None:
+    log = [(stamp(t), f"line {n}") for n, t in enumerate(sorted(times))]
+    api = FakeApi(log, list(cuts))
+
+    async def read() -> list[Line]:
+        cursor, lines = Cursor(), []
+        for _ in range(len(cuts) + 1):
+            async for line in follow(api, "ns", "pod", "base", cursor):
+                lines.append(line)
+        return lines
+
+    lines = asyncio.run(read())
+    assert [line.line for line in lines] == [text for _, text in log]
+    assert [line.n for line in lines] == list(range(1, len(log) + 1))
+
+
+def test_trailing_zeros_that_the_cluster_trims_do_not_disturb_the_order() -> None:
+    assert split_line("2026-01-01T00:00:00.1Z text") == ("2026-01-01T00:00:00.100000000Z", "text")
+    assert split_line("2026-01-01T00:00:00Z text") == ("2026-01-01T00:00:00.000000000Z", "text")
+    assert split_line("no time here") == ("", "no time here")
+
+
+def test_a_chunk_that_the_store_refuses_is_written_later() -> None:
+    written: list[Line] = []
+    calls = 0
+
+    async def write(chunk: list[Line]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ConnectionError("store is away")
+        written.extend(chunk)
+
+    async def lines(cursor: Cursor) -> AsyncIterator[Line]:
+        if cursor.n == 0:
+            yield Line(cursor.advance(stamp(1)), stamp(1), "hello")
+
+    async def run() -> None:
+        finished = asyncio.Event()
+        finished.set()
+        await record(lines, Cursor(), write, finished=finished)
+
+    asyncio.run(run())
+    assert [line.line for line in written] == ["hello"]

@@ -1,0 +1,152 @@
+"""Whole objects compared: what a launch becomes on the cluster."""
+
+from __future__ import annotations
+
+import json
+
+from updraft.kubernetes import objects
+from updraft.kubernetes.objects import Launch
+from updraft_learner import contract
+from updraft_learner.contract import DataMount, PodConfig
+
+BASE = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "digits-1-t1-0", "labels": {"dag_id": "train_model"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "base",
+                "image": "updraft/shell:1",
+                "command": ["/bin/sh", "-c"],
+                "args": ["sh train.sh"],
+                "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}],
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+            }
+        ],
+        "restartPolicy": "Never",
+    },
+}
+
+
+def launch(learners: int = 2) -> Launch:
+    return Launch("updraft-default", "default", "digits-1", "train", 1, learners)
+
+
+def config(learners: int = 2) -> PodConfig:
+    return PodConfig(
+        job_id="digits-1",
+        tenant="default",
+        role="train",
+        attempt=1,
+        learner=1,
+        learners=learners,
+        bucket="updraft",
+        prefix="default",
+        mlflow_run_id="run",
+        mlflow_experiment_id="1",
+        data=(DataMount("a" * 64, "training"),),
+    )
+
+
+def pods(learners: int = 2) -> list[objects.Manifest]:
+    pod = objects.learner_pod(BASE, config(learners), sidecar_image="updraft/sidecar:0.1", grace_seconds=60)
+    return objects.role_to_pods(pod, launch(learners), config(learners))
+
+
+def test_a_gang_is_named_and_labelled_by_its_launch() -> None:
+    first, second = pods()
+    assert [first["metadata"]["name"], second["metadata"]["name"]] == ["digits-1-t1-0", "digits-1-t1-1"]
+    assert second["metadata"]["labels"] == {
+        "dag_id": "train_model",
+        "updraft.dev/job": "digits-1",
+        "updraft.dev/tenant": "default",
+        "updraft.dev/role": "train",
+        "updraft.dev/attempt": "1",
+        "updraft.dev/learner": "2",
+    }
+    assert second["spec"]["hostname"] == "digits-1-t1-1"
+    assert second["spec"]["subdomain"] == "digits-1-t1"
+
+
+def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credential() -> None:
+    (pod,) = pods(1)
+    assert pod["spec"]["containers"] == [
+        {
+            "name": "base",
+            "image": "updraft/shell:1",
+            "command": ["/bin/sh", "-c"],
+            "args": ["sh train.sh"],
+            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}],
+            "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+            "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
+            "workingDir": "/updraft/code",
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    ]
+    assert "hostname" not in pod["spec"]
+
+
+def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
+    (pod,) = pods(1)
+    stage, sidecar = pod["spec"]["initContainers"]
+    assert [stage["name"], sidecar["name"]] == ["updraft-stage", "updraft-sidecar"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert "restartPolicy" not in stage
+    for container in (stage, sidecar):
+        assert {m["name"] for m in container["volumeMounts"]} == {"job", "credentials"}
+    assert pod["spec"]["volumes"] == [
+        {"name": "job", "emptyDir": {}},
+        {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
+    ]
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_learners_differ_in_rank_and_configuration_only() -> None:
+    first, second = pods()
+    assert second["spec"]["containers"][0]["env"] == [
+        {"name": "RANK", "value": "1"},
+        {"name": "LEARNER_ID", "value": "2"},
+    ]
+    sidecar = second["spec"]["initContainers"][1]
+    text = next(v["value"] for v in sidecar["env"] if v["name"] == contract.CONFIG_ENV)
+    assert PodConfig.from_json(text) == PodConfig(**{**config().__dict__, "learner": 2})
+    assert first["spec"]["volumes"] == second["spec"]["volumes"]
+
+
+def test_building_leaves_the_pod_that_was_given_alone() -> None:
+    before = json.dumps(BASE)
+    pods()
+    assert json.dumps(BASE) == before
+
+
+def test_one_learner_meets_itself_on_loopback_and_a_gang_by_name() -> None:
+    assert launch(1).master_address == "127.0.0.1"
+    assert launch(2).master_address == "digits-1-t1-0.digits-1-t1"
+
+
+def test_the_service_is_headless_and_names_learners_before_they_are_ready() -> None:
+    assert objects.headless_service(launch()) == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "digits-1-t1", "namespace": "updraft-default", "labels": launch().labels()},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": launch().labels(),
+            "ports": [{"name": "master", "port": 29500}],
+        },
+    }
+
+
+def test_credentials_go_into_a_file_of_a_secret() -> None:
+    secret = objects.credentials_secret(launch(), {"s3": {"secret_key": "x"}})
+    assert secret["stringData"] == {"credentials.json": '{"s3": {"secret_key": "x"}}'}
+    assert secret["metadata"]["name"] == "digits-1-t1"
+
+
+def test_a_secret_in_the_environment_is_a_reference_never_a_value() -> None:
+    assert objects.environment({"A": "1"}, (("TOKEN", "user-hub", "value"),)) == [
+        {"name": "A", "value": "1"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "user-hub", "key": "value"}}},
+    ]
