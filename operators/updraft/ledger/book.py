@@ -1,0 +1,206 @@
+"""`Ledger`: every call is one transaction. Safe from several processes and threads; never call it in an event loop
+directly (use `asyncio.to_thread`)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from updraft.allocation import Capacity, Grant, Request
+from updraft.ledger import admission, attempts, facts, jobs
+from updraft.ledger.engine import make_engine, reading, writing
+from updraft.ledger.records import Admission, Attempt, Checkpoint, Job, NewJob, Transition, Validation
+from updraft.lifecycle import State, Verdict
+
+_open: dict[tuple[int, str], Ledger] = {}
+_open_lock = threading.Lock()
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger of this process. A forked child gets its own: database connections do not survive a fork."""
+    key = (os.getpid(), url)
+    with _open_lock:
+        # A parent's entry stays in the child's dictionary on purpose: closing its connections here would hurt it.
+        if key not in _open:
+            _open[key] = Ledger(url)
+        return _open[key]
+
+
+def _new_lock_after_fork() -> None:
+    global _open_lock
+    _open_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock_after_fork)
+
+
+class Ledger:
+    """Reads and writes the platform's records. `clock` is replaced in tests."""
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
+        self._engine = make_engine(url)
+        self._clock = clock
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # --- jobs ---
+
+    def record_job(self, new: NewJob) -> Job:
+        """Idempotent by id: the same run again gets the existing job, another run RefusedError."""
+        with writing(self._engine) as connection:
+            return jobs.record(connection, new, self._clock())
+
+    def job(self, job_id: str) -> Job:
+        """Raises NotFoundError."""
+        with reading(self._engine) as connection:
+            return jobs.get(connection, job_id)
+
+    def jobs(
+        self,
+        tenant: str | None = None,
+        state: State | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[Job]:
+        """Newest first; `before` is the id of the last job of the page before."""
+        with reading(self._engine) as connection:
+            return jobs.find(connection, tenant=tenant, state=state, name=name, limit=limit, before=before)
+
+    def transitions(self, job_id: str) -> list[Transition]:
+        with reading(self._engine) as connection:
+            return jobs.history(connection, job_id)
+
+    def timings(self, job_id: str) -> dict[State, float]:
+        """Seconds spent in each state."""
+        with reading(self._engine) as connection:
+            ended = jobs.get(connection, job_id).ended
+            return jobs.timings(jobs.history(connection, job_id), ended, self._clock())
+
+    def move(self, job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> Job:
+        """Raises IllegalTransitionError; ends are reached by `finish` only."""
+        with writing(self._engine) as connection:
+            return jobs.move(connection, job_id, to, reason, evidence, self._clock())
+
+    def finish(self, job_id: str, verdict: Verdict) -> Job:
+        """The first verdict stands."""
+        with writing(self._engine) as connection:
+            return jobs.finish(connection, job_id, verdict, self._clock())
+
+    def set_run(self, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
+        with writing(self._engine) as connection:
+            return jobs.set_run(connection, job_id, mlflow_run_id, mlflow_experiment_id)
+
+    def set_inputs(self, job_id: str, code_tree: str | None, data: Sequence[Mapping[str, Any]]) -> Job:
+        with writing(self._engine) as connection:
+            return jobs.set_inputs(connection, job_id, code_tree, data)
+
+    def request_cancel(self, job_id: str, by: str) -> Job:
+        with writing(self._engine) as connection:
+            return jobs.request_cancel(connection, job_id, by, self._clock())
+
+    # --- the queue ---
+
+    def enqueue(self, job_id: str, request: Request) -> None:
+        with writing(self._engine) as connection:
+            admission.enqueue(connection, job_id, request)
+
+    def try_admit(self, job_id: str, capacity: Capacity, now: datetime | None = None) -> Admission:
+        with writing(self._engine) as connection:
+            return admission.try_admit(connection, job_id, capacity, now or self._clock())
+
+    def release(self, job_id: str) -> bool:
+        """Whether there was anything to give back."""
+        with writing(self._engine) as connection:
+            return admission.release(connection, job_id, self._clock())
+
+    def grants(self) -> list[Grant]:
+        """Granted and not released."""
+        with reading(self._engine) as connection:
+            return admission.live_grants(connection)
+
+    # --- attempts ---
+
+    def open_attempt(self, job_id: str, role: str) -> int:
+        """The fencing number of a new launch; an older one of the role is superseded."""
+        with writing(self._engine) as connection:
+            return attempts.open_attempt(connection, job_id, role, self._clock())
+
+    def current_attempt(self, job_id: str, role: str) -> Attempt | None:
+        with reading(self._engine) as connection:
+            return attempts.current_attempt(connection, job_id, role)
+
+    def attempts(self, job_id: str) -> list[Attempt]:
+        with reading(self._engine) as connection:
+            return attempts.list_attempts(connection, job_id)
+
+    def close_attempt(
+        self,
+        job_id: str,
+        role: str,
+        number: int,
+        outcome: str,
+        reason: str,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> Attempt:
+        """Raises StaleAttemptError when a newer attempt of the role exists."""
+        with writing(self._engine) as connection:
+            return attempts.close_attempt(connection, job_id, role, number, outcome, reason, evidence, self._clock())
+
+    # --- facts ---
+
+    def record_checkpoint(
+        self,
+        job_id: str,
+        name: str,
+        *,
+        step: int,
+        attempt: int,
+        metrics: Mapping[str, float],
+        bytes: int,
+        uri: str,
+        created_at: datetime | None = None,
+        verified: bool = True,
+    ) -> Checkpoint:
+        now = self._clock()
+        new = Checkpoint(job_id, name, step, attempt, metrics, bytes, uri, created_at or now, now if verified else None)
+        with writing(self._engine) as connection:
+            return facts.record_checkpoint(connection, new)
+
+    def checkpoints(self, job_id: str, *, with_deleted: bool = False) -> list[Checkpoint]:
+        """Lowest step first."""
+        with reading(self._engine) as connection:
+            return facts.list_checkpoints(connection, job_id, with_deleted=with_deleted)
+
+    def mark_checkpoint_deleted(self, job_id: str, name: str, reason: str) -> Checkpoint:
+        with writing(self._engine) as connection:
+            return facts.mark_checkpoint_deleted(connection, job_id, name, reason, self._clock())
+
+    def validation(self, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
+        with reading(self._engine) as connection:
+            return facts.validation(connection, tenant, fingerprint, suite_digest)
+
+    def record_validation(
+        self, tenant: str, fingerprint: str, suite_digest: str, *, success: bool, result: Mapping[str, Any]
+    ) -> Validation:
+        new = Validation(tenant, fingerprint, suite_digest, success, result, self._clock())
+        with writing(self._engine) as connection:
+            return facts.record_validation(connection, new)
+
+    def effect(self, job_id: str, key: str) -> Any | None:
+        """What `record_effect` stored, or None when the effect has not happened."""
+        with reading(self._engine) as connection:
+            return facts.effect(connection, job_id, key)
+
+    def record_effect(self, job_id: str, key: str, value: Any) -> Any:
+        """The first value stands and is returned."""
+        with writing(self._engine) as connection:
+            return facts.record_effect(connection, job_id, key, value, self._clock())

@@ -1,0 +1,63 @@
+"""Keeps what is written small and storable: names are refused when too long, prose and evidence are shortened."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from updraft.exceptions import LimitError, RefusedError
+
+PROSE_CHARS = 2_000
+EVIDENCE_BYTES = 64 * 1024
+DOCUMENT_BYTES = 1024 * 1024
+
+
+def word(field: str, value: str, limit_chars: int) -> str:
+    """An identifier: refused when empty, too long or with characters that no identifier has."""
+    if not value or len(value) > limit_chars or not value.isprintable():
+        shown = value if len(value) <= 60 else f"{value[:60]}…"
+        raise RefusedError(f"{field}: {shown!r} must be 1 to {limit_chars} printable characters")
+    return value
+
+
+def prose(text: str) -> str:
+    """A reason for people: shortened to PROSE_CHARS, free of what a database refuses."""
+    clean = text.replace("\x00", "").encode("utf-8", "replace").decode()
+    return clean if len(clean) <= PROSE_CHARS else clean[: PROSE_CHARS - 1] + "…"
+
+
+def document(field: str, value: Any) -> Any:
+    """A JSON document that must be kept whole. Raises LimitError above DOCUMENT_BYTES."""
+    plain_value = plain(value)
+    size_bytes = len(json.dumps(plain_value))
+    if size_bytes > DOCUMENT_BYTES:
+        raise LimitError(f"{field}: {size_bytes} bytes of JSON, but the ledger keeps at most {DOCUMENT_BYTES}")
+    return plain_value
+
+
+def evidence(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Evidence must never be the reason that a verdict is lost: too large a document is shortened, not refused."""
+    whole: dict[str, Any] = plain(dict(value or {}))
+    if len(json.dumps(whole)) <= EVIDENCE_BYTES:
+        return whole
+    short: dict[str, Any] = plain(whole, limit_chars=PROSE_CHARS)
+    text = json.dumps(short)
+    if len(text) <= EVIDENCE_BYTES:
+        return short
+    return {"shortened": True, "bytes": len(text), "beginning": text[: EVIDENCE_BYTES // 4]}
+
+
+def plain(value: Any, limit_chars: int | None = None) -> Any:
+    """As JSON has it: string keys, NUL removed, NaN and infinities as text (no database takes them as numbers)."""
+    if isinstance(value, Mapping):
+        return {str(plain(str(key))): plain(item, limit_chars) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, limit_chars) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value).replace("\x00", "")
+    return text if limit_chars is None or len(text) <= limit_chars else text[: limit_chars - 1] + "…"

@@ -1,0 +1,125 @@
+"""Checkpoints, validations and effects: facts that are written once and read often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from updraft.exceptions import NotFoundError
+from updraft.ledger import bounds
+from updraft.ledger import jobs as job_rows
+from updraft.ledger.records import Checkpoint, Validation
+from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, checkpoints, effects, validations
+
+
+def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
+    """Idempotent by name: the first record stands, only a missing `verified_at` is filled in later."""
+    job_rows.get(connection, new.job_id, lock=True)
+    existing = _checkpoint_row(connection, new.job_id, new.name)
+    key = (checkpoints.c.job_id == new.job_id) & (checkpoints.c.name == new.name)
+    if existing is None:
+        connection.execute(
+            insert(checkpoints).values(
+                job_id=new.job_id,
+                name=bounds.word("checkpoint", new.name, NAME_LENGTH),
+                step=new.step,
+                attempt=new.attempt,
+                metrics=bounds.document("metrics", new.metrics),
+                bytes=new.bytes,
+                uri=bounds.prose(new.uri),
+                created_at=new.created_at,
+                verified_at=new.verified_at,
+            )
+        )
+    elif existing.verified_at is None and new.verified_at is not None:
+        connection.execute(update(checkpoints).where(key).values(verified_at=new.verified_at))
+    row = _checkpoint_row(connection, new.job_id, new.name)
+    assert row is not None
+    return _checkpoint(row)
+
+
+def list_checkpoints(connection: Connection, job_id: str, *, with_deleted: bool) -> list[Checkpoint]:
+    """Lowest step first."""
+    query = select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step, checkpoints.c.name)
+    if not with_deleted:
+        query = query.where(checkpoints.c.deleted_at.is_(None))
+    return [_checkpoint(row) for row in connection.execute(query)]
+
+
+def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
+    """Recorded before the objects are removed, so that nobody restores a half-deleted checkpoint."""
+    job_rows.get(connection, job_id, lock=True)
+    key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
+    values = {"deleted_at": now, "delete_reason": bounds.prose(reason)}
+    connection.execute(update(checkpoints).where(key, checkpoints.c.deleted_at.is_(None)).values(**values))
+    row = _checkpoint_row(connection, job_id, name)
+    if row is None:
+        raise NotFoundError(f"checkpoint: {name!r} of {job_id} is not in the ledger")
+    return _checkpoint(row)
+
+
+def validation(connection: Connection, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
+    query = select(validations).where(
+        validations.c.tenant == tenant,
+        validations.c.fingerprint == fingerprint,
+        validations.c.suite_digest == suite_digest,
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Validation(**dict(row._mapping))
+
+
+def record_validation(connection: Connection, new: Validation) -> Validation:
+    """The first result for this data and this suite stands."""
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                insert(validations).values(
+                    tenant=bounds.word("tenant", new.tenant, WORD_LENGTH),
+                    fingerprint=bounds.word("fingerprint", new.fingerprint, WORD_LENGTH),
+                    suite_digest=bounds.word("suite_digest", new.suite_digest, WORD_LENGTH),
+                    success=new.success,
+                    result=bounds.document("result", new.result),
+                    at=new.at,
+                )
+            )
+    except IntegrityError:
+        pass  # somebody else was first
+    stored = validation(connection, new.tenant, new.fingerprint, new.suite_digest)
+    assert stored is not None
+    return stored
+
+
+def effect(connection: Connection, job_id: str, key: str) -> Any | None:
+    query = select(effects.c.value).where(effects.c.job_id == job_id, effects.c.key == key)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def record_effect(connection: Connection, job_id: str, key: str, value: Any, now: datetime) -> Any:
+    """The first value stands and is returned."""
+    job_rows.get(connection, job_id, lock=True)
+    stored = effect(connection, job_id, key)
+    if stored is not None:
+        return stored
+    if value is None:
+        raise ValueError(f"effect {key!r} of {job_id}: None means 'not happened'; record true or a result")
+    kept = bounds.document("effect", value)
+    connection.execute(
+        insert(effects).values(job_id=job_id, key=bounds.word("effect", key, NAME_LENGTH), value=kept, at=now)
+    )
+    return kept
+
+
+def _checkpoint_row(connection: Connection, job_id: str, name: str) -> Row[Any] | None:
+    query = select(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.name == name)
+    return connection.execute(query).one_or_none()
+
+
+def _checkpoint(row: Row[Any]) -> Checkpoint:
+    values: dict[str, Any] = dict(row._mapping)
+    metrics: Mapping[str, Any] = values.pop("metrics")
+    # NaN and infinities are stored as text; float() reads them back.
+    return Checkpoint(metrics={name: float(number) for name, number in metrics.items()}, **values)

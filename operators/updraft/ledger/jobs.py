@@ -1,0 +1,242 @@
+"""Jobs and their transitions. Functions over an open transaction; `Ledger` opens it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
+from updraft.ledger import bounds
+from updraft.ledger.records import Job, NewJob, Transition
+from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, jobs, transitions
+from updraft.lifecycle import TERMINAL, State, Verdict, check
+
+log = logging.getLogger(__name__)
+
+
+def record(connection: Connection, new: NewJob, now: datetime) -> Job:
+    """Idempotent by id. Raises RefusedError when the id belongs to another DAG run."""
+    row = {
+        "id": bounds.word("job id", new.id, ID_LENGTH),
+        "tenant": bounds.word("tenant", new.tenant, WORD_LENGTH),
+        "name": bounds.word("name", new.name, NAME_LENGTH),
+        "dag_id": bounds.word("dag_id", new.dag_id, ID_LENGTH),
+        "run_id": bounds.word("run_id", new.run_id, ID_LENGTH),
+        "manifest": bounds.document("manifest", new.manifest),
+        "state": State.PENDING.value,
+        "reason": "submitted",
+        "submitted_by": bounds.word("submitted_by", new.submitted_by, NAME_LENGTH),
+        "submitted_at": new.submitted_at or now,
+        "data": [],
+    }
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(jobs).values(**row))
+    except IntegrityError:
+        existing = get(connection, new.id)
+        if (existing.dag_id, existing.run_id, existing.tenant) != (new.dag_id, new.run_id, new.tenant):
+            raise RefusedError(
+                f"job id: {new.id!r} is already the job of run {existing.run_id!r} of DAG {existing.dag_id!r}; "
+                "submit with another id"
+            ) from None
+        return existing
+    _note(connection, new.id, now, None, State.PENDING, "submitted", None)
+    return get(connection, new.id)
+
+
+def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
+    """`lock`: others that lock the same job wait until this transaction ends (PostgreSQL; SQLite has one writer)."""
+    query = select(jobs).where(jobs.c.id == job_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise NotFoundError(f"job: {job_id!r} does not exist")
+    return _job(row)
+
+
+def find(
+    connection: Connection,
+    *,
+    tenant: str | None,
+    state: State | None,
+    name: str | None,
+    limit: int,
+    before: str | None,
+) -> list[Job]:
+    """Newest first. `before`: the id of the last job of the page before."""
+    if limit < 1:
+        raise RefusedError(f"limit: {limit} must be at least 1")
+    query = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
+    if tenant is not None:
+        query = query.where(jobs.c.tenant == tenant)
+    if state is not None:
+        query = query.where(jobs.c.state == State(state).value)
+    if name is not None:
+        query = query.where(jobs.c.name == name)
+    if before is not None:
+        last = get(connection, before)
+        older = jobs.c.submitted_at < last.submitted_at
+        query = query.where(or_(older, and_(jobs.c.submitted_at == last.submitted_at, jobs.c.id < last.id)))
+    return [_job(row) for row in connection.execute(query)]
+
+
+def history(connection: Connection, job_id: str) -> list[Transition]:
+    """Oldest first."""
+    rows = connection.execute(select(transitions).where(transitions.c.job_id == job_id).order_by(transitions.c.seq))
+    found = [
+        Transition(
+            row.job_id,
+            row.seq,
+            row.at,
+            State(row.from_state) if row.from_state else None,
+            State(row.to_state),
+            row.reason,
+            row.evidence,
+        )
+        for row in rows
+    ]
+    if not found:
+        raise NotFoundError(f"job: {job_id!r} does not exist")
+    return found
+
+
+def move(
+    connection: Connection, job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None, now: datetime
+) -> Job:
+    """One step of the life cycle. The same state again is a note, or nothing when the reason is the same too."""
+    job = get(connection, job_id, lock=True)
+    reason = bounds.prose(reason)
+    if job.state == to:
+        if job.reason == reason:
+            return job
+    elif to in TERMINAL:
+        raise IllegalTransitionError(f"{job_id}: {to} is an end and needs a verdict; call finish instead of move")
+    else:
+        check(job.state, to)
+    _step(connection, job, to, reason, evidence, now)
+    return get(connection, job_id)
+
+
+def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime) -> Job:
+    """The first verdict stands; whoever comes later gets the job as it ended."""
+    job = get(connection, job_id, lock=True)
+    if job.ended:
+        if job.verdict is not None and job.verdict.state != verdict.state:
+            log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
+        return job
+    if verdict.state not in TERMINAL:
+        raise IllegalTransitionError(f"{job_id}: {verdict.state} is no end; a verdict is one of {_names(TERMINAL)}")
+    check(job.state, verdict.state)
+    reason, evidence = bounds.prose(verdict.reason), bounds.evidence(verdict.evidence)
+    _step(
+        connection,
+        job,
+        verdict.state,
+        reason,
+        evidence,
+        now,
+        ended_at=now,
+        verdict={"state": verdict.state.value, "reason": reason, "evidence": evidence},
+    )
+    return get(connection, job_id)
+
+
+def set_run(connection: Connection, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
+    """A job has one MLflow run for its whole life. Raises RefusedError for a second one."""
+    job = get(connection, job_id, lock=True)
+    if job.mlflow_run_id is not None and job.mlflow_run_id != mlflow_run_id:
+        raise RefusedError(f"mlflow_run_id: {job_id!r} has run {job.mlflow_run_id!r} already, not {mlflow_run_id!r}")
+    values = {
+        "mlflow_run_id": bounds.word("mlflow_run_id", mlflow_run_id, NAME_LENGTH),
+        "mlflow_experiment_id": bounds.word("mlflow_experiment_id", mlflow_experiment_id, NAME_LENGTH),
+    }
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
+    return get(connection, job_id)
+
+
+def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data: Sequence[Mapping[str, Any]]) -> Job:
+    """What the job really used: the code's tree, and per data set a description (tree, source, fingerprint, …)."""
+    get(connection, job_id, lock=True)
+    code = None if code_tree is None else bounds.word("code_tree", code_tree, WORD_LENGTH)
+    values = {"code_tree": code, "data": bounds.document("data", list(data))}
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
+    return get(connection, job_id)
+
+
+def request_cancel(connection: Connection, job_id: str, by: str, now: datetime) -> Job:
+    """The first request stands. A job that has ended stays as it is."""
+    job = get(connection, job_id, lock=True)
+    if job.ended or job.cancel_requested_at is not None:
+        return job
+    values = {"cancel_requested_at": now, "cancel_requested_by": bounds.word("by", by, NAME_LENGTH)}
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
+    return get(connection, job_id)
+
+
+def timings(steps: Sequence[Transition], ended: bool, now: datetime) -> dict[State, float]:
+    """Seconds spent in each state, in the order of first visit; the state of a running job counts until `now`."""
+    seconds: dict[State, float] = {}
+    for step, until in zip(steps, [*(s.at for s in steps[1:]), None], strict=True):
+        if until is None and ended:
+            seconds.setdefault(step.to_state, 0.0)
+            continue
+        spent = ((until or now) - step.at).total_seconds()
+        seconds[step.to_state] = seconds.get(step.to_state, 0.0) + max(0.0, spent)
+    return seconds
+
+
+def _step(
+    connection: Connection,
+    job: Job,
+    to: State,
+    reason: str,
+    evidence: Mapping[str, Any] | None,
+    now: datetime,
+    **more: Any,
+) -> None:
+    values: dict[str, Any] = {"state": to.value, "reason": reason, **more}
+    if to is State.PROCESSING and job.started_at is None:
+        values["started_at"] = now
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
+    _note(connection, job.id, now, job.state, to, reason, evidence)
+
+
+def _note(
+    connection: Connection,
+    job_id: str,
+    at: datetime,
+    from_state: State | None,
+    to_state: State,
+    reason: str,
+    evidence: Mapping[str, Any] | None,
+) -> None:
+    last = connection.execute(select(func.max(transitions.c.seq)).where(transitions.c.job_id == job_id)).scalar()
+    connection.execute(
+        insert(transitions).values(
+            job_id=job_id,
+            seq=(last or 0) + 1,
+            at=at,
+            from_state=from_state.value if from_state else None,
+            to_state=to_state.value,
+            reason=reason,
+            evidence=bounds.evidence(evidence),
+        )
+    )
+
+
+def _job(row: Row[Any]) -> Job:
+    values = dict(row._mapping)
+    verdict = values.pop("verdict")
+    values["state"] = State(values["state"])
+    values["data"] = tuple(values["data"])
+    if verdict is not None:
+        verdict = Verdict(State(verdict["state"]), verdict["reason"], verdict["evidence"])
+    return Job(verdict=verdict, **values)
+
+
+def _names(states: frozenset[State]) -> str:
+    return ", ".join(sorted(state.value for state in states))

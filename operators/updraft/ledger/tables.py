@@ -1,0 +1,168 @@
+"""The tables, as SQLAlchemy sees them now. `migrations/` holds how they came to be; a test compares the two."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.types import TypeDecorator
+
+ID_LENGTH = 250  # Airflow's length of a run id
+WORD_LENGTH = 100
+NAME_LENGTH = 250
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC times; SQLite keeps them without zone, PostgreSQL as timestamptz."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} has no time zone; the ledger takes aware times only")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        stored: datetime = value
+        return stored.replace(tzinfo=UTC) if stored.tzinfo is None else stored.astimezone(UTC)
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _job_id() -> Column[str]:
+    return Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id"), primary_key=True)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(ID_LENGTH), primary_key=True),
+    Column("tenant", String(WORD_LENGTH), nullable=False),
+    Column("name", String(NAME_LENGTH), nullable=False),
+    Column("dag_id", String(ID_LENGTH), nullable=False),
+    Column("run_id", String(ID_LENGTH), nullable=False),
+    Column("manifest", JSON, nullable=False),
+    Column("state", String(WORD_LENGTH), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("submitted_by", String(NAME_LENGTH), nullable=False),
+    Column("mlflow_run_id", String(NAME_LENGTH)),
+    Column("mlflow_experiment_id", String(NAME_LENGTH)),
+    Column("submitted_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    Column("verdict", JSON(none_as_null=True)),
+    Column("code_tree", String(WORD_LENGTH)),
+    Column("data", JSON, nullable=False),
+    Column("cancel_requested_at", UtcDateTime),
+    Column("cancel_requested_by", String(NAME_LENGTH)),
+    Index(None, "submitted_at", "id"),
+    Index(None, "tenant", "name"),
+    Index(None, "state"),
+)
+
+transitions = Table(
+    "transitions",
+    metadata,
+    _job_id(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("from_state", String(WORD_LENGTH)),
+    Column("to_state", String(WORD_LENGTH), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+)
+
+grants = Table(
+    "grants",
+    metadata,
+    _job_id(),
+    Column("learners", Integer, nullable=False),
+    Column("cpus", Float, nullable=False),  # these four per learner
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(WORD_LENGTH)),
+    Column("requested_at", UtcDateTime, nullable=False),
+    Column("granted_at", UtcDateTime),
+    Column("released_at", UtcDateTime),
+    Index(None, "released_at"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _job_id(),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("role", String(WORD_LENGTH), nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    Column("outcome", String(WORD_LENGTH)),
+    Column("reason", Text),
+    Column("evidence", JSON, nullable=False),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _job_id(),
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("step", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("verified_at", UtcDateTime),
+    Column("deleted_at", UtcDateTime),
+    Column("delete_reason", Text),
+)
+
+validations = Table(
+    "validations",
+    metadata,
+    Column("tenant", String(WORD_LENGTH), primary_key=True),
+    Column("fingerprint", String(WORD_LENGTH), primary_key=True),
+    Column("suite_digest", String(WORD_LENGTH), primary_key=True),
+    Column("success", Boolean, nullable=False),
+    Column("result", JSON, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    _job_id(),
+    Column("key", String(NAME_LENGTH), primary_key=True),
+    Column("value", JSON, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+locks = Table("locks", metadata, Column("name", String(WORD_LENGTH), primary_key=True))
+ALLOCATION_LOCK = "allocation"
