@@ -1,0 +1,55 @@
+"""Settings: documented, complete errors, secrets out of sight."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from updraft.exceptions import UpdraftError
+from updraft.settings import Settings
+
+REFERENCE = Path(__file__).parents[3] / "docs/reference/settings.md"
+MINIMUM = {
+    "UPDRAFT_LEDGER_URL": "sqlite:///ledger.db",
+    "UPDRAFT_S3_ENDPOINT": "http://127.0.0.1:9000",
+    "UPDRAFT_MLFLOW_URI": "http://127.0.0.1:5000",
+}
+
+
+def test_every_setting_is_documented_with_its_meaning() -> None:
+    text = REFERENCE.read_text()
+    for name, field in Settings.model_fields.items():
+        assert f"`UPDRAFT_{name.upper()}`" in text
+        assert field.description is not None
+        assert field.description in text
+
+
+def test_what_is_missing_or_wrong_is_told_at_once() -> None:
+    with pytest.raises(UpdraftError) as error:
+        Settings.from_environment({"UPDRAFT_DATA_LIMIT_BYTES": "-1"})
+    for name in ("LEDGER_URL", "S3_ENDPOINT", "MLFLOW_URI", "CREDENTIALS_FILE", "DATA_LIMIT_BYTES"):
+        assert f"UPDRAFT_{name}" in str(error.value)
+
+
+def test_credentials_are_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text(
+        json.dumps(
+            {"s3": {"access_key": "AK", "secret_key": "hidden-1"}, "mlflow": {"username": "u", "password": "hidden-2"}}
+        )
+    )
+    settings = Settings.from_environment({**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": str(file)})
+    credentials = settings.credentials()
+    assert credentials.s3.secret_key.get_secret_value() == "hidden-1"
+    assert "hidden" not in repr(credentials) + str(credentials) + repr(settings)
+
+
+def test_a_broken_credentials_file_is_named_and_its_content_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text('{"s3": {"access_key": 5, "secret": "hidden"}}')
+    settings = Settings.from_environment({**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": str(file)})
+    with pytest.raises(UpdraftError) as error:
+        settings.credentials()
+    assert str(file) in str(error.value)
+    assert "hidden" not in str(error.value)
