@@ -1,0 +1,34 @@
+"""`python -m updraft.stack.airflow_scheduler`: Airflow's scheduler, with the heavy imports of tasks made once.
+
+LocalExecutor forks each task from the scheduler. What is imported here is shared by all of them; otherwise every
+task would spend seconds on importing KubernetesPodOperator again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+
+PRELOADED = (
+    "airflow.providers.cncf.kubernetes.operators.pod",
+    "boto3",
+    "kubernetes.client",
+    "httpx",
+    "sqlalchemy",
+    "updraft.settings",
+)
+
+
+def main() -> None:
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # a task that needs it will say so where people look
+            logging.getLogger(__name__).warning("%s cannot be imported", name, exc_info=True)
+    sys.argv = ["airflow", "scheduler", "--skip-serve-logs"]
+    importlib.import_module("airflow.__main__").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The stack's tables for a terminal. Called by `__main__`, the CLI and the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from updraft.stack.config import ADMIN_USER, load_secrets
+from updraft.stack.control import addresses
+from updraft.stack.doctor import Check
+from updraft.stack.layout import Home
+from updraft.stack.status import StackStatus
+
+STATE_STYLE = {"ready": "green", "starting": "yellow", "waiting": "yellow", "backoff": "red", "failed": "red"}
+
+
+def show_status(status: StackStatus, console: Console | None = None) -> None:
+    console = console or Console()
+    if status.addresses is None:
+        console.print(f"{status.home} is not set up. `updraft up` sets it up and starts everything.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("part", "state", "pid", "port", "up", "start", "restarts", "processes", "memory", "CPU"):
+        table.add_column(name, justify="left" if name in ("part", "state") else "right")
+    for p in status.parts:
+        table.add_row(
+            p.title,
+            f"[{STATE_STYLE.get(p.state, 'default')}]{p.state}[/]",
+            _text(p.pid),
+            _text(p.port),
+            duration(p.uptime_seconds),
+            f"{p.ready_seconds:.0f} s" if p.ready_seconds is not None else "",
+            _text(p.restarts),
+            _text(p.processes or None),
+            f"{p.memory_mib:.0f} MiB" if p.processes else "",
+            f"{p.cpu_percent:.1f} %" if p.processes else "",
+        )
+    table.add_section()
+    table.add_row(
+        "all", status.phase, "", "", "", "", "", "", f"{status.memory_mib:.0f} MiB", f"{status.cpu_percent:.1f} %"
+    )
+    console.print(table)
+    for p in status.parts:
+        if p.last_exit and p.restarts:
+            console.print(f"{p.title}: last end: {p.last_exit}; log: {p.log}", soft_wrap=True)
+    if status.phase == "unsupervised":
+        console.print("Nobody watches these processes: `updraft up` takes them over, `updraft down` ends them.")
+    console.print(f"\nAirflow {status.addresses.airflow}   MLflow {status.addresses.mlflow}   S3 {status.addresses.s3}")
+
+
+def show_addresses(home: Home, console: Console | None = None) -> None:
+    """URLs, and the log-ins of the owner of this home."""
+    console = console or Console(soft_wrap=True)
+    where, secrets = addresses(home), load_secrets(home)
+    console.print(f"\nAirflow   {where.airflow}", highlight=False)
+    console.print(f"          log in as {ADMIN_USER} / {secrets.airflow_password.get_secret_value()}", highlight=False)
+    console.print(f"MLflow    {where.mlflow}", highlight=False)
+    console.print(
+        f"          log in as {ADMIN_USER} / {secrets.mlflow_admin_password.get_secret_value()}", highlight=False
+    )
+    console.print(f"S3        {where.s3} (keys in {home.credentials_file})", highlight=False)
+    console.print("Stop everything with `make down` or `updraft down`.", highlight=False)
+
+
+def show_checks(checks: Iterable[Check], console: Console | None = None) -> None:
+    console = console or Console(soft_wrap=True)
+    for check in checks:
+        sign = "[green]ok[/]   " if check.ok else "[red]wrong[/]"
+        console.print(f"{sign} {check.name}: {check.detail}", highlight=False)
+        if check.advice:
+            console.print(f"      {check.advice}", highlight=False)
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _text(value: object | None) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,171 @@
+"""Looks for what is wrong with a machine or a home, and says what to do. Called by the CLI."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from time import time
+
+from updraft.stack import config as configuration
+from updraft.stack import environments, footprint
+from updraft.stack.config import port_owner, port_taken
+from updraft.stack.control import parts_of, running
+from updraft.stack.layout import Home, StackError
+from updraft.stack.probes import not_ready_because
+from updraft.stack.records import read_part
+
+MAX_CLOCK_SKEW_SECONDS = 60.0
+COMMAND_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def doctor(home: Home) -> list[Check]:
+    """Every check, none of which changes anything."""
+    return [
+        _python(),
+        _program("uv", "installs packages", "run `make up`, which installs it"),
+        _program("git", "fetches code of jobs", "install git"),
+        _disk(home),
+        *_environments(home),
+        *_permissions(home),
+        *_parts(home),
+    ]
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    ok = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Check("Python", ok, version, "" if ok else "use Python 3.11, 3.12 or 3.13")
+
+
+def _program(name: str, use: str, advice: str) -> Check:
+    path = os.environ.get("UPDRAFT_UV") if name == "uv" else None
+    path = path or shutil.which(name)
+    if path is None:
+        return Check(name, False, f"not found; it {use}", advice)
+    try:
+        run = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return Check(name, False, f"{path} does not run ({type(exc).__name__})", advice)
+    return Check(name, run.returncode == 0, run.stdout.strip() or run.stderr.strip(), advice if run.returncode else "")
+
+
+def _disk(home: Home) -> Check:
+    keys = tuple(f.key for f in footprint.DEMO)
+    problem = environments.missing_space(home, keys)
+    folder = home.root if home.root.exists() else home.repository
+    free = footprint.size(shutil.disk_usage(folder).free)
+    return Check("disk", problem is None, f"{free} free at {folder}", problem or "")
+
+
+def _environments(home: Home) -> Iterator[Check]:
+    try:
+        uv = environments.find_uv(home)
+        run = subprocess.run(
+            [uv, "sync", "--frozen", "--check", "--inexact", "--python", sys.executable],
+            cwd=home.repository,
+            env={**os.environ, "UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_PYTHON_DOWNLOADS": "never"},
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        ok = run.returncode == 0
+    except (OSError, StackError, subprocess.TimeoutExpired):
+        ok = False
+    yield Check(
+        "environment of the platform",
+        ok,
+        f"{sys.prefix} {'matches' if ok else 'does not match'} uv.lock",
+        "" if ok else "run `uv sync --frozen`",
+    )
+    for key in (footprint.MLFLOW.key, *environments.image_names(home)):
+        title = footprint.known()[key].title if key in footprint.known() else key
+        needed = key in (footprint.MLFLOW.key, footprint.SIDECAR.key)
+        built = environments.is_built(home, key)
+        detail = "built" if built else "not built yet"
+        advice = (
+            "run `updraft up`" if needed else f"built when needed by the demo, or: python -m updraft.stack images {key}"
+        )
+        yield Check(f"environment of {title}", built or not needed, detail, "" if built else advice)
+
+
+def _permissions(home: Home) -> Iterator[Check]:
+    for path in (
+        home.secrets_file,
+        home.credentials_file,
+        home.kubeconfig,
+        home.airflow / "airflow.cfg",
+        home.airflow / "passwords.json",
+        home.mlflow / "auth.ini",
+        home.mlflow / "aws-credentials",
+    ):
+        if path.exists():
+            yield _private(path)
+
+
+def _private(path: Path) -> Check:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    ok = mode & 0o077 == 0 and path.stat().st_uid == os.getuid()
+    return Check(f"permissions of {path.name}", ok, f"{mode:04o}", "" if ok else f"run `chmod 600 {path}`")
+
+
+def _parts(home: Home) -> Iterator[Check]:
+    try:
+        parts = parts_of(home)
+    except StackError as exc:
+        yield Check("home", not home.config_file.exists(), str(exc), "run `updraft up`, which sets it up")
+        return
+    watcher = running(home)
+    if watcher is None:
+        yield Check("stack", True, "not running")
+    for part in parts:
+        if part.probe is None:
+            continue
+        record = read_part(home, part.name)
+        if record is not None and record.alive():
+            why = not_ready_because(part.probe)
+            yield Check(
+                part.title, why is None, why or f"answers (pid {record.pid})", "" if why is None else f"read {part.log}"
+            )
+        elif part.port is not None and port_taken(part.port):
+            advice = f"stop that program, or `updraft up --port-{part.port_name} N`"
+            yield Check(part.title, False, f"port {part.port} is taken by {port_owner(part.port)}", advice)
+        elif watcher is not None:
+            yield Check(part.title, False, "not running", f"it is being restarted; read {part.log}")
+    if watcher is not None:
+        yield _clock(configuration.load_config(home).ports.url("s3"))
+
+
+def _clock(url: str) -> Check:
+    """S3 refuses requests whose time is far from its own; here both are this machine, unless the clock jumps."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urllib.request.Request(url, method="HEAD"), timeout=5) as response:
+            header = response.headers.get("Date")
+    except urllib.error.HTTPError as exc:
+        header = exc.headers.get("Date")
+    except OSError as exc:
+        return Check("clock", False, f"{url} does not answer ({exc})", "see the check of the S3 server")
+    skew = abs(time() - parsedate_to_datetime(header).timestamp()) if header else 0.0
+    ok = skew <= MAX_CLOCK_SKEW_SECONDS
+    return Check("clock", ok, f"{skew:.0f} s from the store's", "" if ok else "set the machine's clock")

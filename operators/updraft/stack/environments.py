@@ -1,0 +1,129 @@
+"""Builds the environments that the stack and its learners run in, from the lock file. Called by `control` and `demo`.
+
+The images of learners are built by `updraft.localnode.images`; here are MLflow's server and PyTorch from another index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+
+from updraft.exceptions import UpdraftError
+from updraft.localnode import images
+from updraft.stack import footprint
+from updraft.stack.layout import MARK_VARIABLE, Home, StackError
+
+TORCH_INDEX_VARIABLE = "UPDRAFT_TORCH_INDEX"
+TORCH_ONLY_PREFIXES = ("nvidia-", "cuda-", "triton")  # what only a CUDA build of torch needs
+
+Progress = Callable[[str], None]
+
+
+def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:
+    """The uv of the bootstrap, of the PATH or of `.tools`. Raises StackError when there is none."""
+    environment = os.environ if environment is None else environment
+    named = environment.get("UPDRAFT_UV")
+    local = home.repository / ".tools" / "bin" / "uv"
+    found = named or shutil.which("uv", path=environment.get("PATH")) or (str(local) if local.is_file() else None)
+    if found is None:
+        raise StackError("uv was not found; run `make` targets, which install it, or put uv on the PATH.")
+    return found
+
+
+def image_names(home: Home) -> tuple[str, ...]:
+    """Images of the catalogue that need an environment."""
+    catalogue = images.load_catalogue(home.repository / "images" / "catalogue.toml")
+    return tuple(name for name, image in catalogue.images.items() if image.package is not None)
+
+
+def build_mlflow(home: Home, progress: Progress) -> None:
+    """MLflow's own environment, unless it is already as the lock file says. Raises StackError."""
+    target = home.mlflow_environment
+    marker = target / footprint.READY_MARKER
+    digest = hashlib.sha256((home.repository / "uv.lock").read_bytes()).hexdigest()
+    if marker.is_file() and marker.read_text() == digest:
+        return
+    marker.unlink(missing_ok=True)
+    command = [find_uv(home), "sync", "--frozen", "--package", "updraft-mlflow-server", "--no-dev"]
+    _run(
+        home, command + ["--python", sys.executable], {"UV_PROJECT_ENVIRONMENT": str(target)}, progress, "MLflow server"
+    )
+    marker.write_text(digest)
+
+
+def build_image(home: Home, name: str, progress: Progress) -> None:
+    """The environment of one image of the catalogue, unless it is current. Raises StackError."""
+    catalogue = images.load_catalogue(home.repository / "images" / "catalogue.toml")
+    index = os.environ.get(TORCH_INDEX_VARIABLE)
+    os.environ[MARK_VARIABLE] = str(home.root)  # uv belongs to this home, so that `down` finds it
+    os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+    try:
+        if index and "pytorch" in catalogue.get(name).extras:
+            _build_with_torch_from(home, name, catalogue.get(name), index, progress)
+            return
+        images.build_environment(
+            name,
+            catalogue=catalogue,
+            images_dir=home.images,
+            project_dir=home.repository,
+            uv=find_uv(home),
+            python=sys.executable,
+            progress=progress,
+        )
+    except StackError:
+        raise
+    except UpdraftError as exc:
+        raise StackError(str(exc)) from exc
+
+
+def _build_with_torch_from(home: Home, name: str, image: images.Image, index: str, progress: Progress) -> None:
+    """Everything but torch from the lock file, then the locked version of torch from `index`."""
+    lock_file = home.repository / "uv.lock"
+    if images.is_current(home.images, name, image, lock_file, sys.executable):
+        return
+    target = images.environment_path(home.images, name)
+    marker = target / images.READY_MARKER
+    marker.unlink(missing_ok=True)
+    uv = find_uv(home)
+    locked = {p["name"]: p["version"] for p in tomllib.loads(lock_file.read_text())["package"] if "version" in p}
+    left_out = ["torch", *(n for n in locked if n.startswith(TORCH_ONLY_PREFIXES))]
+    command = [uv, "sync", "--frozen", "--no-dev", "--package", str(image.package), "--python", sys.executable]
+    command += [part for extra in image.extras for part in ("--extra", extra)]
+    command += [part for package in left_out for part in ("--no-install-package", package)]
+    _run(home, command, {"UV_PROJECT_ENVIRONMENT": str(target)}, progress, name)
+    python = str(target / "bin" / "python")
+    install = [uv, "pip", "install", "--python", python, f"torch=={locked['torch']}", "--index-url", index]
+    _run(home, install, {}, progress, name)
+    marker.write_text(images.environment_digest(image, lock_file, sys.executable) + "\n")
+
+
+def _run(home: Home, command: list[str], extra: Mapping[str, str], progress: Progress, what: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
+    environment |= {MARK_VARIABLE: str(home.root), "UV_PYTHON_DOWNLOADS": "never", **extra}
+    lines: list[str] = []
+    try:
+        with subprocess.Popen(
+            command, cwd=home.repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines = [*lines[-9:], line.rstrip()]
+                progress(line.rstrip())
+    except OSError as exc:
+        raise StackError(f"{what}: {command[0]} cannot be run ({exc.strerror}).") from exc
+    if process.returncode != 0:
+        said = "\n".join(lines)
+        raise StackError(f"{what}: its environment could not be built; uv ended with {process.returncode}:\n{said}")
+
+
+def is_built(home: Home, key: str) -> bool:
+    return footprint.present(key, home.root, home.repository)
+
+
+def missing_space(home: Home, keys: tuple[str, ...]) -> str | None:
+    return footprint.missing_space(keys, home.root, home.repository, os.environ)

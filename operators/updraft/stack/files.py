@@ -1,0 +1,161 @@
+"""The configuration files of the parts, generated from a home's config and secrets at each start.
+
+Every file that holds a secret is mode 0600; no secret goes into an argument list. Called by `control`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import io
+import json
+
+from updraft.stack.config import ADMIN_USER, HOST, MLFLOW_USER, Config, Secrets, reveal
+from updraft.stack.layout import Home, write_private
+
+NAMESPACE = "updraft-default"
+AIRFLOW_PARALLEL_TASKS = 8
+
+
+def write_all(home: Home, config: Config, secrets: Secrets) -> None:
+    shown = reveal(secrets)
+    for folder in home.folders():
+        folder.mkdir(parents=True, exist_ok=True)
+    home.root.chmod(0o700)
+    write_private(home.credentials_file, platform_credentials(shown))
+    write_private(home.airflow / "airflow.cfg", airflow_configuration(home, config, shown))
+    write_private(home.airflow / "passwords.json", json.dumps({ADMIN_USER: shown["airflow_password"]}) + "\n")
+    write_private(home.mlflow / "auth.ini", mlflow_authentication(home, shown))
+    write_private(home.mlflow / "aws-credentials", aws_credentials(shown))
+    write_private(home.kubeconfig, kubeconfig(config, shown))
+    write_private(home.node / "token", shown["node_token"] + "\n")
+
+
+def platform_credentials(shown: dict[str, str]) -> str:
+    """What `updraft.settings.Credentials` reads."""
+    return (
+        json.dumps(
+            {
+                "s3": {"access_key": shown["s3_access_key"], "secret_key": shown["s3_secret_key"]},
+                "mlflow": {"username": MLFLOW_USER, "password": shown["mlflow_platform_password"]},
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
+    """airflow.cfg: what differs from Airflow's defaults, and why."""
+    url = config.ports.url("airflow")
+    sections: dict[str, dict[str, object]] = {
+        "core": {
+            "dags_folder": home.repository / "dags",
+            "plugins_folder": home.repository / "plugins",
+            "executor": "LocalExecutor",
+            "parallelism": AIRFLOW_PARALLEL_TASKS,  # each is a process that waits; 32 by default
+            "max_active_tasks_per_dag": 64,  # deferred tasks count; the platform's own queue decides
+            "max_active_runs_per_dag": 64,
+            "load_examples": False,
+            "dags_are_paused_at_creation": False,
+            "fernet_key": shown["airflow_fernet_key"],
+            "simple_auth_manager_users": f"{ADMIN_USER}:admin",
+            "simple_auth_manager_passwords_file": home.airflow / "passwords.json",
+            "execution_api_server_url": f"{url}/execution/",
+            "hostname_callable": "socket.gethostname",  # the default asks DNS
+            "min_serialized_dag_update_interval": 5,
+        },
+        "database": {
+            # Writers wait for each other instead of failing after SQLite's 5 s.
+            "sql_alchemy_conn": f"sqlite:///{home.airflow / 'airflow.db'}?timeout=60",
+        },
+        "logging": {
+            "base_log_folder": home.airflow / "logs",
+            "dag_processor_child_process_log_directory": home.airflow / "logs" / "dag_processor",
+            "colored_console_log": False,
+            "uvicorn_logging_level": "WARNING",
+        },
+        "api": {
+            "base_url": url,
+            "host": HOST,
+            "port": config.ports.airflow,
+            "workers": 1,
+            "secret_key": shown["airflow_api_key"],
+            "instance_name": "Updraft",
+            "expose_config": False,
+        },
+        "api_auth": {"jwt_secret": shown["airflow_jwt_key"], "jwt_expiration_time": 24 * 3600},
+        "scheduler": {
+            "catchup_by_default": False,
+            "enable_health_check": False,  # the api-server tells; this would be a process more
+            "orphaned_tasks_check_interval": 30,  # tasks of a dead scheduler wait for this
+            "task_instance_heartbeat_timeout": 120,
+            "parsing_cleanup_interval": 60,
+            "scheduler_idle_sleep_time": 1,
+        },
+        "workers": {
+            # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
+            "max_failed_heartbeats": 24,
+        },
+        "triggerer": {"capacity": 1000},
+        "dag_processor": {
+            "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
+            "refresh_interval": 10,
+            "bundle_refresh_check_interval": 5,
+            "min_file_process_interval": 60,
+            "parsing_processes": 1,
+            "print_stats_interval": 0,
+        },
+    }
+    parser = configparser.RawConfigParser()
+    for section, values in sections.items():
+        # Airflow's own parser interpolates.
+        parser[section] = {name: str(value).replace("%", "%%") for name, value in values.items()}
+    text = io.StringIO()
+    text.write("# Generated at each start; changes are lost.\n")
+    parser.write(text)
+    return text.getvalue()
+
+
+def mlflow_authentication(home: Home, shown: dict[str, str]) -> str:
+    parser = configparser.RawConfigParser()
+    parser["mlflow"] = {
+        "default_permission": "NO_PERMISSIONS",
+        "database_uri": f"sqlite:///{home.mlflow / 'auth.db'}".replace("%", "%%"),
+        "admin_username": ADMIN_USER,
+        "admin_password": shown["mlflow_admin_password"],
+        "authorization_function": "mlflow.server.auth:authenticate_request_basic_auth",
+        # Checking a password costs tens of milliseconds; the platform logs metrics often.
+        "auth_cache_ttl_seconds": "60",
+    }
+    text = io.StringIO()
+    parser.write(text)
+    return text.getvalue()
+
+
+def aws_credentials(shown: dict[str, str]) -> str:
+    return (
+        f"[default]\naws_access_key_id = {shown['s3_access_key']}\naws_secret_access_key = {shown['s3_secret_key']}\n"
+    )
+
+
+def kubeconfig(config: Config, shown: dict[str, str]) -> str:
+    """JSON is YAML."""
+    return (
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "updraft",
+                "clusters": [{"name": "updraft", "cluster": {"server": config.ports.url("node")}}],
+                "users": [{"name": "updraft", "user": {"token": shown["node_token"]}}],
+                "contexts": [
+                    {
+                        "name": "updraft",
+                        "context": {"cluster": "updraft", "user": "updraft", "namespace": NAMESPACE},
+                    }
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )

@@ -1,0 +1,338 @@
+"""What the stack consists of: a frozen description of each part, a pure function of home, config and secrets.
+
+`supervisor` starts them; `status` shows them. A *service* runs until it is stopped, a *task* ends before those
+that come after it begin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from updraft.settings import Settings
+from updraft.stack.config import HOST, Config, Secrets, reveal
+from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, PART_VARIABLE, Home, bin_folder
+
+CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
+# What a user's shell may hold and that would change a part's behaviour.
+FOREIGN_PREFIXES = ("AIRFLOW_", "AIRFLOW__", "MLFLOW_", "AWS_", "RCLONE_", "PYTHON", "VIRTUAL_ENV", "KUBECONFIG")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How readiness shows: a URL that answers; for Airflow's daemons, a component of its health report."""
+
+    url: str
+    any_answer: bool = False  # an error below 500 is an answer too (S3 wants a signature)
+    component: str | None = None
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A task is left out while `file` holds `text` and `product` exists."""
+
+    file: Path
+    text: str
+    product: Path
+    made_by_service: bool = False  # the product is made by the service itself at its first start
+
+    def current(self) -> bool:
+        return self.product.exists() and self.file.is_file() and self.file.read_text() == self.text
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    cwd: Path
+    log: Path
+    environment: Mapping[str, str] = field(repr=False)
+    after: tuple[str, ...] = ()
+    probe: Probe | None = None  # None: a task
+    port: int | None = None
+    port_name: str | None = None  # the key in config.json and of `updraft up --port-<name>`
+    ready_within_seconds: float = 180.0
+    stop_within_seconds: float = 10.0
+    stamp: Stamp | None = None
+
+    @property
+    def is_task(self) -> bool:
+        return self.probe is None
+
+    @property
+    def digest(self) -> str:
+        """Changes with whatever of ours makes a running process of this part out of date."""
+        ours = sorted(
+            (name, value)
+            for name, value in self.environment.items()
+            if name.startswith(("UPDRAFT_", *FOREIGN_PREFIXES))  # a user's own values of these are dropped
+        )
+        return hashlib.sha256(json.dumps([self.argv, ours, str(self.cwd)]).encode()).hexdigest()
+
+
+def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment that every process of the stack starts from."""
+    names = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(FOREIGN_PREFIXES)
+        and (not name.startswith("UPDRAFT_") or name in names)
+        # Those of a single terminal or shell would make each start look like another configuration.
+        and name not in ("OLDPWD", "PWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
+        and not name.startswith(("MAKE", "MFLAGS", "SSH_", "UV_"))
+    }
+    no_proxy = {HOST, "localhost", *filter(None, kept.get("NO_PROXY", kept.get("no_proxy", "")).split(","))}
+    return {
+        **kept,
+        "PATH": os.pathsep.join(dict.fromkeys([str(bin_folder()), *kept.get("PATH", os.defpath).split(os.pathsep)])),
+        "NO_PROXY": ",".join(sorted(no_proxy)),
+        "no_proxy": ",".join(sorted(no_proxy)),
+        "PYTHONUNBUFFERED": "1",
+        "SPT_NOENV": "1",  # process titles must not overwrite the environment by which `down` knows its own
+        HOME_VARIABLE: str(home.root),
+        MARK_VARIABLE: str(home.root),
+    }
+
+
+def settings_environment(home: Home, config: Config) -> dict[str, str]:
+    """`updraft.settings` for Airflow's processes."""
+    return {
+        "UPDRAFT_LEDGER_URL": f"sqlite:///{home.ledger_file}",
+        "UPDRAFT_S3_ENDPOINT": config.ports.url("s3"),
+        "UPDRAFT_MLFLOW_URI": config.ports.url("mlflow"),
+        "UPDRAFT_AIRFLOW_PUBLIC_URI": config.ports.url("airflow"),
+        "UPDRAFT_CREDENTIALS_FILE": str(home.credentials_file),
+    }
+
+
+def airflow_environment(home: Home, config: Config) -> dict[str, str]:
+    environment = {
+        "AIRFLOW_HOME": str(home.airflow),
+        "AIRFLOW_CONFIG": str(home.airflow / "airflow.cfg"),
+        CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(home.kubeconfig)}}),
+        **settings_environment(home, config),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+    if sys.platform == "darwin":
+        environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # Airflow forks its tasks
+    return environment
+
+
+def build_parts(
+    home: Home, config: Config, secrets: Secrets, inherited: Mapping[str, str] | None = None
+) -> tuple[Part, ...]:
+    """All parts, each after those that it waits for."""
+    shown = reveal(secrets)
+    base = base_environment(home, os.environ if inherited is None else inherited)
+    python = str(bin_folder() / "python")
+    url = config.ports.url
+    # A folder named mlflow/ in the working directory must not shadow the library.
+    safe = {**base, "PYTHONSAFEPATH": "1"}
+    airflow_env = {**safe, **airflow_environment(home, config)}
+    mlflow_env = {**safe, **_mlflow_environment(home, config, shown)}
+    health = f"{url('airflow')}/api/v2/monitor/health"
+
+    def part(name: str, title: str, argv: list[str], cwd: Path, environment: Mapping[str, str], **more: object) -> Part:
+        return Part(
+            name=name,
+            title=title,
+            argv=tuple(argv),
+            cwd=cwd,
+            log=home.log_of(name),
+            environment={**environment, PART_VARIABLE: name},
+            **more,  # type: ignore[arg-type]
+        )
+
+    def airflow_daemon(name: str, title: str, argv: list[str], component: str) -> Part:
+        return part(
+            name,
+            title,
+            argv,
+            home.airflow,
+            airflow_env,
+            after=("airflow-db", "ledger"),
+            probe=Probe(health, component=component),
+        )
+
+    parts = [
+        part(
+            "s3",
+            "S3 server",
+            [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", f"{HOST}:{config.ports.s3}"]
+            + ["--vfs-cache-mode", "off", "--no-modtime", "--log-level", "NOTICE"]
+            + ["--config", str(home.root / "rclone.conf")],
+            home.root,
+            {**base, "RCLONE_AUTH_KEY": f'"{shown["s3_access_key"]},{shown["s3_secret_key"]}"'},
+            probe=Probe(url("s3"), any_answer=True),
+            port=config.ports.s3,
+            port_name="s3",
+        ),
+        part(
+            "node",
+            "Local node",
+            node_arguments(home, config, python),
+            home.node,
+            base,
+            probe=Probe(f"{url('node')}/healthz"),
+            port=config.ports.node,
+            port_name="node",
+        ),
+        part("ledger", "Ledger's tables", [python, "-m", "updraft.stack.migrate"], home.root, airflow_env),
+        part(
+            "airflow-db",
+            "Airflow's tables",
+            [python, "-m", "airflow", "db", "migrate"],
+            home.airflow,
+            airflow_env,
+            stamp=Stamp(home.airflow / "migrated", _version("apache-airflow-core"), home.airflow / "airflow.db"),
+        ),
+        part(
+            "mlflow-db",
+            "MLflow's tables",
+            [str(home.mlflow_environment / "bin" / "mlflow"), "db", "upgrade", _mlflow_database(home)],
+            home.mlflow,
+            mlflow_env,
+            stamp=Stamp(
+                home.mlflow / "migrated",
+                _installed_mlflow(home),
+                home.mlflow / "mlflow.db",
+                made_by_service=True,
+            ),
+        ),
+        part(
+            "mlflow",
+            "MLflow server",
+            [str(home.mlflow_environment / "bin" / "mlflow"), "server", "--host", HOST]
+            + ["--port", str(config.ports.mlflow), "--workers", "1", "--app-name", "basic-auth"]
+            + ["--backend-store-uri", _mlflow_database(home)]
+            + ["--serve-artifacts", "--artifacts-destination", "s3://mlflow/artifacts"],
+            home.mlflow,
+            mlflow_env,
+            after=("s3", "mlflow-db"),
+            probe=Probe(f"{url('mlflow')}/health"),
+            port=config.ports.mlflow,
+            port_name="mlflow",
+        ),
+        part(
+            "mlflow-user",
+            "The platform's log-in in MLflow",
+            [python, "-m", "updraft.stack.mlflow_user"],
+            home.mlflow,
+            base,
+            after=("mlflow",),
+        ),
+        part(
+            "airflow-api",
+            "Airflow api-server",
+            [python, "-m", "airflow", "api-server", "--host", HOST, "--port", str(config.ports.airflow)]
+            + ["--workers", "1"],
+            home.airflow,
+            airflow_env,
+            after=("airflow-db", "ledger"),
+            probe=Probe(health),
+            port=config.ports.airflow,
+            port_name="airflow",
+        ),
+        airflow_daemon(
+            "airflow-scheduler",
+            "Airflow scheduler",
+            [python, "-m", "updraft.stack.airflow_scheduler"],
+            "scheduler",
+        ),
+        airflow_daemon(
+            "airflow-dag-processor",
+            "Airflow DAG processor",
+            [python, "-m", "airflow", "dag-processor"],
+            "dag_processor",
+        ),
+        airflow_daemon(
+            "airflow-triggerer",
+            "Airflow triggerer",
+            [python, "-m", "airflow", "triggerer", "--skip-serve-logs"],
+            "triggerer",
+        ),
+    ]
+    return tuple(parts)
+
+
+def node_arguments(home: Home, config: Config, python: str) -> list[str]:
+    argv = [python, "-m", "updraft.localnode", "--host", HOST, "--port", str(config.ports.node)]
+    argv += ["--state-dir", str(home.node), "--token-file", str(home.node / "token")]
+    argv += ["--images-dir", str(home.images), "--catalogue", str(home.repository / "images" / "catalogue.toml")]
+    argv += ["--gpus", str(config.node.gpus)]
+    if config.node.cpus is not None:
+        argv += ["--cpus", f"{config.node.cpus:g}"]
+    if config.node.memory_mib is not None:
+        argv += ["--memory-mib", str(config.node.memory_mib)]
+    return argv
+
+
+def stop_order(parts: tuple[Part, ...]) -> list[list[Part]]:
+    """Waves to stop one after the other: nobody is stopped before those that need it."""
+    remaining = {p.name: p for p in parts if not p.is_task}
+    needs = {p.name: _needed(p, {q.name: q for q in parts}) for p in parts}
+    # Airflow's daemons need its api-server while they run, though they start beside it.
+    for name in ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"):
+        needs.setdefault(name, set()).update({"airflow-api", "mlflow", "node", "s3"})
+    waves = []
+    while remaining:
+        needed = set().union(*(needs[name] for name in remaining))
+        wave = [p for name, p in remaining.items() if name not in needed] or list(remaining.values())
+        waves.append(wave)
+        for p in wave:
+            del remaining[p.name]
+    return waves
+
+
+def _needed(part: Part, by_name: Mapping[str, Part]) -> set[str]:
+    found: set[str] = set()
+    for name in part.after:
+        found |= {name} | _needed(by_name[name], by_name)
+    return found
+
+
+def _mlflow_database(home: Home) -> str:
+    return f"sqlite:///{home.mlflow / 'mlflow.db'}"
+
+
+def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> dict[str, str]:
+    return {
+        "MLFLOW_AUTH_CONFIG_PATH": str(home.mlflow / "auth.ini"),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": shown["mlflow_session_key"],
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        # Artifacts pass through the server in both directions: clients hold no S3 key.
+        "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+        "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
+        "MLFLOW_S3_ENDPOINT_URL": config.ports.url("s3"),
+        "AWS_ENDPOINT_URL": config.ports.url("s3"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(home.mlflow / "aws-credentials"),
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # The embedded server computes no checksum on ranged reads.
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _installed_mlflow(home: Home) -> str:
+    """Its version, by the name of its metadata folder: it lives in an environment of its own."""
+    found = sorted((home.mlflow_environment / "lib").glob("python3*/site-packages/mlflow-[0-9]*.dist-info"))
+    return found[-1].name if found else "unknown"

@@ -1,0 +1,173 @@
+"""Processes of this machine: identity, membership of a stack, memory, and ending them for sure.
+
+A process is known by its pid and its time of creation, since pids are used again. Called by `supervisor`,
+`control` and `status`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
+
+MIB = 1024**2
+CREATE_TIME_TOLERANCE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that is meant, and no later one that happens to have its pid."""
+
+    pid: int
+    create_time: float
+
+    def alive(self) -> bool:
+        return self.process() is not None
+
+    def process(self) -> psutil.Process | None:
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.create_time) < CREATE_TIME_TOLERANCE_SECONDS
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+
+def identify(pid: int) -> Identity | None:
+    try:
+        return Identity(pid, psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
+
+
+def spawn(
+    argv: Iterable[str], *, environment: Mapping[str, str], cwd: Path, log: Path
+) -> tuple[subprocess.Popen[bytes], Identity]:
+    """Start a program as the leader of a session of its own, its output appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # A child that ended at once is still there, as a zombie, until it is waited for.
+    return process, Identity(process.pid, psutil.Process(process.pid).create_time())
+
+
+def session_members(leader: Identity) -> list[psutil.Process]:
+    """Every process in the session that `leader` began, also after its death.
+
+    While a member lives, the system gives its session's number to nobody else.
+    """
+    try:
+        if abs(psutil.Process(leader.pid).create_time() - leader.create_time) >= CREATE_TIME_TOLERANCE_SECONDS:
+            return []  # the pid belongs to somebody else, so the session is gone
+    except psutil.Error:
+        pass
+    members = []
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == leader.pid and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members
+
+
+def marked(home: Home, part: str | None = None) -> list[psutil.Process]:
+    """Processes whose environment says that they belong to this home, without this one and its ancestors."""
+    spared = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        if process.pid in spared:
+            continue
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            if environment.get(MARK_VARIABLE) != str(home.root):
+                continue
+            if part is None or environment.get(PART_VARIABLE) == part:
+                found.append(process)
+    return found
+
+
+def end(processes: Iterable[psutil.Process], *, grace_seconds: float) -> int:
+    """SIGTERM, wait, SIGKILL what is left. Returns how many had to be killed."""
+    living = list(processes)
+    for process in living:
+        with suppress(psutil.Error):
+            process.terminate()
+    return kill(_wait(living, grace_seconds))
+
+
+def end_session(leader: Identity, *, grace_seconds: float) -> int:
+    """SIGTERM to the leader, which knows how to end its children; then SIGKILL to all that is left of its session."""
+    process = leader.process()
+    if process is not None:
+        with suppress(psutil.Error):
+            process.terminate()
+        _wait([process], grace_seconds)
+    return kill(session_members(leader))
+
+
+def kill(processes: Iterable[psutil.Process]) -> int:
+    doomed = list(processes)
+    for process in doomed:
+        with suppress(psutil.Error):
+            process.kill()
+    _wait(doomed, 5.0)
+    return len(doomed)
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those still alive after `seconds`; a zombie has ended, whoever should reap it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        living = [p for p in processes if _lives(p)]
+        if not living or time.monotonic() >= deadline:
+            return living
+        time.sleep(0.05)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def signal_once(identity: Identity, number: signal.Signals) -> bool:
+    process = identity.process()
+    if process is None:
+        return False
+    with suppress(psutil.Error):
+        process.send_signal(number)
+    return True
+
+
+def memory_bytes(process: psutil.Process) -> int:
+    """Proportional share where the system tells it (shared pages counted once), else resident size."""
+    try:
+        full = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(full, "pss", 0) or full.rss)
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)

@@ -1,0 +1,350 @@
+"""Starts the parts in order, watches them, restarts those that die, and stops them: one process per home.
+
+It runs detached (`python -m updraft.stack supervise`). If it is killed the parts live on, and the next one takes
+over those that still run and are still configured the same. `control` starts it and reads its records.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import IO
+
+import psutil
+
+from updraft.stack import processes, records
+from updraft.stack.backoff import deaths_in_a_row, delay_seconds
+from updraft.stack.config import port_owner, port_taken
+from updraft.stack.layout import Home, StackError, write_private
+from updraft.stack.parts import Part, stop_order
+from updraft.stack.probes import not_ready_because
+from updraft.stack.records import Failure, PartRecord, PartState, Phase, SupervisorRecord
+
+TICK_SECONDS = 0.2
+PROBE_SECONDS = 0.5
+LOG_TAIL_LINES = 15
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Watched:
+    """A part and what is known of its process."""
+
+    part: Part
+    record: PartRecord
+    child: subprocess.Popen[bytes] | None = None  # None: taken over, or not running
+    deaths: int = 0
+    begun: float = 0.0  # monotonic, of the last start
+    ready_at: float = 0.0
+    next_probe: float = 0.0
+    next_start: float = 0.0
+    why_not: str = ""
+
+
+def hold_lock(home: Home) -> IO[str] | None:
+    """The right to supervise this home, for as long as the file stays open; None when another process has it."""
+    home.run.mkdir(parents=True, exist_ok=True)
+    file = (home.run / "supervisor.lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def log_tail(part: Part, lines: int = LOG_TAIL_LINES) -> str:
+    """The end of a part's log since its last start."""
+    try:
+        with part.log.open("rb") as file:
+            file.seek(max(0, part.log.stat().st_size - 64 * 1024))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+class Supervisor:
+    """The life of one stack; `run` returns when it has been stopped or could not be started."""
+
+    def __init__(
+        self,
+        home: Home,
+        parts: tuple[Part, ...],
+        *,
+        probe: Callable[[Part, float], str | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.home = home
+        self.parts = parts
+        self._probe = probe or _probe
+        self._clock = clock
+        self._watched = {p.name: Watched(p, PartRecord(p.name, PartState.WAITING, port=p.port)) for p in parts}
+        self._stopping = False
+        self._started = time.time()
+        self._phase = Phase.STARTING
+
+    def run(self) -> int:
+        """0 after an orderly stop, 1 when a part did not come up (the rest is stopped then)."""
+        self._install_signals()
+        self._write(Phase.STARTING)
+        try:
+            self._take_over()
+            self._check_ports()
+            while not self._stopping:
+                self.step()
+                time.sleep(TICK_SECONDS)
+        except StartFailedError as exc:
+            logger.error("%s", exc)
+            self.stop_parts()
+            self._write(Phase.FAILED, failure=exc.failure)
+            return 1
+        self.stop_parts()
+        self._write(Phase.STOPPED)
+        return 0
+
+    def request_stop(self) -> None:
+        self._stopping = True
+
+    def step(self) -> None:
+        """Look at every part once."""
+        for watched in self._watched.values():
+            match watched.record.state:
+                case PartState.WAITING if self._may_start(watched):
+                    self._start(watched)
+                case PartState.STARTING:
+                    self._await_ready(watched)
+                case PartState.READY if not self._alive(watched):
+                    self._died(watched)
+                case PartState.BACKOFF if self._clock() >= watched.next_start:
+                    self._start(watched)
+                case _:
+                    pass
+        if self._phase is Phase.STARTING and all(
+            w.record.state in (PartState.READY, PartState.DONE) for w in self._watched.values()
+        ):
+            self._write(Phase.RUNNING, ready_seconds=time.time() - self._started)
+            logger.info("all parts are ready")
+
+    def stop_parts(self) -> None:
+        """Stop everything, in reverse order, with SIGKILL for what does not end in time."""
+        running = {n: w for n, w in self._watched.items() if w.record.identity is not None}
+        for name, watched in running.items():
+            if watched.part.is_task and self._alive(watched):
+                self._end(watched)
+                logger.info("stopped %s", name)
+        for wave in stop_order(self.parts):
+            members = [running[p.name] for p in wave if p.name in running]
+            for watched in members:
+                if watched.record.identity is not None:
+                    processes.signal_once(watched.record.identity, signal.SIGTERM)
+            for watched in members:
+                self._end(watched)
+                self._record(watched, state=PartState.STOPPED, pid=None, create_time=None)
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Adopt what still runs as configured; end the rest, so that nobody works for a stack that is gone."""
+        self._adopt()
+        adopted = {w.record.pid for w in self._watched.values() if w.record.pid is not None}
+        lost = [
+            p for name in self._watched for p in processes.marked(self.home, name) if _session(p.pid) not in adopted
+        ]
+        if lost:
+            logger.info("ended %d processes that no part accounts for", processes.kill(lost))
+
+    def _adopt(self) -> None:
+        for watched in self._watched.values():
+            old = records.read_part(self.home, watched.part.name)
+            if old is None or old.identity is None:
+                self._write_record(watched)
+                continue
+            if watched.part.is_task or old.argv_digest != watched.part.digest or not old.alive():
+                # Out of date, dead, or a task that nobody waited for: whatever is left of it must not linger.
+                processes.end_session(old.identity, grace_seconds=watched.part.stop_within_seconds)
+                self._write_record(watched)
+                continue
+            watched.record = replace(old, state=PartState.STARTING)
+            watched.begun = self._clock()
+            self._write_record(watched)
+            logger.info("took over %s (pid %d)", watched.part.name, old.identity.pid)
+
+    def _check_ports(self) -> None:
+        for watched in self._watched.values():
+            part = watched.part
+            if part.port is None or watched.record.pid is not None:
+                continue
+            if port_taken(part.port):
+                raise StartFailedError(
+                    Failure(
+                        part.name,
+                        f"its port {part.port} is taken by {port_owner(part.port)}. Stop that program, or move this "
+                        f"part: `updraft up --port-{part.port_name} N`.",
+                        str(part.log),
+                    )
+                )
+
+    def _may_start(self, watched: Watched) -> bool:
+        return all(self._watched[name].record.state in (PartState.READY, PartState.DONE) for name in watched.part.after)
+
+    def _start(self, watched: Watched) -> None:
+        part = watched.part
+        if part.stamp is not None and self._phase is Phase.STARTING and (part.stamp.current() or _nothing_yet(part)):
+            self._stamp(part)
+            self._record(watched, state=PartState.DONE, argv_digest=part.digest)
+            return
+        watched.begun = self._clock()
+        watched.next_probe = 0.0
+        try:
+            child, identity = processes.spawn(part.argv, environment=part.environment, cwd=part.cwd, log=part.log)
+        except OSError as exc:
+            self._failed_to_start(watched, f"{part.argv[0]} cannot be run ({exc.strerror})")
+            return
+        watched.child = child
+        self._record(
+            watched,
+            state=PartState.STARTING,
+            argv_digest=part.digest,
+            pid=identity.pid,
+            create_time=identity.create_time,
+            started=time.time(),
+            ready_seconds=None,
+        )
+        logger.info("started %s (pid %d)", part.name, identity.pid)
+
+    def _await_ready(self, watched: Watched) -> None:
+        part = watched.part
+        now = self._clock()
+        if not self._alive(watched):
+            if part.is_task and watched.child is not None and watched.child.returncode == 0:
+                self._stamp(part)
+                self._record(watched, state=PartState.DONE, pid=None, create_time=None, last_exit="0")
+                return
+            self._failed_to_start(watched, f"it ended with {_exit_text(watched.child)}")
+            return
+        if now - watched.begun > part.ready_within_seconds:
+            waited = f"it was not ready after {part.ready_within_seconds:.0f} s"
+            self._failed_to_start(watched, f"{waited} ({watched.why_not})" if watched.why_not else waited)
+            return
+        if part.is_task or now < watched.next_probe:
+            return
+        watched.next_probe = now + PROBE_SECONDS
+        since = watched.record.started or 0.0
+        watched.why_not = self._probe(part, since) or ""
+        if not watched.why_not:
+            watched.ready_at = self._clock()
+            took = watched.ready_at - watched.begun
+            self._record(watched, state=PartState.READY, ready_seconds=watched.record.ready_seconds or took)
+            logger.info("%s is ready after %.1f s", part.name, took)
+
+    def _failed_to_start(self, watched: Watched, reason: str) -> None:
+        if self._phase is Phase.STARTING:
+            self._record(watched, state=PartState.FAILED, last_exit=reason)
+            raise StartFailedError(Failure(watched.part.name, reason, str(watched.part.log), log_tail(watched.part)))
+        self._retry_later(watched, reason)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    def _alive(self, watched: Watched) -> bool:
+        if watched.child is not None:
+            return watched.child.poll() is None
+        return watched.record.alive()
+
+    def _died(self, watched: Watched) -> None:
+        self._retry_later(watched, f"it ended with {_exit_text(watched.child)}")
+
+    def _retry_later(self, watched: Watched, reason: str) -> None:
+        now = self._clock()
+        # Its children would hold its port, or go on working for a parent that is gone.
+        self._end(watched)
+        ready_for = now - watched.ready_at if watched.ready_at else 0.0
+        watched.deaths = deaths_in_a_row(watched.deaths, ready_for)
+        watched.ready_at = 0.0
+        delay = delay_seconds(watched.deaths)
+        watched.next_start = now + delay
+        watched.child = None
+        self._record(
+            watched,
+            state=PartState.BACKOFF,
+            pid=None,
+            create_time=None,
+            restarts=watched.record.restarts + 1,
+            last_exit=reason,
+        )
+        logger.warning("%s: %s; starting it again in %.0f s", watched.part.name, reason, delay)
+
+    def _end(self, watched: Watched) -> None:
+        identity = watched.record.identity
+        if identity is None:
+            return
+        processes.end_session(identity, grace_seconds=watched.part.stop_within_seconds)
+        if watched.child is not None:
+            watched.child.wait()
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def _record(self, watched: Watched, **changes: object) -> None:
+        watched.record = replace(watched.record, **changes)  # type: ignore[arg-type]
+        self._write_record(watched)
+
+    def _write_record(self, watched: Watched) -> None:
+        records.write_part(self.home, watched.record)
+
+    def _write(self, phase: Phase, *, ready_seconds: float | None = None, failure: Failure | None = None) -> None:
+        self._phase = phase
+        records.write_supervisor(
+            self.home,
+            SupervisorRecord(os.getpid(), psutil.Process().create_time(), phase, self._started, ready_seconds, failure),
+        )
+
+    def _stamp(self, part: Part) -> None:
+        if part.stamp is not None:
+            write_private(part.stamp.file, part.stamp.text)
+
+    def _install_signals(self) -> None:
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            self.request_stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
+
+
+class StartFailedError(StackError):
+    """A part did not come up."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def _probe(part: Part, since: float) -> str | None:
+    assert part.probe is not None
+    return not_ready_because(part.probe, since=since)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _nothing_yet(part: Part) -> bool:
+    """An upgrade of tables that the part itself makes at its first start has nothing to do before that."""
+    return part.stamp is not None and part.stamp.made_by_service and not part.stamp.product.exists()
+
+
+def _exit_text(child: subprocess.Popen[bytes] | None) -> str:
+    if child is None or child.returncode is None:
+        return "an unknown exit code"
+    if child.returncode < 0:
+        return f"signal {signal.Signals(-child.returncode).name}"
+    return f"exit code {child.returncode}"
