@@ -1,0 +1,58 @@
+"""The verdict: the end of a job with its evidence. Told alike to Airflow, MLflow and the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from updraft.exceptions import UpdraftError
+from updraft.lifecycle.states import MLFLOW_STATUS, TERMINAL, State
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the verdict rests on, read after the fact and never from a return value."""
+
+    exit_codes: Mapping[str, int | None] = field(default_factory=dict)  # learner's pod -> code; None: none was seen
+    completion_markers: tuple[str, ...] = ()  # keys of the markers that were found
+    final_checkpoint: str | None = None  # name of the newest verified checkpoint
+    model_version: str | None = None  # name/version in the registry
+    code: str | None = None  # FfDL's error code, such as C201
+    details: Mapping[str, Any] = field(default_factory=dict)  # whatever else is worth keeping; JSON values
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A terminal state, why, and the evidence."""
+
+    state: State
+    reason: str
+    evidence: Evidence = field(default_factory=Evidence)
+
+    def __post_init__(self) -> None:
+        if self.state not in TERMINAL:
+            raise UpdraftError(f"{self.state} is not an end; a verdict is one of {', '.join(sorted(TERMINAL))}.")
+        if not self.reason.strip():
+            raise UpdraftError("A verdict needs a reason.")
+
+    @property
+    def mlflow_status(self) -> str:
+        return MLFLOW_STATUS[self.state]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Verdict:
+        """Raises UpdraftError if `text` is no verdict. Fields of a later version are passed over."""
+        try:
+            raw = json.loads(text)
+            known = {item.name for item in fields(Evidence)}
+            evidence = {key: value for key, value in raw["evidence"].items() if key in known}
+            if "completion_markers" in evidence:
+                evidence["completion_markers"] = tuple(evidence["completion_markers"])
+            return cls(State(raw["state"]), raw["reason"], Evidence(**evidence))
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise UpdraftError(f"The stored verdict cannot be read ({type(exc).__name__}).") from exc

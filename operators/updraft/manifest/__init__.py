@@ -1,0 +1,52 @@
+"""What a training job is: the manifest, its ways in, its errors.
+
+Pure: standard library, pydantic and PyYAML. Used by the CLI, the DAGs, the plugin's routes and the operators.
+"""
+
+from __future__ import annotations
+
+from updraft.manifest.command import param_text, render_command
+from updraft.manifest.errors import FieldError, ManifestError
+from updraft.manifest.form import FormField, form_fields, from_form, read_form
+from updraft.manifest.model import Data, Export, Manifest, Resources, Secret
+from updraft.manifest.reading import JobFile, Loaded, load, load_any, load_jobs, parse, parse_any, with_files
+from updraft.manifest.rules import Promotion, Rule, decide
+from updraft.manifest.schema import json_schema
+from updraft.manifest.sizes import SIZES
+from updraft.manifest.sources import Source, parse_source
+from updraft.manifest.submission import image_of, local_sources, refuse_unsupported, with_trees
+
+__all__ = [
+    "SIZES",
+    "Data",
+    "Export",
+    "FieldError",
+    "FormField",
+    "JobFile",
+    "Loaded",
+    "Manifest",
+    "ManifestError",
+    "Promotion",
+    "Resources",
+    "Rule",
+    "Secret",
+    "Source",
+    "decide",
+    "form_fields",
+    "from_form",
+    "image_of",
+    "json_schema",
+    "load",
+    "load_any",
+    "load_jobs",
+    "local_sources",
+    "param_text",
+    "parse",
+    "parse_any",
+    "parse_source",
+    "read_form",
+    "refuse_unsupported",
+    "render_command",
+    "with_files",
+    "with_trees",
+]

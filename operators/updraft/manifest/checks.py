@@ -1,0 +1,135 @@
+"""Fields judged against each other. Works on the raw mapping, so that these errors are reported together with
+those of single fields; whatever is malformed by itself is passed over here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from updraft.manifest.command import unknown_params
+from updraft.manifest.errors import FieldError, show
+from updraft.manifest.sizes import SIZES
+from updraft.manifest.units import parse_memory
+
+
+def disagreements(raw: Mapping[str, Any]) -> tuple[FieldError, ...]:
+    """Everything that is wrong between fields."""
+    return tuple(
+        error
+        for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _export, _schedule)
+        for error in check(raw)
+    )
+
+
+def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = raw.get(name)
+    if not isinstance(value, list | tuple):
+        return []
+    return [item if isinstance(item, Mapping) else {} for item in value]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _image(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    framework, image = raw.get("framework"), raw.get("image")
+    if framework is None and image is None:
+        yield FieldError("framework", None, "is missing, and so is image", "one of the two", "{name: pytorch}")
+    elif framework is not None and image is not None:
+        yield FieldError("image", None, "is given, and framework too", "one of the two")
+
+
+def _size(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    resources = _part(raw, "resources")
+    name = resources.get("size")
+    size = SIZES.get(name) if isinstance(name, str) else None
+    for field, standard in (size.resources() if size else {}).items():
+        if field in resources and not _equal(field, resources[field], standard):
+            yield FieldError(
+                f"resources.{field}",
+                show(resources[field]),
+                f"{show(resources[field])} is not what size {name} has, which is {show(standard)}",
+                "either a size or the single values",
+            )
+    gpus = resources.get("gpus", size.gpus if size else 0)
+    if not size and _is_count(gpus) and gpus == 0 and isinstance(resources.get("gpu_type"), str):
+        yield FieldError("resources.gpu_type", None, "is given, but gpus is 0", "gpus of at least 1, or no gpu_type")
+
+
+def _equal(field: str, value: object, standard: object) -> bool:
+    if field == "memory":
+        try:
+            return parse_memory(value) == parse_memory(standard)
+        except PydanticCustomError:
+            return True  # reported by itself
+    return value == standard
+
+
+def _commands(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    params = _part(raw, "params")
+    for path, command in (("command", raw.get("command")), ("evaluate.command", _part(raw, "evaluate").get("command"))):
+        if isinstance(command, str):
+            yield from unknown_params(path, command, params)
+
+
+def _secrets(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    taken = set(_part(raw, "env"))
+    for number, secret in enumerate(_items(raw, "secrets")):
+        name = secret.get("as")
+        if not isinstance(name, str):
+            continue
+        if name in taken:
+            yield FieldError(f"secrets[{number}].as", None, "is a name that is set twice", "a name used once")
+        taken.add(name)
+
+
+def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    taken: set[str] = set()
+    for number, data in enumerate(_items(raw, "data")):
+        mount = data.get("as", ".")
+        if not isinstance(mount, str):
+            continue
+        if mount in taken:
+            problem = f"{show(mount)} is already the folder of another data set"
+            yield FieldError(f"data[{number}].as", show(mount), problem, "a folder of its own", f"data-{number}")
+        taken.add(mount)
+        if data.get("secret") is not None and not str(data.get("source", "")).startswith("s3://"):
+            problem = "is given, but the source is not in an object store"
+            yield FieldError(f"data[{number}].secret", None, problem, "a secret only for s3://")
+
+
+def _elastic(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    elastic = _part(raw, "elastic")
+    for low_name, high_name in (("min_learners", "max_learners"), ("min_batch", "max_batch")):
+        low, high = elastic.get(low_name), elastic.get(high_name)
+        if _is_count(low) and _is_count(high) and low > high:  # type: ignore[operator]
+            problem = f"{show(low)} is above {high_name}, which is {show(high)}"
+            yield FieldError(f"elastic.{low_name}", show(low), problem, f"at most {show(high)}")
+
+
+def _checkpoints(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    checkpoints = _part(raw, "checkpoints")
+    best = _part(checkpoints, "keep").get("best")
+    if _is_count(best) and best and checkpoints.get("metric") is None:
+        problem = f"{show(best)} best checkpoints cannot be told without a metric"
+        yield FieldError("checkpoints.keep.best", show(best), problem, "checkpoints.metric too, or best 0")
+
+
+def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    export = _part(raw, "export")
+    if _part(export, "promote_if") and export.get("register_as") is None:
+        yield FieldError("export.promote_if", None, "is given, but nothing is registered", "export.register_as too")
+
+
+def _schedule(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    schedule = raw.get("schedule")
+    if isinstance(schedule, Mapping) and schedule.get("cron") is None and not schedule.get("and_new"):
+        yield FieldError("schedule.cron", None, "is missing", "five cron fields or a name", "'0 3 * * *'")

@@ -1,0 +1,133 @@
+"""What is wrong with a manifest: every wrong field, its value, what is allowed, what was perhaps meant.
+
+Validators raise `wrong(...)`; `updraft.manifest.explain` turns that and pydantic's own errors into `FieldError`s.
+Values that look secret are never repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from updraft.exceptions import UpdraftError
+
+VALUE = "{value}"  # stands in `problem` for the value, until it is known whether it may be shown
+NO_SUCH_FIELD = "no such field"
+HIDDEN = "the value (not shown)"
+SHOWN_CHARACTERS = 60
+
+_SENSITIVE = re.compile(
+    r"secret|passw|passphrase|token|credential|auth|api_?key|access_?key|private|connection", re.IGNORECASE
+)
+_USER_INFO = re.compile(r"(?<=//)[^/@\s]+(?=@)")
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One wrong field. `path` is written as in the manifest: `data[0].source`."""
+
+    path: str
+    value: str | None  # as it may be shown; None where there is none
+    problem: str
+    allowed: str
+    suggestion: str | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for a person."""
+        if self.problem == NO_SUCH_FIELD:
+            hint = f"did you mean '{self.suggestion}'?" if self.suggestion else f"the fields here are {self.allowed}"
+        else:
+            hint = f"write {self.allowed}" + (f", such as {self.suggestion}" if self.suggestion else "")
+        return f"{self.path}: {self.problem}; {hint}"
+
+
+class ManifestError(UpdraftError):
+    """The manifest is wrong; `fields` holds all that is wrong with it."""
+
+    def __init__(self, fields: Iterable[FieldError], source: str = "manifest", heading: str | None = None) -> None:
+        self.fields = tuple(fields)
+        self.source = source
+        self.heading = heading
+        super().__init__(self.fields, source, heading)  # these are what pickle hands back to us
+
+    def __str__(self) -> str:
+        count = len(self.fields)
+        heading = self.heading or ("1 field is wrong" if count == 1 else f"{count} fields are wrong")
+        return "\n".join([f"{self.source}: {heading}", *(f"  {field.text}" for field in self.fields)])
+
+    def __repr__(self) -> str:
+        return f"ManifestError({[field.path for field in self.fields]}, source={self.source!r})"
+
+
+def wrong(
+    problem: str, allowed: str, suggestion: str | None = None, *, at: str = "", value: object = None
+) -> PydanticCustomError:
+    """The error of one value; `at` is a path below the field that the validator belongs to."""
+    return all_wrong([(FieldError(at, None, problem, allowed, suggestion), value)])
+
+
+def all_wrong(fields: Sequence[tuple[FieldError, object]]) -> PydanticCustomError:
+    """Several errors below one field, each with the value that `{value}` in its problem stands for."""
+    return PydanticCustomError("updraft", "wrong", {"fields": tuple(fields)})
+
+
+def filled(field: FieldError, path: str, value: object) -> FieldError:
+    """The error at its full path, with the value put in, unless it might be a secret."""
+    shown = HIDDEN if is_sensitive(path) else show(value)
+    problem = field.problem.replace(VALUE, shown)
+    # A suggestion may be made from the value.
+    suggestion = None if shown is HIDDEN and VALUE in field.problem else field.suggestion
+    return replace(field, path=path, value=shown, problem=problem, suggestion=suggestion)
+
+
+def is_sensitive(path: str) -> bool:
+    return bool(_SENSITIVE.search(path))
+
+
+def show(value: object) -> str:
+    """The value in a few characters, without the credentials that a URL may hold."""
+    if isinstance(value, str):
+        text = repr(redact(value[:2000]))
+    elif value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, int | float):
+        text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a very large number"
+    elif isinstance(value, dict):
+        return "a mapping"
+    elif isinstance(value, list | tuple):
+        return "a list"
+    else:
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def redact(text: str) -> str:
+    """The text without user names and passwords in URLs."""
+    return _USER_INFO.sub("***", text)
+
+
+def nearest(name: object, names: Iterable[str]) -> str | None:
+    """The one of `names` that was probably meant."""
+    candidates = {candidate.lower(): candidate for candidate in names}
+    matches = difflib.get_close_matches(str(name)[:100].lower(), candidates, n=1, cutoff=0.6)
+    return candidates[matches[0]] if matches else None
+
+
+def join_path(base: str, part: str | int) -> str:
+    if isinstance(part, int):
+        return f"{base}[{part}]"
+    if not base or not part or part.startswith("["):
+        return f"{base}{part}"
+    return f"{base}.{part}"
+
+
+def one_of(names: Iterable[Any]) -> str:
+    return "one of " + ", ".join(map(str, names))

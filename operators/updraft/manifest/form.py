@@ -1,0 +1,254 @@
+"""The trigger form: the manifest's single values as flat fields in sections, and a box for the rest.
+
+Made from the model's JSON Schema. No Airflow here: the DAGs wrap each `FormField` into a Param. A field left empty is
+not set, so the form of a DAG without a manifest of its own starts empty, and its descriptions name the defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from updraft.manifest.errors import NO_SUCH_FIELD, FieldError, ManifestError, nearest
+from updraft.manifest.explain import model_in, names_of
+from updraft.manifest.model import Manifest
+from updraft.manifest.reading import Loaded, parse_any
+from updraft.manifest.schema import json_schema
+from updraft.manifest.sizes import SIZES
+from updraft.manifest.submission import UNSUPPORTED
+from updraft.manifest.text import plain_mapping, read_mapping
+
+BOX = "manifest"
+INTERNAL = ("submitted_by",)  # keys that our own clients put beside the form's fields
+_SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
+_BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params"}
+_SIZED = ("cpus", "memory", "gpus", "gpu_type")
+
+
+@dataclass(frozen=True)
+class FormField:
+    """One field of the form. `schema` is JSON Schema as Airflow's form reads it, title, section and all."""
+
+    name: str
+    default: Any
+    schema: dict[str, Any]
+
+    @property
+    def section(self) -> str:
+        return str(self.schema["section"])
+
+
+def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
+    """The form, with the values of `base` as defaults, or empty."""
+    schema = json_schema()
+    raw = base.canonical() if base else {}
+    fields = [_field(path, _schema_of(schema, path), _get(raw, path)) for path in _paths()]
+    fields += [_param_field(name, value) for name, value in (base.params if base else {}).items()]
+    if base and base.resources.size:  # the size says these; a second value could only contradict it
+        names = {f"resources_{name}" for name in _SIZED}
+        fields = [FormField(f.name, None, f.schema) if f.name in names else f for f in fields]
+    box = {
+        "type": ["object", "null"],
+        "title": "Manifest",
+        "section": "Job",
+        "description": "Everything that has no field of its own here: data, env, secrets, export.promote_if ... "
+        "May also hold a whole manifest, ours or FfDL's; what a field says wins.",
+    }
+    result = {field.name: field for field in fields}
+    result[BOX] = FormField(BOX, _rest(raw, base), box)
+    return result
+
+
+def from_form(conf: Mapping[str, Any], base: Manifest | None = None) -> Manifest:
+    """The manifest that a filled-in form means. `base` is the manifest that the form was made for, if any.
+
+    Raises ManifestError with all wrong fields."""
+    return read_form(conf, base).manifest
+
+
+def read_form(conf: Mapping[str, Any], base: Manifest | None = None) -> Loaded:
+    """As `from_form`, with the warnings of a conversion."""
+    conf = plain_mapping({k: v for k, v in conf.items() if k != BOX}, "form") | {BOX: conf.get(BOX)}
+    fields = form_fields(base)
+    known = {name for name in fields if name != BOX}
+    unknown = [_unknown(name, known) for name in conf if name not in known and name not in (BOX, *INTERNAL)]
+    raw, loaded = _box(conf.get(BOX))
+    stated = {name: conf[name] for name in known if conf.get(name) is not None}
+    for name, value in _overrides(stated, fields, raw).items():
+        _set(raw, _path_of(name, base), value)
+    try:
+        result = parse_any(raw, source="form")
+    except ManifestError as exc:
+        raise ManifestError([*unknown, *exc.fields], "form") from None
+    if unknown:
+        raise ManifestError(unknown, "form")
+    return Loaded(result.manifest, (loaded.warnings if loaded else ()))
+
+
+def _box(value: object) -> tuple[dict[str, Any], Loaded | None]:
+    """The box's mapping; FfDL's form converted, which must not bring credentials."""
+    if value is None or value == "":
+        return {}, None
+    raw = read_mapping(value, "form") if isinstance(value, str) else plain_mapping(value, "form")
+    from updraft.manifest.ffdl import is_ffdl
+
+    if not is_ffdl(raw):
+        return raw, None
+    loaded = parse_any(raw, source="form")
+    if loaded.secrets:
+        problem = "holds credentials, and what is written in a form is kept and shown"
+        path = "data_stores[0].connection"
+        raise ManifestError(
+            [FieldError(path, None, problem, "no credentials here; submit this manifest with the CLI")], "form"
+        )
+    return loaded.manifest.canonical(), loaded
+
+
+def _overrides(stated: Mapping[str, Any], fields: Mapping[str, FormField], box: Mapping[str, Any]) -> dict[str, Any]:
+    """The form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
+    changed = {name for name, value in stated.items() if value != fields[name].default}
+    result = {
+        name: value for name, value in stated.items() if name in changed or _get(box, _path_of(name, None)) is None
+    }
+    sized = [f"resources_{name}" for name in _SIZED]
+    if "resources_size" in changed:
+        for name in sized:
+            if name not in changed:
+                result.pop(name, None)
+    elif "resources_size" in result and changed.intersection(sized):
+        size = SIZES.get(result["resources_size"])
+        if size:
+            del result["resources_size"]
+            result = {f"resources_{k}": v for k, v in size.resources().items() if v is not None} | result
+    return result
+
+
+def _paths() -> Iterator[tuple[str, ...]]:
+    """Paths of the single values that have a field of their own."""
+    unsupported = set(UNSUPPORTED)
+
+    def walk(model: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for (_, info), key in zip(model.model_fields.items(), names_of(model), strict=True):
+            path = (*prefix, key)
+            inner = model_in(info.annotation)
+            if key in _BOX_ONLY or ".".join(path) in unsupported or "dict" in str(info.annotation):
+                continue
+            if inner:
+                yield from walk(inner, path)
+            else:
+                yield path
+
+    yield from walk(Manifest, ())
+
+
+def _field(path: tuple[str, ...], schema: Mapping[str, Any], value: Any) -> FormField:
+    """Airflow's form knows type, enum, minimum, maximum, examples, sections; `null` lets a field be empty."""
+    kept = {
+        key: schema[key] for key in ("enum", "minimum", "maximum", "examples", "items", "maxLength") if key in schema
+    }
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    kept["type"] = [*(kind for kind in kinds if kind != "null"), "null"]
+    description = str(schema.get("description", ""))
+    default = schema.get("default")
+    if default not in (None, "", [], {}):
+        shown = ", ".join(default) if isinstance(default, list) else default
+        description += f" (default: {shown})"
+    if "enum" in kept:
+        kept["enum"] = [*kept["enum"], None]
+        kept["values_display"] = {name: name for name in kept["enum"] if name is not None}
+    if kept["type"][0] == "array":
+        kept["examples"] = list(schema.get("items", {}).get("enum", []))
+    elif "enum" in kept:
+        kept.pop("examples", None)
+    kept["section"] = _SECTIONS.get(path[0], "Job")
+    kept["title"] = " ".join(path[1:] if path[0] in _SECTIONS else path).replace("_", " ").capitalize()
+    kept["description"] = description
+    if path == ("command",) or path == ("description",) or path[-1] == "command":
+        kept["format"] = "multiline"
+    return FormField("_".join(path), value, kept)
+
+
+def _param_field(name: str, value: Any) -> FormField:
+    kind = {bool: "boolean", int: "integer", float: "number"}.get(type(value), "string")
+    kinds = ["number", "null"] if kind in ("integer", "number") else [kind, "null"]
+    schema = {"type": kinds, "section": "Params", "title": name, "description": f"Parameter {name} of the program"}
+    return FormField(f"params_{name}", value, schema)
+
+
+def _schema_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The leaf's schema with references resolved and `X | null` flattened."""
+    definitions = schema["$defs"]
+
+    def resolve(node: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {key: value for key, value in node.items() if key not in ("anyOf", "$ref", "allOf")}
+        for inner in node.get("anyOf", []):
+            if inner.get("type") != "null":
+                flat = {**resolve(inner), **flat}
+        if "$ref" in node:
+            flat = {**definitions[node["$ref"].rpartition("/")[2]], **flat}
+        return flat
+
+    node: dict[str, Any] = dict(schema)
+    for part in path:
+        node = resolve(node["properties"][part])
+    return node
+
+
+def _path_of(name: str, base: Manifest | None) -> tuple[str, ...]:
+    if name.startswith("params_"):
+        return ("params", name.removeprefix("params_"))
+    return next(path for path in _paths() if "_".join(path) == name)
+
+
+def _get(raw: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = raw
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    node = raw
+    for part in path[:-1]:
+        if not isinstance(node.get(part), dict):
+            if node.get(part) is not None:
+                return  # the box holds nonsense there; the model says so
+            node[part] = {}
+        node = node[part]
+    node[path[-1]] = value
+
+
+def _rest(raw: Mapping[str, Any], base: Manifest | None) -> dict[str, Any]:
+    """What of the manifest has no field, without the defaults."""
+    if base is None:
+        return {}
+    rest = _without_defaults(copy.deepcopy(base.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    for path in [*_paths(), *(("params", name) for name in base.params)]:
+        _remove(rest, path)
+    return rest
+
+
+def _without_defaults(raw: dict[str, Any]) -> dict[str, Any]:
+    if raw.get("resources", {}).get("size"):
+        raw["resources"] = {key: value for key, value in raw["resources"].items() if key not in _SIZED}
+    return raw
+
+
+def _remove(raw: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Removes one value, and the mappings that it leaves empty."""
+    parents: list[dict[str, Any]] = [raw]
+    for part in path[:-1]:
+        inner = parents[-1].get(part)
+        if not isinstance(inner, dict):
+            return
+        parents.append(inner)
+    parents[-1].pop(path[-1], None)
+    for parent, part in zip(reversed(parents[:-1]), reversed(path[:-1]), strict=True):
+        if parent.get(part) == {}:
+            del parent[part]
+
+
+def _unknown(name: str, known: set[str]) -> FieldError:
+    return FieldError(name, None, NO_SUCH_FIELD, f"the fields of the form and {BOX!r}", nearest(name, [*known, BOX]))

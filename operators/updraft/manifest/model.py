@@ -1,0 +1,309 @@
+"""The manifest: what one training job is. One pydantic model, from which the JSON Schema, the reference page,
+Airflow's trigger form and the error messages are made.
+
+Validators here judge one field at a time; `updraft.manifest.checks` judges fields against each other. People
+come in through `updraft.manifest.parse` and `load`, which report all wrong fields at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+
+from updraft.manifest import values
+from updraft.manifest.rules import Rule, parse_rule
+from updraft.manifest.sizes import SIZES, SizeName
+from updraft.manifest.sources import Source, parse_source
+from updraft.manifest.units import Bytes, Duration
+
+Text = Annotated[str, Field(strict=True)]
+Count = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Name = Annotated[Text, AfterValidator(values.check_name), Field(json_schema_extra={"pattern": values.NAME_PATTERN})]
+SecretName = Annotated[Text, AfterValidator(values.check_secret_name)]
+Command = Annotated[Text, AfterValidator(values.check_command)]
+MetricName = Annotated[Text, AfterValidator(values.check_metric_name)]
+Scalars = Annotated[
+    dict[str, str | int | float | bool],
+    PlainValidator(values.check_params),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "integer", "number", "boolean"]}}),
+]
+Environment = Annotated[
+    dict[str, str],
+    PlainValidator(values.check_env),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
+Suite = Annotated[
+    str | dict[str, Any],
+    PlainValidator(values.check_expectations),
+    WithJsonSchema({"type": ["string", "object"]}),
+]
+Promote = Annotated[
+    dict[str, str],
+    PlainValidator(values.check_promote_if),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+]
+
+
+class Part(BaseModel):
+    """Frozen; a field that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Framework(Part):
+    """A framework that the platform has an image for."""
+
+    name: Text = Field(description="Name of the framework", examples=["pytorch"])
+    version: Annotated[Text | None, PlainValidator(values.check_version)] = Field(
+        None,
+        description="Version, in quotes; without it, the version that the platform has",
+        examples=["2.15"],
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "null"}]},
+    )
+
+
+class Secret(Part):
+    """One value of a stored secret, given to the program as an environment variable."""
+
+    name: SecretName = Field(description="Name of the stored secret", examples=["hub"])
+    key: Text = Field("value", description="Key inside the secret", examples=["token"])
+    env_name: Annotated[Text, AfterValidator(values.check_env_name)] = Field(
+        alias="as", description="Environment variable of the program that holds the value", examples=["HUB_TOKEN"]
+    )
+
+
+class Resources(Part):
+    """What each learner gets. A size stands for cpus, memory, gpus and gpu_type together."""
+
+    size: SizeName | None = Field(
+        None, description="A size by name, instead of cpus, memory, gpus and gpu_type", examples=["small"]
+    )
+    learners: Count = Field(1, ge=1, le=1024, description="Training processes (pods) of the job", examples=[2])
+    cpus: Number = Field(1.0, ge=0.01, le=4096, description="CPU cores per learner", examples=[0.5])
+    memory_bytes: Bytes = Field(
+        2 * 1024**3,
+        alias="memory",
+        description="Memory per learner: a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB)",
+        examples=["2GiB"],
+    )
+    gpus: Count = Field(0, ge=0, le=64, description="GPUs per learner", examples=[1])
+    gpu_type: Annotated[Text, AfterValidator(values.check_gpu_type)] | None = Field(
+        None, description="Type of GPU as the cluster labels it; without it, any", examples=["nvidia-TeslaV100"]
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_size(cls, raw: Any) -> Any:
+        size = SIZES.get(raw["size"]) if isinstance(raw, Mapping) and isinstance(raw.get("size"), str) else None
+        return {**size.resources(), **raw} if size else raw
+
+
+class Elastic(Part):
+    """How far the platform may shrink and grow the job while it runs."""
+
+    min_learners: Count = Field(1, ge=1, description="Fewest learners", examples=[1])
+    max_learners: Count = Field(ge=1, description="Most learners", examples=[4])
+    min_batch: Count | None = Field(None, ge=1, description="Smallest global batch", examples=[32])
+    max_batch: Count | None = Field(None, ge=1, description="Largest global batch", examples=[512])
+
+
+class Data(Part):
+    """A data set of the job, laid out as files below DATA_DIR before the program starts."""
+
+    source: Annotated[Text, AfterValidator(values.check_data_source)] = Field(
+        description="s3://bucket/prefix, or a folder or file beside the manifest (the CLI uploads it)",
+        examples=["s3://datasets/digits/"],
+    )
+    mount: Annotated[Text, AfterValidator(values.check_mount)] = Field(
+        ".", alias="as", description="Folder below DATA_DIR; '.' is DATA_DIR itself", examples=["training"]
+    )
+    format: Literal["auto", "csv", "parquet", "jsonl", "npz", "images", "files"] = Field(
+        "auto", description="How the expectations read the data; auto goes by the file names"
+    )
+    expectations: Suite | None = Field(
+        None,
+        description="Great Expectations suite that the data must pass: a JSON file beside the manifest, or the suite",
+        examples=["digits.suite.json"],
+    )
+    secret: SecretName | None = Field(
+        None,
+        description="Stored secret with access_key and secret_key (and endpoint, region) of the bucket; "
+        "without it, the platform's own store",
+        examples=["vision-bucket"],
+    )
+    limit_bytes: Bytes | None = Field(
+        None, alias="limit", description="Largest size of this data set, below the platform's limit", examples=["10GiB"]
+    )
+
+    def parsed(self) -> Source:
+        return parse_source(self.source, git=False)
+
+
+class Keep(Part):
+    """Which checkpoints are kept."""
+
+    latest: Count = Field(3, ge=1, le=1000, description="Newest checkpoints to keep", examples=[3])
+    best: Count = Field(
+        0, ge=0, le=1000, description="Best checkpoints to keep; needs checkpoints.metric", examples=[1]
+    )
+    every_nth: Count | None = Field(None, ge=1, description="Keep each n-th checkpoint for ever", examples=[10])
+
+
+class Checkpoints(Part):
+    """The program saves checkpoints; the platform verifies, uploads and prunes them."""
+
+    every: Duration | None = Field(
+        None,
+        description="Interval asked of the program (s, m, h, d); without it, the program decides",
+        examples=["60s"],
+    )
+    keep: Keep = Field(Keep(), description="Which checkpoints are kept")
+    metric: MetricName | None = Field(None, description="Metric that says which is best", examples=["val_accuracy"])
+    mode: Literal["max", "min"] = Field("max", description="Whether more or less of the metric is better")
+
+
+class Evaluate(Part):
+    """A command that judges the trained model, run in the job's own image after training."""
+
+    command: Command = Field(
+        description="Shell command; it starts with the training's results in RESULT_DIR",
+        examples=["python evaluate.py"],
+    )
+
+
+class Budget(Part):
+    """What the job may spend."""
+
+    infra_attempts: Count | None = Field(
+        None, ge=0, le=1000, description="Launches that may be lost to infrastructure", examples=[5]
+    )
+    app_attempts: Count | None = Field(
+        None, ge=0, le=1000, description="Launches that may be lost to the program's own failure", examples=[1]
+    )
+    max_runtime: Duration | None = Field(
+        None, description="Longest time from the first launch to the end of training (s, m, h, d)", examples=["6h"]
+    )
+    no_progress: Duration | None = Field(
+        None, description="Longest time without progress (s, m, h, d)", examples=["15m"]
+    )
+
+
+class Export(Part):
+    """What becomes of the trained model. Without this section the results are kept and nothing is exported."""
+
+    formats: Annotated[
+        tuple[Literal["onnx", "torch"], ...], Field(strict=False), AfterValidator(values.check_formats)
+    ] = Field(("onnx", "torch"), min_length=1, description="Formats of the exported model", examples=[["onnx"]])
+    register_as: Annotated[Text, AfterValidator(values.check_model_name)] | None = Field(
+        None, description="Name in the model registry; without it, nothing is registered", examples=["digits-cnn"]
+    )
+    promote_if: Promote = Field(
+        {},
+        description="Rules under which the new version becomes @champion: metric to rule; all must hold",
+        examples=[{"val_accuracy": ">= champion"}],
+    )
+    approval: Literal["none", "required"] = Field("none", description="Whether a person must approve the promotion")
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(parse_rule(metric, text) for metric, text in self.promote_if.items())
+
+
+class Schedule(Part):
+    """When a manifest in `jobs/` runs by itself."""
+
+    cron: Annotated[Text, AfterValidator(values.check_cron)] | None = Field(
+        None, description="Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 3 * * *"]
+    )
+    and_new: Annotated[tuple[Annotated[Text, AfterValidator(values.check_s3)], ...], Field(strict=False)] = Field(
+        (), description="Run only if these have new data", examples=[["s3://datasets/digits/"]]
+    )
+    timezone: Annotated[Text, AfterValidator(values.check_timezone)] = Field(
+        "UTC", description="Time zone of the cron fields", examples=["Europe/Berlin"]
+    )
+
+
+class Manifest(Part):
+    """One training job of Updraft."""
+
+    name: Name = Field(
+        description="Name of the job's series: lower-case letters, digits and hyphens, at most 40 characters",
+        examples=["digits-cnn"],
+    )
+    description: Annotated[Text, Field(max_length=5000)] = Field("", description="For people", examples=["Digits, 8x8"])
+    tenant: Name = Field("default", description="Team that the job belongs to", examples=["vision"])
+    framework: Framework | None = Field(
+        None, description="Framework whose image runs the program; or give image", examples=[{"name": "pytorch"}]
+    )
+    image: Annotated[Text, AfterValidator(values.check_image)] | None = Field(
+        None,
+        description="Container image that runs the program; or give framework",
+        examples=["registry/team/trainer:3"],
+    )
+    code: Annotated[Text, AfterValidator(values.check_code)] | None = Field(
+        None,
+        description="Folder or .zip file beside the manifest, s3://bucket/prefix, or "
+        "git+https://host/repository@commit; without it, the image holds the code",
+        examples=["."],
+    )
+    code_secret: SecretName | None = Field(
+        None, description="Stored secret for a private repository or bucket that `code` names", examples=["git-read"]
+    )
+    command: Command = Field(
+        description="Shell command (/bin/sh) that starts the program, in the code's folder; "
+        "${params.NAME} stands for a parameter, quoted for the shell",
+        examples=["python train.py --epochs ${params.epochs}"],
+    )
+    params: Scalars = Field(
+        {},
+        description="Parameters of the program: logged to MLflow, usable in commands, in the file UPDRAFT_PARAMS_FILE",
+        examples=[{"epochs": 10, "lr": 0.001}],
+    )
+    env: Environment = Field(
+        {}, description="Environment variables of the program, not for secrets", examples=[{"OMP_NUM_THREADS": "1"}]
+    )
+    secrets: Annotated[tuple[Secret, ...], Field(strict=False)] = Field(
+        (),
+        description="Values of stored secrets, as environment variables of the program",
+        examples=[[{"name": "hub", "key": "token", "as": "HUB_TOKEN"}]],
+    )
+    resources: Resources = Field(Resources(), description="What each learner gets")
+    elastic: Elastic | None = Field(None, description="How far the job may shrink and grow while it runs")
+    data: Annotated[tuple[Data, ...], Field(strict=False)] = Field((), description="Data sets of the job")
+    checkpoints: Checkpoints | None = Field(
+        None, description="Checkpoints; without this section none are expected, and those that appear are kept anyway"
+    )
+    evaluate: Evaluate | None = Field(None, description="A command that judges the trained model")
+    budget: Budget = Field(Budget(), description="What the job may spend")
+    priority: Literal["low", "normal", "high"] = Field("normal", description="Place in the queue")
+    export: Export | None = Field(None, description="Export, registration and promotion of the model")
+    schedule: Schedule | None = Field(None, description="When a manifest in `jobs/` runs by itself")
+    annotations: Annotated[
+        dict[str, Any], PlainValidator(values.check_annotations), WithJsonSchema({"type": "object"})
+    ] = Field(
+        {}, description="Notes kept with the job; the platform does not act on them", examples=[{"ticket": "V-12"}]
+    )
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        from updraft.manifest.checks import disagreements
+
+        values.raise_all(disagreements(self.canonical()))
+        return self
+
+    def canonical(self) -> dict[str, Any]:
+        """The manifest as plain JSON values with every default written out; `parse` gives it back."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def parsed_code(self) -> Source | None:
+        return None if self.code is None else parse_source(self.code, git=True)

@@ -1,0 +1,160 @@
+"""The ways into a manifest: mappings, texts, files and the folder of jobs.
+
+`parse` and `load` raise ManifestError with all wrong fields at once; nothing else comes out of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from updraft.manifest import ffdl
+from updraft.manifest.checks import disagreements
+from updraft.manifest.errors import FieldError, ManifestError, redact
+from updraft.manifest.explain import field_errors
+from updraft.manifest.model import Manifest
+from updraft.manifest.text import TEXT_LIMIT_CHARACTERS, plain_mapping, read_mapping
+from updraft.manifest.values import check_expectations
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A manifest, and what its conversion from another format has to say."""
+
+    manifest: Manifest
+    warnings: tuple[str, ...] = ()
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # to be stored by the submitter
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A manifest of the jobs folder: read, or the reason why it cannot be."""
+
+    path: Path
+    manifest: Manifest | None
+    error: ManifestError | None
+    warnings: tuple[str, ...] = ()
+
+
+def parse(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Manifest:
+    """The manifest that `mapping` holds. With `base_dir`, local files are checked and expectations read in."""
+    raw = plain_mapping(mapping, source)
+    try:
+        manifest = Manifest.model_validate(raw)
+    except ValidationError as exc:
+        errors = field_errors(exc)
+        known = {error.path for error in errors}
+        more = tuple(error for error in disagreements(raw) if error.path not in known)
+        raise ManifestError(errors + more, source) from None  # pydantic's text repeats the values
+    return manifest if base_dir is None else with_files(manifest, base_dir, source=source)
+
+
+def load(text_or_path: str | Path) -> Manifest:
+    """A manifest of Updraft from a file or from its text."""
+    text, path, source = _text_of(text_or_path)
+    return parse(read_mapping(text, source), path.parent if path else None, source=source)
+
+
+def load_any(text_or_path: str | Path) -> Loaded:
+    """A manifest of Updraft or FfDL from a file or from its text. FfDL's code is the folder of the file."""
+    text, path, source = _text_of(text_or_path)
+    return parse_any(read_mapping(text, source), path.parent if path else None, source=source)
+
+
+def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Loaded:
+    """A manifest of Updraft or FfDL from a mapping."""
+    raw = plain_mapping(mapping, source)
+    if not ffdl.is_ffdl(raw):
+        return Loaded(parse(raw, base_dir, source=source))
+    converted = ffdl.convert(raw, code="." if base_dir else None, source=source)
+    manifest = with_files(converted.manifest, base_dir, source=source) if base_dir else converted.manifest
+    return Loaded(manifest, converted.warnings, converted.secrets)
+
+
+def load_jobs(folder: Path) -> list[JobFile]:
+    """Every `<folder>/<job>/manifest.yaml`, in the order of names; a wrong one does not hide the others."""
+    jobs = []
+    for path in sorted(folder.glob("*/manifest.yaml")):
+        try:
+            loaded = load_any(path)
+            jobs.append(JobFile(path, loaded.manifest, None, loaded.warnings))
+        except ManifestError as exc:
+            jobs.append(JobFile(path, None, exc))
+    return jobs
+
+
+def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") -> Manifest:
+    """Checks that local code and data exist, and puts the content of the expectations' files in their place."""
+    errors: list[FieldError] = []
+    raw = manifest.canonical()
+    code = manifest.parsed_code()
+    if code and code.kind == "local":
+        errors += _missing("code", code.path, base_dir)
+    for number, data in enumerate(manifest.data):
+        if data.parsed().kind == "local":
+            errors += _missing(f"data[{number}].source", data.source, base_dir)
+        if isinstance(data.expectations, str):
+            path = f"data[{number}].expectations"
+            try:
+                raw["data"][number]["expectations"] = _suite(base_dir / data.expectations, path)
+            except ManifestError as exc:
+                errors += exc.fields
+    if errors:
+        raise ManifestError(errors, source)
+    return Manifest.model_validate(raw)
+
+
+def _missing(path: str, value: str, base_dir: Path) -> list[FieldError]:
+    if (base_dir / value).exists():
+        return []
+    allowed = f"a folder or file below {base_dir.name or 'the folder of the manifest'}"
+    return [FieldError(path, repr(value), f"{redact(value)!r} does not exist beside the manifest", allowed)]
+
+
+def _suite(file: Path, path: str) -> dict[str, Any]:
+    allowed = "a JSON file with a suite of Great Expectations"
+    try:
+        raw = json.loads(_read_file(file, path))
+    except (ValueError, RecursionError):
+        raise ManifestError([FieldError(path, None, f"{file.name!r} does not hold JSON", allowed)]) from None
+    if not isinstance(raw, dict):
+        raise ManifestError([FieldError(path, None, f"{file.name!r} does not hold a suite", allowed)])
+    try:
+        suite = check_expectations(plain_mapping(raw, file.name))
+    except ManifestError:
+        raise
+    except ValueError as exc:  # PydanticCustomError
+        found: Any = getattr(exc, "context", None) or {"fields": ()}
+        first: FieldError = found["fields"][0][0]
+        problem = f"{file.name!r}: {first.path}: {first.problem}"
+        raise ManifestError([FieldError(path, None, problem, first.allowed, first.suggestion)]) from None
+    assert isinstance(suite, dict)
+    return suite
+
+
+def _text_of(text_or_path: str | Path) -> tuple[str, Path | None, str]:
+    if isinstance(text_or_path, str):
+        is_text = "\n" in text_or_path or ": " in text_or_path or text_or_path.lstrip()[:1] in ("", "{")
+        if is_text:
+            return text_or_path, None, "manifest"
+    path = Path(text_or_path)
+    return _read_file(path, "file"), path, path.name or str(path)
+
+
+def _read_file(path: Path, field_path: str) -> str:
+    def refuse(problem: str) -> ManifestError:
+        return ManifestError(
+            [FieldError(field_path, str(path), problem, "a readable text file")], path.name or "manifest"
+        )
+
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            return file.read(TEXT_LIMIT_CHARACTERS + 1)
+    except OSError as exc:
+        raise refuse(f"{str(path)!r} cannot be read ({exc.strerror or 'no such file'})") from exc
+    except ValueError as exc:  # not UTF-8, or a path with a NUL
+        raise refuse(f"{str(path)!r} is not a text file") from exc

@@ -1,0 +1,224 @@
+"""The manifest's JSON Schema and its reference page, both made from the model.
+
+`python -m updraft.manifest docs/reference` writes both files; a test compares them with what is here."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from updraft.manifest.explain import literals, model_in
+from updraft.manifest.model import Manifest
+from updraft.manifest.sizes import SIZES
+from updraft.manifest.submission import UNSUPPORTED
+from updraft.manifest.units import DURATION_PATTERN, MEMORY_PATTERN
+from updraft.manifest.values import reserved_env_names
+
+SCHEMA_ID = "https://updraft.dev/schemas/manifest.schema.json"
+SCHEMA_FILE = "manifest.schema.json"
+PAGE_FILE = "manifest.md"
+
+_EXAMPLE = """\
+name: digits-cnn
+framework: {name: pytorch, version: "2.15"}
+code: .
+command: python train.py --epochs ${params.epochs} --lr ${params.lr}
+params: {epochs: 10, lr: 1e-3}
+resources: {learners: 2, cpus: 1, memory: 2GiB}
+data: [{source: s3://datasets/digits/, as: training, expectations: digits.suite.json}]
+checkpoints: {every: 60s, keep: {latest: 3, best: 1}, metric: val_accuracy, mode: max}
+budget: {max_runtime: 6h}
+export: {formats: [onnx, torch], register_as: digits-cnn, promote_if: {val_accuracy: ">= champion"}}
+schedule: {cron: "0 3 * * *"}
+"""
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a manifest, for editors and for other programs."""
+    schema = Manifest.model_json_schema(by_alias=True, mode="validation")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
+    one_image = [
+        {"required": ["framework"], "properties": {"framework": {"not": {"type": "null"}}, "image": {"type": "null"}}},
+        {"required": ["image"], "properties": {"image": {"not": {"type": "null"}}, "framework": {"type": "null"}}},
+    ]
+    return {**head, **schema, "title": "Updraft manifest", "oneOf": one_image}
+
+
+def reference_page() -> str:
+    """docs/reference/manifest.md."""
+    refused = "\n".join(f"| `{path}` | {allowed} |" for path, (_, allowed) in UNSUPPORTED.items())
+    sizes = "\n".join(
+        f"| `{name}` | {size.cpus:g} | {size.memory} | {size.gpus or ''} | {size.gpu_type or ''} |"
+        for name, size in SIZES.items()
+    )
+    tables = "\n\n".join(_table(title, model, prefix) for title, model, prefix in _sections(Manifest, ""))
+    reserved = ", ".join(f"`{name}`" for name in sorted(reserved_env_names()) if not name.startswith("UPDRAFT_"))
+    names = textwrap.fill(reserved, 116, break_on_hyphens=False)
+    return f"""\
+<!-- Made by `python -m updraft.manifest docs/reference`; change the model, not this page. -->
+# The manifest
+
+One YAML or JSON file says what a training job is. Its [JSON Schema]({SCHEMA_FILE}) is made from the same model as
+this page and the trigger form. For completion in an editor, put this line at the head of a manifest:
+`# yaml-language-server: $schema=<path to {SCHEMA_FILE}>`.
+
+```yaml
+{_EXAMPLE}```
+
+Nothing is guessed: a field that is not known, a value in the wrong form, two fields that contradict each other are
+errors, and all of them are reported at once. YAML is read with the scalars of YAML 1.2 (`no` is text, `1e-3` is a
+number); a key that is written twice is an error. Paths are relative to the manifest's folder.
+
+{tables}
+
+## Sizes
+
+`resources.size` stands for the four values, per learner.
+
+| size | cpus | memory | gpus | gpu_type |
+|---|---|---|---|---|
+{sizes}
+
+## Units
+
+Memory is a number and one of `KB MB GB TB` (powers of 1000) or `KiB MiB GiB TiB` (powers of 1024; `Ki Mi Gi Ti`
+mean the same). A length of time is `90s`, `15m`, `6h`, `7d` or a sum of them, largest first: `1h30m`. A bare number
+is neither.
+
+## Sources
+
+| form | code | data |
+|---|---|---|
+| `folder` or `file.zip` beside the manifest, uploaded by the CLI | yes | yes |
+| `s3://bucket/prefix`, or one object | yes | yes |
+| `git+https://host/repository@<commit>` (7 or more digits), `@v1.2` or `@refs/tags/NAME` | yes | no |
+| `tree:<sha256>`: content that is already stored; the CLI writes it | yes | yes |
+
+`#subdirectory=FOLDER` after a git address takes one folder of the repository. A branch is refused, because two runs
+of it could differ. No address may hold credentials.
+
+## Commands
+
+`/bin/sh -c` runs the command in the folder of the code. `${{params.NAME}}` is replaced by the parameter, quoted for
+the shell, so write it outside quotes. All else that begins with `$` is the shell's.
+
+## Rules of promotion
+
+`export.promote_if` maps a metric to a rule: `>= champion`, `> champion`, `< champion - 0.01`, `>= 0.95`.
+`champion + 0.01` alone means `>= champion + 0.01`. All rules must hold. While there is no champion, rules about it
+hold. A value that is not finite never promotes; neither does a metric that is missing. Without rules the alias is
+not moved.
+
+## Names that the platform sets
+
+`env` and `secrets` may not set names that begin with `UPDRAFT_`, nor:
+{names}.
+
+## What this version does not act on
+
+These are well-formed, and refused by name when the job is submitted:
+
+| field | what may be written now |
+|---|---|
+{refused}
+| `tenant` | a tenant that the platform has been given |
+
+`schedule` acts on the manifests in `jobs/`; a manifest that is submitted by hand runs once, now.
+
+## FfDL
+
+FfDL's V1 manifest is accepted as it is and converted. A warning says where FfDL guessed silently, and what happens
+here instead; what it guessed from nonsense is an error.
+
+| FfDL | here |
+|---|---|
+| `name` | `name`, rewritten to the characters allowed here |
+| `cpus` (none: 5), `gpus`, `gpu_type`, `learners` | `resources` |
+| `memory` | `resources.memory`; what cannot be read is an error (FfDL took 512 MB) |
+| `framework.name`, `framework.command` | `framework.name`, `command`; `custom` makes `framework.version` the `image` |
+| `framework.version` | recorded; the platform's version of the framework is used |
+| `data_stores[0].training_data` | `data[0]`, laid out in DATA_DIR itself |
+| `data_stores[0].connection` | a stored secret `ffdl-<name>-<id>`; FfDL's bundled store is the platform's own |
+| `data_stores[0].training_results` | recorded; the platform keeps the results itself |
+| `evaluation_metrics`, `storage`, `version` | recorded in `annotations`, not acted on |
+"""
+
+
+def write_reference(folder: Path) -> None:
+    """Writes both files."""
+    (folder / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
+    (folder / PAGE_FILE).write_text(reference_page(), encoding="utf-8")
+
+
+def schema_text() -> str:
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel], str]]:
+    yield (prefix.rstrip(".") or "Fields"), model, prefix
+    for name, info in model.model_fields.items():
+        inner = model_in(info.annotation)
+        if inner:
+            listed = "[]" if "tuple" in str(info.annotation) else ""
+            yield from _sections(inner, f"{prefix}{info.alias or name}{listed}.")
+
+
+def _table(title: str, model: type[BaseModel], prefix: str) -> str:
+    heading = f"## {title}" if not prefix else f"## `{title}`"
+    about = "" if not prefix else f"\n{(model.__doc__ or '').strip().splitlines()[0]}\n"
+    rows = [
+        f"| `{prefix}{info.alias or name}` | {_kind(info)} | {_default(info)} | {_description(info)} |"
+        for name, info in model.model_fields.items()
+    ]
+    return f"{heading}\n{about}\n| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
+
+
+def _description(info: FieldInfo) -> str:
+    example = f" Example: `{_one_line(info.examples[0])}`" if info.examples else ""
+    return f"{info.description}.{example}".replace("|", "\\|")
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "**required**"
+    value = info.default
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ((), {}, ""):
+        return ""
+    from updraft.manifest.units import format_memory
+
+    return f"`{format_memory(value) if (info.alias or '') == 'memory' else _one_line(to_jsonable_python(value))}`"
+
+
+def _one_line(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _kind(info: FieldInfo) -> str:
+    names = literals(info)
+    is_list = "tuple" in str(info.annotation)
+    inner = model_in(info.annotation)
+    if inner:
+        return "list of mappings" if is_list else "mapping"
+    if names:
+        return ("list of " if is_list else "") + ", ".join(f"`{name}`" for name in names)
+    text = str(info.annotation) + str(info.metadata)
+    for mark, kind in (
+        (MEMORY_PATTERN, "memory"), (DURATION_PATTERN, "time"), ("tuple", "list of text"), ("dict", "mapping"),
+        ("float", "number"), ("int", "whole number"),
+    ):  # fmt: skip
+        if mark in text or repr(mark)[1:-1] in text:
+            return _range(info, kind)
+    return "text"
+
+
+def _range(info: FieldInfo, kind: str) -> str:
+    low = next((item.ge for item in info.metadata if getattr(item, "ge", None) is not None), None)
+    high = next((item.le for item in info.metadata if getattr(item, "le", None) is not None), None)
+    return kind + (f" ≥ {low}" if low is not None else "") + (f", ≤ {high}" if high is not None else "")

@@ -1,0 +1,110 @@
+"""What is decided when a manifest is submitted: the image, what this version does not act on, local sources.
+
+Pure. Called by the CLI before it submits, and again by the run's first task, which trusts nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of, show
+from updraft.manifest.model import Manifest
+
+# Field -> (is it used?, why it is refused, what may be written). docs/reference/manifest.md lists these.
+_Used = Callable[[Manifest], object]
+UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
+    "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
+    "priority": (lambda m: m.priority != "normal", "normal; jobs start first come, first served"),
+    "checkpoints.keep.every_nth": (
+        lambda m: m.checkpoints and m.checkpoints.keep.every_nth,
+        "keep.latest and keep.best only",
+    ),
+    "budget.infra_attempts": (
+        lambda m: m.budget.infra_attempts is not None,
+        "no infra_attempts; a job is launched once",
+    ),
+    "budget.app_attempts": (lambda m: m.budget.app_attempts is not None, "no app_attempts; a job is launched once"),
+    "budget.no_progress": (lambda m: m.budget.no_progress is not None, "budget.max_runtime instead"),
+    "schedule.and_new": (lambda m: m.schedule and m.schedule.and_new, "schedule.cron only"),
+    "export.approval": (lambda m: m.export and m.export.approval != "none", "none; promote_if decides alone"),
+}
+
+
+def refuse_unsupported(manifest: Manifest, tenants: Sequence[str] = ("default",)) -> tuple[FieldError, ...]:
+    """An error for each value that is well-formed but that this version does not act on."""
+    raw = manifest.canonical()
+    errors = [
+        FieldError(path, show(_value(raw, path)), "is not acted on by this version of Updraft", allowed)
+        for path, (used, allowed) in UNSUPPORTED.items()
+        if used(manifest)
+    ]
+    if manifest.tenant not in tenants:
+        guess = nearest(manifest.tenant, tenants)
+        problem = f"{show(manifest.tenant)} is not a tenant of this platform"
+        errors.append(FieldError("tenant", show(manifest.tenant), problem, one_of(tenants), guess))
+    return tuple(errors)
+
+
+def _value(raw: Mapping[str, Any], path: str) -> object:
+    value: Any = raw
+    for part in path.split("."):
+        value = value[part]
+    return value
+
+
+def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
+    """The image that runs the program: its own, or its framework's.
+
+    `images` maps a framework (`pytorch`), or one of its versions (`pytorch:2.14`), to an image. A version fits an image
+    whose tag is that version or begins with it. Raises ManifestError listing what exists."""
+    if manifest.image is not None:
+        return manifest.image
+    assert manifest.framework is not None  # the model holds one of the two
+    name, version = manifest.framework.name, manifest.framework.version
+    candidates = [image for key, image in images.items() if key.partition(":")[0] == name]
+    if not candidates:
+        names = sorted({key.partition(":")[0] for key in images})
+        problem = f"{show(name)} has no image on this platform"
+        allowed = f"{one_of(names)}, or give image"
+        raise ManifestError([FieldError("framework.name", show(name), problem, allowed, nearest(name, names))])
+    if version is None:
+        return images.get(name, candidates[0])
+    exact = images.get(f"{name}:{version}")
+    if exact is not None:
+        return exact
+    for image in candidates:
+        if f"{tag_of(image)}.".startswith(f"{version}."):
+            return image
+    versions = sorted({tag_of(image) for image in candidates})
+    problem = f"{show(version)} is not a version of {name} on this platform"
+    raise ManifestError(
+        [FieldError("framework.version", show(version), problem, f"{one_of(versions)}, or leave it out")]
+    )
+
+
+def tag_of(image: str) -> str:
+    """The tag of an image without its digest; empty where it has none."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def local_sources(manifest: Manifest) -> dict[str, str]:
+    """Field to local path, for everything that must be uploaded before the job can run elsewhere."""
+    code = manifest.parsed_code()
+    found = {"code": code.path} if code and code.kind == "local" else {}
+    for number, data in enumerate(manifest.data):
+        if data.parsed().kind == "local":
+            found[f"data[{number}].source"] = data.source
+    return found
+
+
+def with_trees(manifest: Manifest, trees: Mapping[str, str]) -> Manifest:
+    """The manifest with local sources replaced: field (as `local_sources` names it) to SHA-256 of the tree."""
+    raw = manifest.canonical()
+    for field in local_sources(manifest):
+        if field not in trees:
+            continue
+        if field == "code":
+            raw["code"] = f"tree:{trees[field]}"
+        else:
+            raw["data"][int(field.partition("[")[2].partition("]")[0])]["source"] = f"tree:{trees[field]}"
+    return Manifest.model_validate(raw)

@@ -1,0 +1,253 @@
+"""Validators of single values, used by the model. Each returns the value or raises a PydanticCustomError."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from pydantic_core import PydanticCustomError
+
+from updraft.manifest.cron import check_cron as _check_cron
+from updraft.manifest.errors import VALUE, FieldError, all_wrong, join_path, wrong
+from updraft.manifest.rules import parse_rule
+from updraft.manifest.sources import parse_source
+from updraft_learner import contract
+
+NAME_LENGTH = 40
+NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$"
+NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 40 characters"
+PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
+
+_NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
+_SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+_PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]{0,249}", re.ASCII)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_GPU_TYPE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,253}(@sha256:[0-9a-f]{64})?", re.ASCII)
+_TIMEZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", re.ASCII)
+
+
+@cache
+def reserved_env_names() -> frozenset[str]:
+    """Names that the platform sets in the program's environment."""
+    names = contract.learner_environment(
+        job_id="", role="", attempt=1, learner=1, learners=1, gpus=0, run_id="", experiment_id="",
+        master_addr="", master_port=0, command="", checkpoint_seconds=1.0,
+    )  # fmt: skip
+    return frozenset(names)
+
+
+def slug(text: str) -> str:
+    """The nearest valid name."""
+    name = re.sub(r"[^a-z0-9]+", "-", text[:200].lower()).strip("-")
+    if not name[:1].isalpha():
+        name = f"job-{name}".strip("-")
+    return name[:NAME_LENGTH].strip("-")
+
+
+def raise_all(fields: Iterable[FieldError]) -> None:
+    found = [(field, None) for field in fields]
+    if found:
+        raise all_wrong(found)
+
+
+def check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise wrong(f"{VALUE} is not a valid name", NAME_ALLOWED, f"'{slug(value)}'", value=value)
+    return value
+
+
+def check_secret_name(value: str) -> str:
+    if not _SECRET_NAME.fullmatch(value):
+        raise wrong(f"{VALUE} is not the name of a secret", "lower-case letters, digits, hyphens and dots", value=value)
+    return value
+
+
+def check_command(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "the shell command that starts the program", "'python train.py'", value=value)
+    return value
+
+
+def check_metric_name(value: str) -> str:
+    if not _METRIC_NAME.fullmatch(value):
+        raise wrong(f"{VALUE} is not the name of a metric", "letters, digits, _ . - / and blanks", value=value)
+    return value
+
+
+def check_model_name(value: str) -> str:
+    if not _MODEL_NAME.fullmatch(value):
+        allowed = "letters, digits, dots, hyphens and underscores, at most 100"
+        raise wrong(f"{VALUE} is not a valid name of a model", allowed, f"'{slug(value)}'", value=value)
+    return value
+
+
+def check_gpu_type(value: str) -> str:
+    if not _GPU_TYPE.fullmatch(value):
+        raise wrong(f"{VALUE} is not a type of GPU", "the value of the cluster's GPU label", "v100", value=value)
+    return value
+
+
+def check_image(value: str) -> str:
+    if not _IMAGE.fullmatch(value) or "//" in value:
+        raise wrong(f"{VALUE} is not an image", "registry/name:tag or registry/name@sha256:DIGEST", value=value)
+    return value
+
+
+def check_version(value: object) -> str | None:
+    """Numbers are refused: YAML reads 2.10 as 2.1."""
+    if value is None or (isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", value, re.ASCII)):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise wrong(
+            f"{VALUE} is a number, and 2.10 would become 2.1", "the version in quotes", f"'{value}'", value=value
+        )
+    raise wrong(f"{VALUE} is not a version", "the version in quotes", "'2.15'", value=value)
+
+
+def check_code(value: str) -> str:
+    parse_source(value, git=True)
+    return value
+
+
+def check_data_source(value: str) -> str:
+    parse_source(value, git=False)
+    return value
+
+
+def check_s3(value: str) -> str:
+    if parse_source(value, git=False).kind != "s3":
+        raise wrong(f"{VALUE} is not in an object store", "s3://bucket/prefix", "s3://datasets/digits/", value=value)
+    return value
+
+
+def check_mount(value: str) -> str:
+    parts = value.split("/")
+    if value != "." and (not value or any(part in ("", ".", "..") for part in parts) or "\\" in value):
+        raise wrong(f"{VALUE} is not a folder below DATA_DIR", "a relative path without '..'", "training", value=value)
+    return value
+
+
+def check_formats(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) != len(value):
+        raise wrong("names a format twice", "each format once", value=list(value))
+    return value
+
+
+def check_cron(value: str) -> str:
+    return _check_cron(value)
+
+
+def check_timezone(value: str) -> str:
+    try:
+        if _TIMEZONE.fullmatch(value):
+            ZoneInfo(value)
+            return value
+    except (KeyError, ValueError, OSError):
+        pass  # each of the three means: no such zone
+    raise wrong(f"{VALUE} is not a known time zone", "a name of the IANA database", "Europe/Berlin", value=value)
+
+
+def check_params(value: object) -> dict[str, str | int | float | bool]:
+    def check(name: str, item: object) -> None:
+        if not _PARAM_NAME.fullmatch(name):
+            raise wrong("is not a valid name of a parameter", "letters, digits, _ . and -, a letter first")
+        if not isinstance(item, str | int | float | bool):
+            raise wrong(f"{VALUE} is not a single value", "text, a number, true or false", value=item)
+        if isinstance(item, float) and not math.isfinite(item):
+            raise wrong(f"{VALUE} is not a finite number", "a finite number", value=item)
+        if isinstance(item, str) and len(item) > PARAM_CHARACTERS:
+            raise wrong("is too long", f"at most {PARAM_CHARACTERS} characters")
+
+    return _each(value, check, "a mapping of names to values", "{epochs: 10}")
+
+
+def check_env_name(name: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise wrong(
+            f"{VALUE} is not the name of an environment variable", "letters, digits and _", "HUB_TOKEN", value=name
+        )
+    if name.startswith("UPDRAFT_") or name in reserved_env_names():
+        raise wrong(
+            f"{name} is set by the platform", "a name that is neither of the platform's nor starts with UPDRAFT_"
+        )
+    return name
+
+
+def check_env(value: object) -> dict[str, str]:
+    def check(name: str, item: object) -> None:
+        check_env_name(name)
+        if not isinstance(item, str):
+            raise wrong(f"{VALUE} is not text", "the value in quotes", _quoted(item), value=item)
+
+    return _each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
+
+
+def check_promote_if(value: object) -> dict[str, str]:
+    def check(metric: str, text: object) -> None:
+        check_metric_name(metric)
+        parse_rule(metric, text)
+
+    rules = _each(value, check, "a mapping of metrics to rules", "{val_accuracy: '>= champion'}")
+    return {metric: str(parse_rule(metric, text)) for metric, text in rules.items()}
+
+
+def check_annotations(value: object) -> dict[str, Any]:
+    return _each(value, lambda name, item: None, "a mapping of names to values", "{ticket: V-12}")
+
+
+def check_expectations(value: object) -> str | dict[str, Any]:
+    """A file name, or a suite with at least one expectation, each with a type: Great Expectations would pass an
+    empty suite."""
+    if isinstance(value, str):
+        if parse_source(value, git=False).kind != "local" or not value.endswith(".json"):
+            raise wrong(
+                f"{VALUE} is not a JSON file beside the manifest", "the suite's file", "data.suite.json", value=value
+            )
+        return value
+    example = "{expectations: [{type: expect_column_to_exist, kwargs: {column: label}}]}"
+    if not isinstance(value, dict):
+        raise wrong(f"{VALUE} is not a suite", "a JSON file beside the manifest, or the suite", example, value=value)
+    listed = value.get("expectations")
+    if not isinstance(listed, list) or not listed:
+        raise wrong("the suite lists no expectation", "a list with at least one", example, at="expectations")
+    for number, item in enumerate(listed):
+        at = join_path("expectations", number)
+        if not isinstance(item, dict) or not isinstance(item.get("type"), str) or not item["type"]:
+            raise wrong("the expectation has no type", "type and kwargs", "{type: expect_column_to_exist}", at=at)
+        if not isinstance(item.get("kwargs", {}), dict):
+            raise wrong("the kwargs are not a mapping", "a mapping", "{column: label}", at=join_path(at, "kwargs"))
+    return value
+
+
+def _each(value: object, check: Callable[[str, Any], object], allowed: str, example: str) -> dict[str, Any]:
+    """Checks every item of a mapping and reports all that are wrong together."""
+    if not isinstance(value, dict):
+        raise wrong(f"{VALUE} is not a mapping", allowed, example, value=value)
+    found: list[tuple[FieldError, object]] = []
+    for name, item in value.items():
+        key = str(name)
+        try:
+            check(key, item)
+        except PydanticCustomError as exc:
+            fields: tuple[tuple[FieldError, object], ...] = (exc.context or {})["fields"]
+            found += [(_below(key, field), shown) for field, shown in fields]
+    if found:
+        raise all_wrong(found)
+    return dict(value)
+
+
+def _below(key: str, field: FieldError) -> FieldError:
+    return FieldError(join_path(key, field.path), None, field.problem, field.allowed, field.suggestion)
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, bool):
+        return "'true'" if value else "'false'"
+    return f"'{value}'" if isinstance(value, int | float) else "'1'"
