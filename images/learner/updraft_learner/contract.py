@@ -159,6 +159,9 @@ class Keys:
         return f"{self.learner(job_id, role, attempt, learner)}/logs"
 
 
+JsonText = str | bytes
+
+
 @dataclass(frozen=True)
 class StoredCheckpoint:
     """A checkpoint in a learner's status."""
@@ -190,7 +193,7 @@ class LearnerStatus:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> LearnerStatus:
+    def from_json(cls, text: JsonText) -> LearnerStatus:
         raw = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
         raw["checkpoints"] = tuple(StoredCheckpoint(**item) for item in raw.get("checkpoints", ()))
         raw["quarantined"] = tuple(raw.get("quarantined", ()))
@@ -214,7 +217,7 @@ class LearnerDone:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> LearnerDone:
+    def from_json(cls, text: JsonText) -> LearnerDone:
         raw = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
         raw["warnings"] = tuple(raw.get("warnings", ()))
         return cls(**raw)

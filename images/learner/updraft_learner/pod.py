@@ -1,0 +1,119 @@
+"""What the init container and the sidecar are told: PodConfig, credentials, and where the pod's folders lie.
+
+Everything comes from the environment: on the local node the folders lie elsewhere than in a cluster, and only
+environment values are rewritten. Called by `stage` and `sidecar`; raises `PodError` for anything that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from updraft_learner import contract
+from updraft_learner.contract import PodConfig
+
+
+class PodError(Exception):
+    """The pod was told something impossible; the exit code is ExitCode.CONFIGURATION."""
+
+
+@dataclass(frozen=True)
+class S3Credentials:
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class MlflowCredentials:
+    uri: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    workspace: str | None = None
+
+
+@dataclass(frozen=True)
+class Credentials:
+    s3: S3Credentials
+    mlflow: MlflowCredentials
+
+
+@dataclass(frozen=True)
+class PodPaths:
+    """The folders of the contract below another root."""
+
+    root: Path
+
+    def at(self, path: str) -> Path:
+        """Where a path of the contract lies, such as `contract.DATA_DIR`."""
+        return self.root / Path(path).relative_to(contract.ROOT_DIR)
+
+    @property
+    def code(self) -> Path:
+        return self.at(contract.CODE_DIR)
+
+    @property
+    def data(self) -> Path:
+        return self.at(contract.DATA_DIR)
+
+    @property
+    def result(self) -> Path:
+        return self.at(contract.RESULT_DIR)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.at(contract.CHECKPOINT_DIR)
+
+    @property
+    def logs(self) -> Path:
+        return self.at(contract.LOG_DIR)
+
+    @property
+    def io(self) -> Path:
+        return self.at(contract.IO_DIR)
+
+    @property
+    def private(self) -> Path:
+        """The sidecar's own state and buffers; not for the program."""
+        return self.root / ".sidecar"
+
+    @property
+    def restored_file(self) -> Path:
+        """Written by `stage`: which folder in CHECKPOINT_DIR came from the store, so that it is not stored again."""
+        return self.private / "restored.json"
+
+
+def read_paths(environment: Mapping[str, str] = os.environ) -> PodPaths:
+    return PodPaths(Path(environment.get(contract.ROOT_ENV) or contract.ROOT_DIR))
+
+
+def read_config(environment: Mapping[str, str] = os.environ) -> PodConfig:
+    text = environment.get(contract.CONFIG_ENV)
+    if not text:
+        raise PodError(
+            f"environment variable {contract.CONFIG_ENV} is not set; it holds the pod's configuration as JSON"
+        )
+    try:
+        return PodConfig.from_json(text)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise PodError(f"{contract.CONFIG_ENV} is not a valid pod configuration ({type(exc).__name__}: {exc})") from exc
+
+
+def read_credentials(environment: Mapping[str, str] = os.environ) -> Credentials:
+    path = Path(environment.get(contract.CREDENTIALS_ENV) or contract.CREDENTIALS_FILE)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        s3, mlflow = raw["s3"], raw["mlflow"]
+        return Credentials(
+            s3=S3Credentials(**{name: s3.get(name) for name in S3Credentials.__dataclass_fields__}),
+            mlflow=MlflowCredentials(**{name: mlflow.get(name) for name in MlflowCredentials.__dataclass_fields__}),
+        )
+    except OSError as exc:
+        raise PodError(f"credentials file {path} cannot be read: {exc.strerror}") from exc
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Without the cause: a parser's message may quote the content.
+        raise PodError(f'credentials file {path} is not of the form {{"s3": {{...}}, "mlflow": {{...}}}}') from None

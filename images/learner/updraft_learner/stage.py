@@ -1,0 +1,282 @@
+"""The init container: lays out code, data, checkpoint and results before the program starts.
+
+    python -m updraft_learner.stage
+
+Reads PodConfig and credentials (`pod`), writes below UPDRAFT_ROOT_DIR, verifies every digest, and ends with a code of
+`contract.ExitCode` and one line on stderr when it cannot. Run again in the same pod, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TextIO
+
+from updraft_learner import contract
+from updraft_learner.contract import ExitCode, Keys, PodConfig
+from updraft_learner.pod import PodError, PodPaths, read_config, read_credentials, read_paths
+from updraft_learner.store import ObjectStore, StorageError, Store
+from updraft_learner.trees import (
+    DigestMismatch,
+    Tree,
+    TreeError,
+    TreeFile,
+    make_folder,
+    materialise,
+    megabytes,
+    safe_path,
+    write_verified,
+)
+
+PROGRESS_SECONDS = 2.0
+THREADS = 4
+
+
+class StageError(Exception):
+    """Ends the init container with `code`."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Entry of `python -m updraft_learner.stage`; returns the exit code."""
+    os.umask(0o002)
+    try:
+        config, paths = read_config(environment), read_paths(environment)
+        stage(config, paths, Store(config.bucket, read_credentials(environment).s3))
+    except PodError as exc:
+        return _fail(ExitCode.CONFIGURATION, str(exc))
+    except StageError as exc:
+        return _fail(exc.code, str(exc))
+    except StorageError as exc:
+        return _fail(ExitCode.DATA if exc.kind == "missing" else ExitCode.STORAGE, str(exc))
+    except (DigestMismatch, TreeError) as exc:
+        return _fail(ExitCode.DATA, str(exc))
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(ExitCode.STORAGE, f"no space left on the pod's disk while writing {exc.filename or 'a file'}")
+        return _fail(ExitCode.STORAGE, f"{exc.filename or 'a file'} cannot be written: {exc.strerror or exc}")
+    except Exception as exc:  # noqa: BLE001 - outermost line of the process
+        return _fail(ExitCode.CONFIGURATION, f"unexpected {type(exc).__name__}: {exc}")
+    return int(ExitCode.DONE)
+
+
+def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = sys.stdout) -> None:
+    """Lay everything out.
+
+    Raises:
+        StageError, StorageError, TreeError: with the message for the user.
+    """
+    keys = Keys(config.prefix)
+    folders = (paths.root, paths.code, paths.data, paths.result, paths.checkpoints, paths.logs, paths.io)
+    for folder in folders:
+        make_folder(folder)
+    paths.private.mkdir(mode=0o700, exist_ok=True)
+    params = paths.at(contract.PARAMS_FILE)
+    params.write_text(json.dumps(config.params, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    params.chmod(0o664)
+
+    trees: list[tuple[str, Tree, Path]] = []
+    if config.code_tree is not None:
+        trees.append(("code", _read_tree(store, keys, config.code_tree, "code"), paths.code))
+    for mount in config.data:
+        name = f"data {mount.mount!r}"
+        target = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
+        trees.append((name, _read_tree(store, keys, mount.tree, name), target))
+    _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees))
+    for name, tree, target in trees:
+        _lay_out(store, keys, name, tree, target, out)
+        _make_group_writable(paths.root, target)
+    if config.restore_checkpoint is not None:
+        _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
+    if config.restore_results:
+        _restore_results(config.job_id, keys, paths.result, store, out)
+    print("stage: done", file=out, flush=True)
+
+
+class Progress:
+    """Prints how far it is, at most every two seconds."""
+
+    def __init__(
+        self, name: str, files: int, size_bytes: int, out: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name, self._files, self._bytes, self._out, self._clock = name, files, size_bytes, out, clock
+        self._done_files = self._done_bytes = self._fetched_bytes = self._kept = 0
+        self._began = self._printed = clock()
+        self._lock = threading.Lock()
+
+    def __call__(self, file: TreeFile, kept: bool) -> None:
+        self.add(file.size, kept)
+
+    def add(self, size_bytes: int, kept: bool = False) -> None:
+        with self._lock:
+            self._done_files += 1
+            self._done_bytes += size_bytes
+            self._kept += kept
+            self._fetched_bytes += 0 if kept else size_bytes
+            if self._clock() - self._printed >= PROGRESS_SECONDS:
+                self._printed = self._clock()
+                self._print()
+
+    def finish(self) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        rate = self._fetched_bytes / 1e6 / max(self._clock() - self._began, 1e-3)
+        kept = f", {self._kept} already there" if self._kept else ""
+        print(
+            f"stage: {self._name}: {self._done_files}/{self._files} files, "
+            f"{self._done_bytes / 1e6:.1f}/{self._bytes / 1e6:.1f} MB, {rate:.1f} MB/s{kept}",
+            file=self._out,
+            flush=True,
+        )
+
+
+def _read_tree(store: ObjectStore, keys: Keys, digest: str, name: str) -> Tree:
+    text = store.get_bytes(keys.tree(digest))
+    if text is None:
+        raise StageError(ExitCode.DATA, f"{name}: tree {digest[:12]} is not in the store; submit the job again")
+    tree = Tree.from_json(text)
+    if tree.sha256 != digest:
+        raise StageError(ExitCode.DATA, f"{name}: the document of tree {digest[:12]} does not match its digest")
+    return tree
+
+
+def _mount(mount: str) -> str:
+    try:
+        return safe_path(mount)
+    except TreeError as exc:
+        raise StageError(ExitCode.CONFIGURATION, f"data mount: {exc}") from exc
+
+
+def _require_disk(root: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(root).free
+    if needed_bytes > free_bytes:
+        raise StageError(
+            ExitCode.STORAGE,
+            f"code and data need {megabytes(needed_bytes)}, but the pod's disk has {megabytes(free_bytes)} free; "
+            "use less data or a larger disk",
+        )
+
+
+def _lay_out(store: ObjectStore, keys: Keys, name: str, tree: Tree, target: Path, out: TextIO) -> None:
+    progress = Progress(name, len(tree.files), tree.size_bytes, out)
+    materialise(
+        tree,
+        target,
+        lambda file: _open(store, keys.blob(file.sha256), f"{name}: {file.path}"),
+        threads=THREADS,
+        progress=progress,
+    )
+    progress.finish()
+
+
+def _open(store: ObjectStore, key: str, name: str) -> Any:
+    try:
+        return store.open(key)
+    except StorageError as exc:
+        if exc.kind != "missing":
+            raise
+        raise StageError(ExitCode.DATA, f"{name} is not in the store; submit the job again") from exc
+
+
+def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    text = store.get_bytes(keys.checkpoint_marker(job_id, name))
+    if text is None:
+        raise StageError(ExitCode.DATA, f"checkpoint {name} is not in the store, or was never completed")
+    try:
+        manifest = json.loads(text)
+        local = safe_path(str(manifest.get("local") or name))
+        files = {
+            safe_path(path): (str(facts["sha256"]), int(facts["size"])) for path, facts in manifest["files"].items()
+        }
+        if "/" in local:
+            raise TreeError(f"checkpoint folder {local!r} is no plain name")
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise StageError(
+            ExitCode.DATA, f"checkpoint {name}: {contract.CHECKPOINT_MARKER} is unreadable ({exc})"
+        ) from exc
+    folder = make_folder(paths.checkpoints / local)
+    _require_disk(paths.root, sum(size for _, size in files.values()))
+    marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
+    prefix = keys.checkpoint(job_id, name)
+    progress = Progress(f"checkpoint {name}", len(files), sum(size for _, size in files.values()), out)
+    tree = Tree(tuple(TreeFile(path, sha256, size) for path, (sha256, size) in files.items()))
+    try:
+        materialise(
+            tree,
+            folder,
+            lambda file: _open(store, f"{prefix}/{file.path}", f"checkpoint {name}: {file.path}"),
+            threads=THREADS,
+            progress=progress,
+        )
+        local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # last: until then the folder does not count
+        if marker is None:
+            local_marker.touch()
+        else:
+            key = f"{prefix}/{contract.CHECKPOINT_LOCAL_MARKER}"
+            write_verified(local_marker, *marker, _open(store, key, f"checkpoint {name}: {local_marker.name}"))
+    except DigestMismatch as exc:
+        raise StageError(ExitCode.DATA, f"checkpoint {name}: {exc}") from exc
+    progress.finish()
+    link = paths.checkpoints / f".tmp-{contract.CHECKPOINT_LATEST}-stage"
+    link.unlink(missing_ok=True)
+    link.symlink_to(local)
+    os.replace(link, paths.checkpoints / contract.CHECKPOINT_LATEST)
+    _make_group_writable(paths.root, folder)
+    paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
+
+
+def _restore_results(job_id: str, keys: Keys, target: Path, store: ObjectStore, out: TextIO) -> None:
+    root = f"{keys.job(job_id)}/results/learner-"
+    by_learner: list[tuple[int, str, str, int]] = []
+    for item in store.list(root):
+        learner, _, path = item.key[len(root) :].partition("/")
+        if learner.isdigit() and path:
+            by_learner.append((int(learner), safe_path(path), item.key, item.size))
+    chosen: dict[str, tuple[str, int]] = {}
+    folders: set[str] = set()
+    for _, path, key, size in sorted(by_learner):  # the lowest learner's file wins where names collide
+        parents = {parent.as_posix() for parent in PurePosixPath(path).parents}
+        if path not in chosen and path not in folders and not parents & chosen.keys():
+            chosen[path] = (key, size)
+            folders |= parents
+    total_bytes = sum(size for _, size in chosen.values())
+    _require_disk(target, total_bytes)
+    progress = Progress("results", len(chosen), total_bytes, out)
+    for path, (key, size) in chosen.items():
+        destination = target / path
+        for parent in reversed(destination.relative_to(target).parents[:-1]):
+            make_folder(target / parent)
+        part = destination.with_name(f".updraft-part-{destination.name}")
+        with _open(store, key, f"result {path}") as source, part.open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        part.chmod(0o664)
+        os.replace(part, destination)
+        progress.add(size)
+    progress.finish()
+
+
+def _make_group_writable(root: Path, folder: Path) -> None:
+    """Folders between `root` and `folder`, so that the program may write beside what was staged."""
+    while folder != root and folder.is_relative_to(root):
+        make_folder(folder)
+        folder = folder.parent
+
+
+def _fail(code: ExitCode, message: str) -> int:
+    print(f"stage: {message}", file=sys.stderr, flush=True)
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""Trees: folders as documents of paths and digests, over blobs that are named by their SHA-256.
+
+Making a tree of a folder or of a zip archive, and laying a tree out again. Moving blobs is the caller's. Used by the
+CLI (uploading code), by staging on the platform, and by the init container. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from updraft_learner.ignore import IGNORE_FILE, Ignore
+
+CHUNK_BYTES = 1 << 20
+FOLDER_MODE = 0o2775  # the group writes, and new files keep the group: the program runs under another UID
+DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
+DEFAULT_LIMIT_FILES = 100_000
+PART_PREFIX = ".updraft-part-"
+
+
+class TreeError(ValueError):
+    """A folder, archive or tree document that cannot be used; the message names the file and the reason."""
+
+
+class DigestMismatch(TreeError):
+    """Content does not have the digest by which it was asked for."""
+
+
+@dataclass(frozen=True, order=True)
+class TreeFile:
+    path: str  # relative, forward slashes
+    sha256: str
+    size: int
+    mode: int = 0o644  # 0o755 for a program, 0o644 for everything else
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Files in order of their paths. Equal content means equal document means equal digest."""
+
+    files: tuple[TreeFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", tuple(sorted(self.files)))
+        folders: set[str] = set()
+        names: set[str] = set()
+        for file in self.files:
+            safe_path(file.path)
+            if file.path in names:
+                raise TreeError(f"{file.path!r} occurs twice in the tree; a path names one file")
+            names.add(file.path)
+            folders.update(parent.as_posix() for parent in PurePosixPath(file.path).parents)
+        if both := sorted(names & folders):
+            raise TreeError(f"{both[0]!r} is both a file and a folder in the tree")
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The canonical document: sorted, without spaces, so that its digest is the tree's name."""
+        document = {"files": [asdict(file) for file in self.files]}
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Tree:
+        """Read a document; raises TreeError when it is not one or names a path outside its folder."""
+        try:
+            files = tuple(TreeFile(**item) for item in json.loads(text)["files"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise TreeError(f"not a tree document ({type(exc).__name__}: {exc})") from exc
+        for file in files:
+            if not _is_digest(file.sha256) or not isinstance(file.size, int) or file.mode not in (0o644, 0o755):
+                raise TreeError(f"not a tree document: the entry of {file.path!r} has no valid sha256, size and mode")
+        return cls(files)
+
+
+def safe_path(path: str) -> str:
+    """Return `path` if it is relative, in plain form and stays below its folder; raises TreeError otherwise."""
+    reason = None
+    if not isinstance(path, str) or path == "":
+        reason = "it is empty"
+    elif "\0" in path or "\\" in path:
+        reason = "it holds a NUL or a backslash"
+    elif path.startswith("/") or (len(path) > 1 and path[1] == ":" and path[0].isalpha()):
+        reason = "it is absolute"
+    elif any(part in ("", ".", "..") for part in path.split("/")):
+        reason = "a part of it is empty, '.' or '..'"
+    else:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            reason = "it is not valid Unicode"
+    if reason is not None:
+        raise TreeError(f"path {path!r} is refused: {reason}; paths are relative and stay below their folder")
+    return path
+
+
+def scan(
+    folder: Path,
+    *,
+    ignore_file: str = IGNORE_FILE,
+    limit_bytes: int | None = DEFAULT_LIMIT_BYTES,
+    limit_files: int | None = DEFAULT_LIMIT_FILES,
+    default_ignores: bool = True,
+) -> tuple[Tree, dict[str, Path]]:
+    """Make a tree of `folder`; also returns where each blob's content lies.
+
+    A link to a file or folder inside is followed; one that leads outside is refused by name, as are sockets, pipes and
+    devices.
+
+    Raises:
+        TreeError: see above; or more than `limit_bytes` or `limit_files`.
+    """
+    root = folder.resolve()
+    if not root.is_dir():
+        raise TreeError(f"{folder} is no folder")
+    rules = root / ignore_file
+    lines = rules.read_text(encoding="utf-8", errors="replace").splitlines() if rules.is_file() else []
+    ignore = Ignore.parse(lines, defaults=default_ignores)
+    found = list(_walk(root, root, "", ignore, (root,)))
+    _check_limits(folder, found, limit_bytes, limit_files, ignore_file)
+    files: list[TreeFile] = []
+    blobs: dict[str, Path] = {}
+    for relative, path in found:
+        digest, size_bytes = hash_file(path)
+        mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+        files.append(TreeFile(relative, digest, size_bytes, mode))
+        blobs[digest] = path
+    return Tree(tuple(files)), blobs
+
+
+def hash_file(path: Path) -> tuple[str, int]:
+    """SHA-256 and size of a file's content."""
+    digest, size_bytes = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+    return digest.hexdigest(), size_bytes
+
+
+def from_zip(
+    archive: Path,
+    destination: Path,
+    *,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    limit_files: int = DEFAULT_LIMIT_FILES,
+) -> Path:
+    """Extract `archive` into `destination` and return it.
+
+    Raises:
+        TreeError: no zip archive, or a member that is unsafe, encrypted, damaged, or makes it exceed the limits.
+    """
+    destination.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(archive) as bundle:
+            members = bundle.infolist()
+            if len(members) > limit_files:
+                raise TreeError(f"{archive.name} has {len(members)} members; the limit is {limit_files} files")
+            left_bytes = limit_bytes
+            seen: set[str] = set()
+            for member in members:
+                path = _member_path(archive, member)
+                if member.is_dir():
+                    (destination / path).mkdir(parents=True, exist_ok=True)
+                    continue
+                if path in seen:
+                    raise TreeError(f"{archive.name}: member {member.filename!r} occurs twice")
+                seen.add(path)
+                left_bytes -= _extract(archive, bundle, member, destination / path, left_bytes, limit_bytes)
+    except zipfile.BadZipFile as exc:
+        raise TreeError(f"{archive.name} is no zip archive or is damaged ({exc})") from exc
+    return destination
+
+
+def materialise(
+    tree: Tree,
+    root: Path,
+    fetch: Callable[[TreeFile], BinaryIO | Path],
+    *,
+    threads: int = 4,
+    progress: Callable[[TreeFile, bool], None] | None = None,
+) -> None:
+    """Lay `tree` out below `root`; files that are already there with the right content are kept.
+
+    Args:
+        fetch: gives a file's content as a stream (closed here) or as a path (copied). Called from several threads.
+        progress: called after each file, with whether it was already there.
+
+    Raises:
+        DigestMismatch: content does not match; nothing is left at that path.
+        TreeError: a folder of the tree is a link or a file below `root`.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    folders = {parent for file in tree.files for parent in PurePosixPath(file.path).parents}
+    for folder in sorted(folders, key=lambda path: len(path.parts)):
+        _make_folder(root, root / folder)
+
+    def lay(file: TreeFile) -> None:
+        kept = _is_there(root / file.path, file)
+        if not kept:
+            _write(root / file.path, file, fetch(file))
+        if progress is not None:
+            progress(file, kept)
+
+    with ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="tree") as pool:
+        futures = [pool.submit(lay, file) for file in tree.files]
+        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+    for future in (*done, *(late for late in waiting if not late.cancelled())):
+        future.result()
+
+
+def write_verified(target: Path, sha256: str, size: int, content: BinaryIO | Path, mode: int = 0o644) -> None:
+    """Write `content` to `target` at once or not at all; raises DigestMismatch when it is not what was asked for."""
+    _write(target, TreeFile(target.name, sha256, size, mode), content)
+
+
+def make_folder(folder: Path) -> Path:
+    """Create a folder that the program, under another UID of the same group, may write to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(PermissionError):  # someone else's folder keeps its mode
+        folder.chmod(FOLDER_MODE)
+    return folder
+
+
+def _walk(root: Path, folder: Path, prefix: str, ignore: Ignore, chain: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
+        relative = prefix + entry.name
+        path = Path(entry.path)
+        is_folder = entry.is_dir()
+        if ignore.matches(relative, is_folder=is_folder):
+            continue
+        safe_path(relative)
+        target = path
+        if entry.is_symlink():
+            target = _link_target(root, relative, path)
+        if is_folder:
+            if target.resolve() in chain:
+                raise TreeError(f"{relative!r} is a link to a folder that holds it; remove it or ignore it")
+            yield from _walk(root, path, f"{relative}/", ignore, (*chain, target.resolve()))
+        elif entry.is_file():
+            yield relative, target
+        else:
+            raise TreeError(f"{relative!r} is a socket, pipe or device; only files can be packed: remove or ignore it")
+
+
+def _link_target(root: Path, relative: str, path: Path) -> Path:
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError) as exc:
+        raise TreeError(f"{relative!r} is a link that leads nowhere; remove it or ignore it") from exc
+    if not target.is_relative_to(root):
+        raise TreeError(f"{relative!r} is a link out of the folder; copy what it names, or ignore it")
+    return target
+
+
+def _check_limits(
+    folder: Path, found: list[tuple[str, Path]], limit_bytes: int | None, limit_files: int | None, ignore_file: str
+) -> None:
+    if limit_files is not None and len(found) > limit_files:
+        raise TreeError(
+            f"{folder} has {len(found)} files; the limit is {limit_files}. Leave some out with {ignore_file}"
+        )
+    sizes = {relative: path.stat().st_size for relative, path in found}
+    total_bytes = sum(sizes.values())
+    if limit_bytes is not None and total_bytes > limit_bytes:
+        biggest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:5]
+        names = ", ".join(f"{name} ({megabytes(size)})" for name, size in biggest)
+        raise TreeError(
+            f"{folder} has {megabytes(total_bytes)}; the limit is {megabytes(limit_bytes)}. "
+            f"Biggest: {names}. Leave files out with {ignore_file}, or stage them as data"
+        )
+
+
+def megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 100_000 else f"{size_bytes} bytes"
+
+
+def _member_path(archive: Path, member: zipfile.ZipInfo) -> str:
+    # ZipInfo cuts a name at a NUL and turns the host's separator; the original text is judged.
+    name = member.orig_filename.rstrip("/") if member.is_dir() else member.orig_filename
+    try:
+        path = safe_path(name)
+    except TreeError as exc:
+        raise TreeError(f"{archive.name}: member {member.orig_filename!r} escapes the archive's folder: {exc}") from exc
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise TreeError(f"{archive.name}: member {name!r} is a link or a device; only files and folders are taken")
+    if member.flag_bits & 0x1:
+        raise TreeError(f"{archive.name}: member {name!r} is encrypted; store it without a password")
+    return path
+
+
+def _extract(
+    archive: Path, bundle: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, left_bytes: int, limit_bytes: int
+) -> int:
+    # Counted as it is written: the sizes in the archive's table may lie.
+    written = 0
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with bundle.open(member) as source, target.open("wb") as out:
+            while chunk := source.read(CHUNK_BYTES):
+                written += len(chunk)
+                if written > left_bytes:
+                    raise TreeError(
+                        f"{archive.name} unpacks to more than the limit of {megabytes(limit_bytes)} "
+                        f"(at member {member.filename!r})"
+                    )
+                out.write(chunk)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as exc:
+        raise TreeError(f"{archive.name}: member {member.filename!r} cannot be unpacked ({exc})") from exc
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
+        raise TreeError(f"{archive.name}: member {member.filename!r} is both a file and a folder") from exc
+    if (member.external_attr >> 16) & stat.S_IXUSR:
+        target.chmod(0o755)
+    return written
+
+
+def _make_folder(root: Path, folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise TreeError(f"{folder.relative_to(root)} exists and is no folder; files cannot be laid below it")
+    make_folder(folder)
+
+
+def _is_there(path: Path, file: TreeFile) -> bool:
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size != file.size:
+        return False
+    return hash_file(path)[0] == file.sha256
+
+
+def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
+    source: BinaryIO = content.open("rb") if isinstance(content, Path) else content
+    part = target.with_name(f"{PART_PREFIX}{secrets.token_hex(8)}")
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        with source, part.open("xb") as out:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+                out.write(chunk)
+        if digest.hexdigest() != file.sha256:
+            raise DigestMismatch(
+                f"{file.path!r} does not match its digest: expected {file.sha256[:12]} with {file.size} bytes, "
+                f"got {digest.hexdigest()[:12]} with {size_bytes} bytes"
+            )
+        part.chmod(0o775 if file.mode & stat.S_IXUSR else 0o664)
+        try:
+            os.replace(part, target)
+        except OSError as exc:
+            if exc.errno not in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise TreeError(f"{file.path!r} exists as a folder; the file cannot be laid there") from exc
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and all(char in "0123456789abcdef" for char in text)

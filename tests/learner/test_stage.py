@@ -1,0 +1,211 @@
+"""The init container: what the program finds, and how it ends when something is missing or wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from updraft_learner import contract, stage
+from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
+from updraft_learner.pod import PodError, PodPaths, read_credentials
+from updraft_learner.stage import Progress, StageError
+from updraft_learner.store import FolderStore, StorageError
+from updraft_learner.trees import scan
+
+KEYS = Keys("tenants/default")
+CONFIG = PodConfig(
+    job_id="job-1",
+    tenant="default",
+    role="train",
+    attempt=2,
+    learner=1,
+    learners=1,
+    bucket="updraft",
+    prefix="tenants/default",
+    mlflow_run_id="run",
+    mlflow_experiment_id="7",
+    params={"lr": 0.1},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "s3")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> PodPaths:
+    return PodPaths(tmp_path / "pod")
+
+
+def upload(store: FolderStore, folder: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    tree, blobs = scan(folder)
+    for digest, path in blobs.items():
+        store.put_file(KEYS.blob(digest), path)
+    store.put_bytes(KEYS.tree(tree.sha256), tree.to_json())
+    return tree.sha256
+
+
+def put_checkpoint(store: FolderStore, name: str, files: dict[str, bytes], **more: object) -> None:
+    facts = {path: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for path, data in files.items()}
+    for path, data in files.items():
+        store.put_bytes(f"{KEYS.checkpoint('job-1', name)}/{path}", data)
+    store.put_bytes(KEYS.checkpoint_marker("job-1", name), json.dumps({"name": name, "files": facts, **more}).encode())
+
+
+def run(config: PodConfig, paths: PodPaths, store: FolderStore) -> str:
+    out = io.StringIO()
+    stage.stage(config, paths, store, out)
+    return out.getvalue()
+
+
+def test_code_data_and_params_are_laid_out_for_another_user_of_the_group(
+    tmp_path: Path, store: FolderStore, paths: PodPaths
+) -> None:
+    code = upload(store, tmp_path / "code", {"train.py": "print()", "lib/a.py": "1"})
+    data = upload(store, tmp_path / "data", {"x.csv": "1,2"})
+    config = replace(CONFIG, code_tree=code, data=(DataMount(data, "training/a"), DataMount(data)))
+    text = run(config, paths, store)
+    assert scan(paths.code)[0].sha256 == code
+    assert (paths.data / "training/a/x.csv").read_text() == "1,2"
+    assert (paths.data / "x.csv").read_text() == "1,2"
+    assert json.loads(paths.at(contract.PARAMS_FILE).read_text()) == {"lr": 0.1}
+    for folder in (paths.code, paths.result, paths.checkpoints, paths.logs, paths.io, paths.data / "training"):
+        assert folder.stat().st_mode & 0o7777 == 0o2775
+    assert paths.private.stat().st_mode & 0o777 == 0o700
+    assert "stage: code: 2/2 files, 0.0/0.0 MB" in text
+    assert "4 already there" not in run(config, paths, store)
+    assert "stage: code: 2/2 files, 0.0/0.0 MB, 0.0 MB/s, 2 already there" in run(config, paths, store)
+
+
+def test_progress_is_printed_at_most_every_two_seconds() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    progress = Progress("data", 5, 50_000_000, out, clock=lambda: now[0])
+    for second in (0.5, 1.0, 2.0, 2.5, 4.0):
+        now[0] = second
+        progress.add(10_000_000)
+    assert out.getvalue().splitlines() == [
+        "stage: data: 3/5 files, 30.0/50.0 MB, 15.0 MB/s",
+        "stage: data: 5/5 files, 50.0/50.0 MB, 12.5 MB/s",
+    ]
+
+
+def test_a_checkpoint_comes_back_under_the_name_the_program_gave_it(store: FolderStore, paths: PodPaths) -> None:
+    put_checkpoint(store, "step-7-a1", {"state.pt": b"abc", "deep/x": b"d", "COMPLETE": b""}, local="step-7")
+    run(replace(CONFIG, restore_checkpoint="step-7-a1"), paths, store)
+    folder = paths.checkpoints / "step-7"
+    assert (folder / "state.pt").read_bytes() == b"abc"
+    assert (folder / "deep/x").read_bytes() == b"d"
+    assert (folder / "COMPLETE").exists()
+    assert (paths.checkpoints / "latest").resolve() == folder.resolve()
+    assert json.loads(paths.restored_file.read_text()) == {"name": "step-7-a1", "local": "step-7"}
+
+
+def test_a_damaged_checkpoint_is_never_laid_out_as_complete(store: FolderStore, paths: PodPaths) -> None:
+    put_checkpoint(store, "step-7-a1", {"state.pt": b"abc"}, local="step-7")
+    store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-7-a1')}/state.pt", b"abX")
+    with pytest.raises(StageError, match=r"checkpoint step-7-a1: 'state.pt' does not match its digest") as caught:
+        run(replace(CONFIG, restore_checkpoint="step-7-a1"), paths, store)
+    assert caught.value.code == ExitCode.DATA
+    assert not (paths.checkpoints / "step-7/COMPLETE").exists()
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "/abs"])
+def test_a_marker_cannot_lead_out_of_the_folder(store: FolderStore, paths: PodPaths, name: str) -> None:
+    put_checkpoint(store, "bad", {"x": b"1"}, local=name)
+    with pytest.raises(StageError, match=r"checkpoint bad: MANIFEST\.json is unreadable"):
+        run(replace(CONFIG, restore_checkpoint="bad"), paths, store)
+
+
+def test_results_of_all_learners_are_merged_the_lowest_first(store: FolderStore, paths: PodPaths) -> None:
+    for learner, name, data in [
+        (10, "model.pt", b"ten"),
+        (2, "model.pt", b"two"),
+        (1, "model.pt", b"one"),
+        (2, "own/two.txt", b"2"),
+        (10, "own", b"a file where learner 2 has a folder"),
+    ]:
+        store.put_bytes(f"{KEYS.results('job-1', 'train', learner)}/{name}", data)
+    store.put_bytes(f"{KEYS.results('job-1', 'evaluate', 1)}/report.json", b"{}")
+    run(replace(CONFIG, restore_results=True), paths, store)
+    found = {path.relative_to(paths.result).as_posix(): path.read_bytes() for path in paths.result.rglob("*.*")}
+    assert found == {"model.pt": b"one", "own/two.txt": b"2"}
+
+
+def test_missing_pieces_are_named(tmp_path: Path, store: FolderStore, paths: PodPaths) -> None:
+    with pytest.raises(StageError, match="code: tree 000000000000 is not in the store"):
+        run(replace(CONFIG, code_tree="0" * 64), paths, store)
+    with pytest.raises(StageError, match="checkpoint gone is not in the store"):
+        run(replace(CONFIG, restore_checkpoint="gone"), paths, store)
+    code = upload(store, tmp_path / "code", {"train.py": "x"})
+    store.delete(KEYS.blob(hashlib.sha256(b"x").hexdigest()))
+    with pytest.raises(StageError, match=r"code: train\.py is not in the store") as caught:
+        run(replace(CONFIG, code_tree=code), paths, store)
+    assert caught.value.code == ExitCode.DATA
+
+
+def test_a_forged_tree_document_is_refused(store: FolderStore, paths: PodPaths) -> None:
+    store.put_bytes(KEYS.tree("0" * 64), b'{"files": []}')
+    with pytest.raises(StageError, match="does not match its digest"):
+        run(replace(CONFIG, code_tree="0" * 64), paths, store)
+
+
+def environment(tmp_path: Path, config: str, credentials: str) -> dict[str, str]:
+    (tmp_path / "credentials.json").write_text(credentials)
+    return {
+        "UPDRAFT_POD_CONFIG": config,
+        "UPDRAFT_ROOT_DIR": str(tmp_path / "pod"),
+        "UPDRAFT_CREDENTIALS_FILE": str(tmp_path / "credentials.json"),
+    }
+
+
+CREDENTIALS = json.dumps(
+    {"s3": {"endpoint": "http://127.0.0.1:9", "access_key": "a", "secret_key": "hush"}, "mlflow": {"uri": "http://m"}}
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "credentials", "message"),
+    [
+        ("", CREDENTIALS, "environment variable UPDRAFT_POD_CONFIG is not set"),
+        ("{}", CREDENTIALS, "UPDRAFT_POD_CONFIG is not a valid pod configuration"),
+        (CONFIG.to_json(), "hush", "credentials.json is not of the form"),
+    ],
+)
+def test_impossible_configuration_ends_with_64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, credentials: str, message: str
+) -> None:
+    assert stage.main(environment(tmp_path, config, credentials)) == ExitCode.CONFIGURATION
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert "hush" not in error
+
+
+def test_an_unreachable_store_ends_with_74(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(FolderStore):
+        def get_bytes(self, key: str) -> bytes | None:
+            raise StorageError("unreachable", "bucket 'updraft' at http://127.0.0.1:9: cannot be reached")
+
+    monkeypatch.setattr(stage, "Store", lambda bucket, credentials: Away(tmp_path))
+    config = replace(CONFIG, code_tree="0" * 64).to_json()
+    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.STORAGE
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_credentials_do_not_show_their_secrets(tmp_path: Path) -> None:
+    env = environment(tmp_path, "{}", CREDENTIALS)
+    assert "hush" not in repr(read_credentials(env))
+    with pytest.raises(PodError, match="cannot be read: No such file"):
+        read_credentials({"UPDRAFT_CREDENTIALS_FILE": str(tmp_path / "nowhere")})
