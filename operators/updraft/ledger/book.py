@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
 from updraft.allocation import Capacity, Grant, Request
+from updraft.exceptions import NotFoundError
 from updraft.ledger import admission, attempts, facts, jobs
 from updraft.ledger.engine import make_engine, reading, writing
+from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, lease
 from updraft.ledger.records import Admission, Attempt, Checkpoint, Job, NewJob, Transition, Validation
 from updraft.lifecycle import State, Verdict
 
@@ -62,6 +65,14 @@ class Ledger:
         """Raises NotFoundError."""
         with reading(self._engine) as connection:
             return jobs.get(connection, job_id)
+
+    def job_of_run(self, dag_id: str, run_id: str) -> Job:
+        """The job whose guardian is this DAG run. Raises NotFoundError."""
+        with reading(self._engine) as connection:
+            found = jobs.of_run(connection, dag_id, run_id)
+        if found is None:
+            raise NotFoundError(f"run: {run_id!r} of DAG {dag_id!r} is not recorded as a job")
+        return found
 
     def jobs(
         self,
@@ -154,6 +165,14 @@ class Ledger:
         """Raises StaleAttemptError when a newer attempt of the role exists."""
         with writing(self._engine) as connection:
             return attempts.close_attempt(connection, job_id, role, number, outcome, reason, evidence, self._clock())
+
+    # --- locks ---
+
+    def lock(
+        self, name: str, *, lease_seconds: float = LEASE_SECONDS, wait_seconds: float = WAIT_SECONDS
+    ) -> AbstractContextManager[None]:
+        """One holder of `name` at a time over all processes; see `leases`. Raises UnavailableError."""
+        return lease(self._engine, name, self._clock, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
 
     # --- facts ---
 

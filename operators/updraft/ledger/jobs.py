@@ -38,7 +38,11 @@ def record(connection: Connection, new: NewJob, now: datetime) -> Job:
         with connection.begin_nested():
             connection.execute(insert(jobs).values(**row))
     except IntegrityError:
-        existing = get(connection, new.id)
+        existing = of_run(connection, new.dag_id, new.run_id) or get(connection, new.id)
+        if existing.id != new.id:
+            raise RefusedError(
+                f"job id: run {new.run_id!r} of DAG {new.dag_id!r} is job {existing.id!r} already, not {new.id!r}"
+            ) from None
         if (existing.dag_id, existing.run_id, existing.tenant) != (new.dag_id, new.run_id, new.tenant):
             raise RefusedError(
                 f"job id: {new.id!r} is already the job of run {existing.run_id!r} of DAG {existing.dag_id!r}; "
@@ -56,6 +60,13 @@ def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
     if row is None:
         raise NotFoundError(f"job: {job_id!r} does not exist")
     return _job(row)
+
+
+def of_run(connection: Connection, dag_id: str, run_id: str) -> Job | None:
+    """The job of a DAG run, if it was recorded."""
+    query = select(jobs).where(jobs.c.dag_id == dag_id, jobs.c.run_id == run_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _job(row)
 
 
 def find(

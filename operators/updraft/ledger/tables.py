@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -53,6 +54,7 @@ metadata = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s",
         "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
     }
 )
 
@@ -86,6 +88,7 @@ jobs = Table(
     Index(None, "submitted_at", "id"),
     Index(None, "tenant", "name"),
     Index(None, "state"),
+    UniqueConstraint("dag_id", "run_id"),
 )
 
 transitions = Table(
@@ -164,5 +167,11 @@ effects = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-locks = Table("locks", metadata, Column("name", String(WORD_LENGTH), primary_key=True))
+locks = Table(
+    "locks",
+    metadata,
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("owner", String(WORD_LENGTH)),  # these two: leases of `Ledger.lock`
+    Column("expires_at", UtcDateTime),
+)
 ALLOCATION_LOCK = "allocation"

@@ -45,6 +45,15 @@ def test_an_id_of_another_run_is_refused(ledger: Ledger, submit: Submit) -> None
         ledger.record_job(NewJob("job-1", "rivals", "digits", "train_model", "job-1", {}, "eve"))
 
 
+def test_a_run_has_one_job_and_is_found_by_it(ledger: Ledger, submit: Submit) -> None:
+    job = submit()
+    assert ledger.job_of_run("train_model", "job-1") == job
+    with pytest.raises(NotFoundError, match="'other' of DAG 'train_model' is not recorded"):
+        ledger.job_of_run("train_model", "other")
+    with pytest.raises(RefusedError, match="is job 'job-1' already, not 'job-2'"):
+        ledger.record_job(NewJob("job-2", "default", "digits", "train_model", "job-1", {}, "ada"))
+
+
 def test_names_too_long_and_manifests_too_large_are_refused(ledger: Ledger) -> None:
     with pytest.raises(RefusedError, match=r"name: .* must be 1 to 250 printable characters"):
         ledger.record_job(NewJob("a", "default", "n" * 251, "d", "a", {}, "ada"))

@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("cancel_requested_at", TIME),
         sa.Column("cancel_requested_by", NAME),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
+        sa.UniqueConstraint("dag_id", "run_id", name="uq_jobs_dag_id_run_id"),
     )
     op.create_index("ix_jobs_submitted_at_id", "jobs", ["submitted_at", "id"])
     op.create_index("ix_jobs_tenant_name", "jobs", ["tenant", "name"])
@@ -119,7 +120,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "key", name="pk_effects"),
     )
     locks = op.create_table(
-        "locks", sa.Column("name", WORD, nullable=False), sa.PrimaryKeyConstraint("name", name="pk_locks")
+        "locks",
+        sa.Column("name", NAME, nullable=False),
+        sa.Column("owner", WORD),
+        sa.Column("expires_at", TIME),
+        sa.PrimaryKeyConstraint("name", name="pk_locks"),
     )
     op.bulk_insert(locks, [{"name": "allocation"}])
 

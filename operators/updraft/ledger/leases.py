@@ -1,0 +1,69 @@
+"""Named locks for work outside the ledger (moving an alias, for instance), held as leases in the table `locks`.
+
+No transaction stays open while the work runs, so nobody else is blocked. A holder that dies loses the lock when its
+lease runs out: work under a lock must be shorter than the lease, or harmless when done twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from updraft.exceptions import UnavailableError
+from updraft.ledger import bounds
+from updraft.ledger.engine import writing
+from updraft.ledger.tables import NAME_LENGTH, locks
+
+LEASE_SECONDS = 120.0
+WAIT_SECONDS = 180.0  # longer than a lease, so that a dead holder does not make the next one fail
+RETRY_SECONDS = 0.2
+_PREFIX = "lease:"  # apart from the allocation's row
+
+
+@contextmanager
+def lease(
+    engine: Engine,
+    name: str,
+    clock: Callable[[], datetime],
+    *,
+    lease_seconds: float,
+    wait_seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Waits for the lock, holds it, gives it back. Raises UnavailableError after `wait_seconds`."""
+    key = _PREFIX + bounds.word("lock", name, NAME_LENGTH - len(_PREFIX))
+    owner = secrets.token_hex(16)
+    deadline = time.monotonic() + wait_seconds
+    while not _take(engine, key, owner, clock(), lease_seconds):
+        if time.monotonic() >= deadline:
+            raise UnavailableError(f"lock: {name!r} was held by another for {wait_seconds:g} seconds; try again")
+        sleep(RETRY_SECONDS)
+    try:
+        yield
+    finally:
+        with writing(engine) as connection:
+            mine = (locks.c.name == key) & (locks.c.owner == owner)
+            connection.execute(update(locks).where(mine).values(owner=None, expires_at=None))
+
+
+def _take(engine: Engine, key: str, owner: str, now: datetime, lease_seconds: float) -> bool:
+    values = {"owner": owner, "expires_at": now + timedelta(seconds=lease_seconds)}
+    with writing(engine) as connection:
+        row = connection.execute(select(locks).where(locks.c.name == key).with_for_update()).one_or_none()
+        if row is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(locks).values(name=key, **values))
+            except IntegrityError:
+                return False  # another one made the row at the same moment
+            return True
+        if row.owner is not None and row.expires_at > now:
+            return False
+        connection.execute(update(locks).where(locks.c.name == key).values(**values))
+        return True
