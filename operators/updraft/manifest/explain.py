@@ -106,7 +106,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
     path = ""
     for part in location:
         path = join_path(path, part if isinstance(part, int) else shown_key(part))
-    return path or "manifest"
+    return path
 
 
 def names_of(model: type[BaseModel]) -> list[str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from updraft.manifest.errors import NO_SUCH_FIELD, FieldError, ManifestError, nearest
 from updraft.manifest.explain import model_in, names_of
 from updraft.manifest.model import Manifest
 from updraft.manifest.reading import Loaded, parse_any
-from updraft.manifest.schema import json_schema
+from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.text import plain_mapping, read_mapping
@@ -75,7 +76,7 @@ def read_form(conf: Mapping[str, Any], base: Manifest | None = None) -> Loaded:
     known = {name for name in fields if name != BOX}
     unknown = [_unknown(name, known) for name in conf if name not in known and name not in (BOX, *INTERNAL)]
     raw, loaded = _box(conf.get(BOX))
-    stated = {name: conf[name] for name in known if conf.get(name) is not None}
+    stated = {name: conf[name] for name in known if conf.get(name) not in (None, "", [])}
     for name, value in _overrides(stated, fields, raw).items():
         _set(raw, _path_of(name, base), value)
     try:
@@ -125,7 +126,8 @@ def _overrides(stated: Mapping[str, Any], fields: Mapping[str, FormField], box: 
     return result
 
 
-def _paths() -> Iterator[tuple[str, ...]]:
+@cache
+def _paths() -> tuple[tuple[str, ...], ...]:
     """Paths of the single values that have a field of their own."""
     unsupported = set(UNSUPPORTED)
 
@@ -140,13 +142,15 @@ def _paths() -> Iterator[tuple[str, ...]]:
             else:
                 yield path
 
-    yield from walk(Manifest, ())
+    return tuple(walk(Manifest, ()))
 
 
 def _field(path: tuple[str, ...], schema: Mapping[str, Any], value: Any) -> FormField:
     """Airflow's form knows type, enum, minimum, maximum, examples, sections; `null` lets a field be empty."""
     kept = {
-        key: schema[key] for key in ("enum", "minimum", "maximum", "examples", "items", "maxLength") if key in schema
+        key: copy.deepcopy(schema[key])
+        for key in ("enum", "minimum", "maximum", "examples", "items", "maxLength")
+        if key in schema
     }
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     kept["type"] = [*(kind for kind in kinds if kind != "null"), "null"]
@@ -178,21 +182,10 @@ def _param_field(name: str, value: Any) -> FormField:
 
 
 def _schema_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """The leaf's schema with references resolved and `X | null` flattened."""
-    definitions = schema["$defs"]
-
-    def resolve(node: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {key: value for key, value in node.items() if key not in ("anyOf", "$ref", "allOf")}
-        for inner in node.get("anyOf", []):
-            if inner.get("type") != "null":
-                flat = {**resolve(inner), **flat}
-        if "$ref" in node:
-            flat = {**definitions[node["$ref"].rpartition("/")[2]], **flat}
-        return flat
-
+    """The schema of one field of the manifest."""
     node: dict[str, Any] = dict(schema)
     for part in path:
-        node = resolve(node["properties"][part])
+        node = leaf(node["properties"][part], schema["$defs"])
     return node
 
 

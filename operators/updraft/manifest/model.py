@@ -61,7 +61,7 @@ class Framework(Part):
     name: Text = Field(description="Name of the framework", examples=["pytorch"])
     version: Annotated[Text | None, PlainValidator(values.check_version)] = Field(
         None,
-        description="Version, in quotes; without it, the version that the platform has",
+        description="Version, quoted in YAML; without it, the version that the platform has",
         examples=["2.15"],
         json_schema_extra={"anyOf": [{"type": "string"}, {"type": "null"}]},
     )
@@ -90,6 +90,7 @@ class Resources(Part):
         alias="memory",
         description="Memory per learner: a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB)",
         examples=["2GiB"],
+        json_schema_extra={"default": "2GiB"},
     )
     gpus: Count = Field(0, ge=0, le=64, description="GPUs per learner", examples=[1])
     gpu_type: Annotated[Text, AfterValidator(values.check_gpu_type)] | None = Field(

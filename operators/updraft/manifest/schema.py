@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined, to_jsonable_python
-
-from updraft.manifest.explain import literals, model_in
 from updraft.manifest.model import Manifest
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
@@ -40,14 +36,19 @@ schedule: {cron: "0 3 * * *"}
 """
 
 
+@cache
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a manifest, for editors and for other programs."""
+    """JSON Schema (2020-12) of a manifest, for editors and for other programs. Shared: copy it before changing it."""
     schema = Manifest.model_json_schema(by_alias=True, mode="validation")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     one_image = [
         {"required": ["framework"], "properties": {"framework": {"not": {"type": "null"}}, "image": {"type": "null"}}},
         {"required": ["image"], "properties": {"image": {"not": {"type": "null"}}, "framework": {"type": "null"}}},
     ]
+    for part in (schema, *schema["$defs"].values()):
+        for field in part["properties"].values():
+            if isinstance(field.get("default"), dict) and "$ref" in field:
+                del field["default"]  # the part's own fields say their defaults
     return {**head, **schema, "title": "Updraft manifest", "oneOf": one_image}
 
 
@@ -58,7 +59,8 @@ def reference_page() -> str:
         f"| `{name}` | {size.cpus:g} | {size.memory} | {size.gpus or ''} | {size.gpu_type or ''} |"
         for name, size in SIZES.items()
     )
-    tables = "\n\n".join(_table(title, model, prefix) for title, model, prefix in _sections(Manifest, ""))
+    schema = json_schema()
+    tables = "\n\n".join(_tables(schema, schema["$defs"]))
     reserved = ", ".join(f"`{name}`" for name in sorted(reserved_env_names()) if not name.startswith("UPDRAFT_"))
     names = textwrap.fill(reserved, 116, break_on_hyphens=False)
     return f"""\
@@ -161,64 +163,58 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel], str]]:
-    yield (prefix.rstrip(".") or "Fields"), model, prefix
-    for name, info in model.model_fields.items():
-        inner = model_in(info.annotation)
-        if inner:
-            listed = "[]" if "tuple" in str(info.annotation) else ""
-            yield from _sections(inner, f"{prefix}{info.alias or name}{listed}.")
+def leaf(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """A field's schema with its reference resolved and `X | null` made X."""
+    flat = {key: value for key, value in node.items() if key not in ("anyOf", "$ref")}
+    for inner in node.get("anyOf", []):
+        if inner.get("type") != "null":
+            flat = {**leaf(inner, definitions), **flat}
+    if "$ref" in node:
+        flat = {**definitions[node["$ref"].rpartition("/")[2]], **flat}
+    return flat
 
 
-def _table(title: str, model: type[BaseModel], prefix: str) -> str:
-    heading = f"## {title}" if not prefix else f"## `{title}`"
-    about = "" if not prefix else f"\n{(model.__doc__ or '').strip().splitlines()[0]}\n"
+def _tables(part: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The table of a part's fields, then those of the parts inside it."""
+    fields = {name: leaf(node, definitions) for name, node in part["properties"].items()}
+    needed = part.get("required", ())
     rows = [
-        f"| `{prefix}{info.alias or name}` | {_kind(info)} | {_default(info)} | {_description(info)} |"
-        for name, info in model.model_fields.items()
+        f"| `{prefix}{name}` | {_kind(field)} | {_default(field, name in needed)} | {_meaning(field)} |"
+        for name, field in fields.items()
     ]
-    return f"{heading}\n{about}\n| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
+    heading = f"## `{prefix.rstrip('.')}`\n\n{part['description']}\n" if prefix else "## Fields\n"
+    yield "\n".join([heading, "| field | type | default | meaning |", "|---|---|---|---|", *rows])
+    for name, field in fields.items():
+        listed = leaf(field.get("items", {}), definitions)
+        inner, mark = (listed, "[]") if "properties" in listed else (field, "")
+        if "properties" in inner:
+            yield from _tables(inner, definitions, f"{prefix}{name}{mark}.")
 
 
-def _description(info: FieldInfo) -> str:
-    example = f" Example: `{_one_line(info.examples[0])}`" if info.examples else ""
-    return f"{info.description}.{example}".replace("|", "\\|")
+def _meaning(field: Mapping[str, Any]) -> str:
+    example = f" Example: `{_one_line(field['examples'][0])}`" if field.get("examples") else ""
+    return f"{field['description'].rstrip('.')}.{example}".replace("|", "\\|")
 
 
-def _default(info: FieldInfo) -> str:
-    if info.is_required():
+def _default(field: Mapping[str, Any], required: bool) -> str:
+    default = field.get("default")
+    if required:
         return "**required**"
-    value = info.default
-    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ((), {}, ""):
-        return ""
-    from updraft.manifest.units import format_memory
-
-    return f"`{format_memory(value) if (info.alias or '') == 'memory' else _one_line(to_jsonable_python(value))}`"
+    return "" if default in (None, "", [], {}) else f"`{_one_line(default)}`"
 
 
 def _one_line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _kind(info: FieldInfo) -> str:
-    names = literals(info)
-    is_list = "tuple" in str(info.annotation)
-    inner = model_in(info.annotation)
-    if inner:
-        return "list of mappings" if is_list else "mapping"
-    if names:
-        return ("list of " if is_list else "") + ", ".join(f"`{name}`" for name in names)
-    text = str(info.annotation) + str(info.metadata)
-    for mark, kind in (
-        (MEMORY_PATTERN, "memory"), (DURATION_PATTERN, "time"), ("tuple", "list of text"), ("dict", "mapping"),
-        ("float", "number"), ("int", "whole number"),
-    ):  # fmt: skip
-        if mark in text or repr(mark)[1:-1] in text:
-            return _range(info, kind)
-    return "text"
-
-
-def _range(info: FieldInfo, kind: str) -> str:
-    low = next((item.ge for item in info.metadata if getattr(item, "ge", None) is not None), None)
-    high = next((item.le for item in info.metadata if getattr(item, "le", None) is not None), None)
-    return kind + (f" ≥ {low}" if low is not None else "") + (f", ≤ {high}" if high is not None else "")
+def _kind(field: Mapping[str, Any]) -> str:
+    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    if "enum" in field:
+        return ", ".join(f"`{name}`" for name in field["enum"])
+    if kinds == ["array"]:
+        return f"list of {_kind(field['items'])}" if "type" in field["items"] else "list of mappings"
+    words = {"object": "mapping", "string": "text", "integer": "whole number"}
+    units = {MEMORY_PATTERN: "memory", DURATION_PATTERN: "time"}
+    text = units.get(field.get("pattern", "")) or " or ".join(words.get(str(kind), str(kind)) for kind in kinds)
+    low = f" ≥ {field['minimum']}" if "minimum" in field else ""
+    return text + low + (f", ≤ {field['maximum']}" if "maximum" in field else "")
