@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from updraft.exceptions import LimitError, RefusedError
+from updraft.lifecycle import Evidence, Verdict
 
 PROSE_CHARS = 2_000
 EVIDENCE_BYTES = 64 * 1024
@@ -47,6 +49,18 @@ def evidence(value: Mapping[str, Any] | None) -> dict[str, Any]:
     if len(text) <= EVIDENCE_BYTES:
         return short
     return {"shortened": True, "bytes": len(text), "beginning": text[: EVIDENCE_BYTES // 4]}
+
+
+def verdict(given: Verdict) -> dict[str, Any]:
+    """A verdict as JSON that `Verdict.from_json` reads; what evidence has beside its known fields goes to `details`."""
+    raw: dict[str, Any] = plain(_evidence_fields(given.evidence))
+    known = {name: raw.pop(name) for name in [*raw] if name in Evidence.__dataclass_fields__}
+    details = evidence({**raw, **(known.pop("details", None) or {})})
+    return {"state": given.state.value, "reason": prose(given.reason), "evidence": {**known, "details": details}}
+
+
+def _evidence_fields(given: Any) -> Mapping[str, Any]:
+    return asdict(given) if isinstance(given, Evidence) else dict(given)
 
 
 def plain(value: Any, limit_chars: int | None = None) -> Any:

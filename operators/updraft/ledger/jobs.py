@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -139,20 +140,9 @@ def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime)
         if job.verdict is not None and job.verdict.state != verdict.state:
             log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
         return job
-    if verdict.state not in TERMINAL:
-        raise IllegalTransitionError(f"{job_id}: {verdict.state} is no end; a verdict is one of {_names(TERMINAL)}")
     check(job.state, verdict.state)
-    reason, evidence = bounds.prose(verdict.reason), bounds.evidence(verdict.evidence)
-    _step(
-        connection,
-        job,
-        verdict.state,
-        reason,
-        evidence,
-        now,
-        ended_at=now,
-        verdict={"state": verdict.state.value, "reason": reason, "evidence": evidence},
-    )
+    kept = bounds.verdict(verdict)
+    _step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)
     return get(connection, job_id)
 
 
@@ -245,9 +235,5 @@ def _job(row: Row[Any]) -> Job:
     values["state"] = State(values["state"])
     values["data"] = tuple(values["data"])
     if verdict is not None:
-        verdict = Verdict(State(verdict["state"]), verdict["reason"], verdict["evidence"])
+        verdict = Verdict.from_json(json.dumps(verdict))
     return Job(verdict=verdict, **values)
-
-
-def _names(states: frozenset[State]) -> str:
-    return ", ".join(sorted(state.value for state in states))

@@ -62,7 +62,7 @@ def test_jobs_that_ended_or_are_being_cancelled_leave_the_line(ledger: Ledger, q
     for name in ("running", "ended", "cancelled", "last"):
         queue(name)
     assert ledger.try_admit("running", TWO_CPUS).granted
-    ledger.finish("ended", Verdict(State.FAILED, "bad", {}))
+    ledger.finish("ended", Verdict(State.FAILED, "bad"))
     ledger.request_cancel("cancelled", "ada")
     assert ledger.try_admit("last", TWO_CPUS).place == 1
     assert ledger.try_admit("cancelled", TWO_CPUS).reason.startswith("no longer in line")
@@ -84,7 +84,7 @@ def test_misuse_is_refused(ledger: Ledger, queue: Any, submit: Submit, clock: An
         submit("job-2") and ledger.try_admit("job-2", TWO_CPUS)
     with pytest.raises(RefusedError, match="is of job 'job-1'"):
         ledger.enqueue("job-2", request)
-    ledger.finish("job-1", Verdict(State.CANCELLED, "ada", {}))
+    ledger.finish("job-1", Verdict(State.CANCELLED, "ada"))
     ledger.release("job-1")
     with pytest.raises(RefusedError, match="has ended CANCELLED"):
         ledger.enqueue("job-1", request)
