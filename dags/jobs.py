@@ -20,7 +20,7 @@ for job in load_jobs(Path(__file__).parent.parent / "jobs"):
         dag_id=f"job_{job.path.parent.name.replace('-', '_')}",
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
         schedule=manifest.schedule.cron if manifest and manifest.schedule else None,
-        params=params(manifest),
+        params=params(manifest, job.path.parent),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,

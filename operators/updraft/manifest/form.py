@@ -14,14 +14,16 @@ from typing import Any
 
 from updraft.manifest.errors import NO_SUCH_FIELD, FieldError, ManifestError, nearest
 from updraft.manifest.explain import model_in, names_of
+from updraft.manifest.ffdl import convert, is_ffdl
 from updraft.manifest.model import Manifest
-from updraft.manifest.reading import Loaded, parse_any
+from updraft.manifest.reading import Loaded, parse
 from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.text import plain_mapping, read_mapping
 
 BOX = "manifest"
+PARAM_PREFIX = "params_"
 INTERNAL = ("submitted_by",)  # keys that our own clients put beside the form's fields
 _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
 _BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params"}
@@ -62,57 +64,58 @@ def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
     return result
 
 
-def from_form(conf: Mapping[str, Any], base: Manifest | None = None) -> Manifest:
-    """The manifest that a filled-in form means. `base` is the manifest that the form was made for, if any.
+def from_form(
+    conf: Mapping[str, Any], base: Manifest | None = None, *, defaults: Mapping[str, Any] | None = None
+) -> Manifest:
+    """The manifest that a filled-in form means.
 
+    `base` is the manifest that the form was made for, or `defaults` the form's values before anybody touched them. With
+    either, a value that was not touched gives way to the box and to a size that was chosen; without, every value counts.
     Raises ManifestError with all wrong fields."""
-    return read_form(conf, base).manifest
+    return read_form(conf, base, defaults=defaults).manifest
 
 
-def read_form(conf: Mapping[str, Any], base: Manifest | None = None) -> Loaded:
+def read_form(
+    conf: Mapping[str, Any], base: Manifest | None = None, *, defaults: Mapping[str, Any] | None = None
+) -> Loaded:
     """As `from_form`, with the warnings of a conversion."""
-    conf = plain_mapping({k: v for k, v in conf.items() if k != BOX}, "form") | {BOX: conf.get(BOX)}
-    fields = form_fields(base)
-    known = {name for name in fields if name != BOX}
-    unknown = [_unknown(name, known) for name in conf if name not in known and name not in (BOX, *INTERNAL)]
-    raw, loaded = _box(conf.get(BOX))
-    stated = {name: conf[name] for name in known if conf.get(name) not in (None, "", [])}
-    for name, value in _overrides(stated, fields, raw).items():
-        _set(raw, _path_of(name, base), value)
+    if defaults is None:
+        defaults = {name: field.default for name, field in form_fields(base).items()}
+    given = plain_mapping({name: value for name, value in conf.items() if name != BOX}, "form")
+    known = {"_".join(path) for path in _paths()} | {name for name in given if name.startswith(PARAM_PREFIX)}
+    unknown = [_unknown(name, known) for name in given if name not in known and name not in INTERNAL]
+    raw, warnings = _box(conf.get(BOX))
+    stated = {name: value for name, value in given.items() if name in known and value not in (None, "", [])}
+    for name, value in _overrides(stated, defaults, raw).items():
+        _set(raw, _path_of(name), value)
     try:
-        result = parse_any(raw, source="form")
+        manifest = parse(raw, source="form")
     except ManifestError as exc:
         raise ManifestError([*unknown, *exc.fields], "form") from None
     if unknown:
         raise ManifestError(unknown, "form")
-    return Loaded(result.manifest, (loaded.warnings if loaded else ()))
+    return Loaded(manifest, warnings)
 
 
-def _box(value: object) -> tuple[dict[str, Any], Loaded | None]:
-    """The box's mapping; FfDL's form converted, which must not bring credentials."""
+def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The box's mapping, and warnings; FfDL's form is converted, and must not bring credentials."""
     if value is None or value == "":
-        return {}, None
+        return {}, ()
     raw = read_mapping(value, "form") if isinstance(value, str) else plain_mapping(value, "form")
-    from updraft.manifest.ffdl import is_ffdl
-
     if not is_ffdl(raw):
-        return raw, None
-    loaded = parse_any(raw, source="form")
-    if loaded.secrets:
+        return raw, ()
+    converted = convert(raw, source="form")
+    if converted.secrets:
         problem = "holds credentials, and what is written in a form is kept and shown"
-        path = "data_stores[0].connection"
-        raise ManifestError(
-            [FieldError(path, None, problem, "no credentials here; submit this manifest with the CLI")], "form"
-        )
-    return loaded.manifest.canonical(), loaded
+        allowed = "no credentials here; submit this manifest with the CLI"
+        raise ManifestError([FieldError("data_stores[0].connection", None, problem, allowed)], "form")
+    return converted.manifest.canonical(), converted.warnings
 
 
-def _overrides(stated: Mapping[str, Any], fields: Mapping[str, FormField], box: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapping[str, Any]) -> dict[str, Any]:
     """The form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
-    changed = {name for name, value in stated.items() if value != fields[name].default}
-    result = {
-        name: value for name, value in stated.items() if name in changed or _get(box, _path_of(name, None)) is None
-    }
+    changed = {name for name, value in stated.items() if value != defaults.get(name)}
+    result = {name: value for name, value in stated.items() if name in changed or _get(box, _path_of(name)) is None}
     sized = [f"resources_{name}" for name in _SIZED]
     if "resources_size" in changed:
         for name in sized:
@@ -178,7 +181,7 @@ def _param_field(name: str, value: Any) -> FormField:
     kind = {bool: "boolean", int: "integer", float: "number"}.get(type(value), "string")
     kinds = ["number", "null"] if kind in ("integer", "number") else [kind, "null"]
     schema = {"type": kinds, "section": "Params", "title": name, "description": f"Parameter {name} of the program"}
-    return FormField(f"params_{name}", value, schema)
+    return FormField(f"{PARAM_PREFIX}{name}", value, schema)
 
 
 def _schema_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -189,9 +192,9 @@ def _schema_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, An
     return node
 
 
-def _path_of(name: str, base: Manifest | None) -> tuple[str, ...]:
-    if name.startswith("params_"):
-        return ("params", name.removeprefix("params_"))
+def _path_of(name: str) -> tuple[str, ...]:
+    if name.startswith(PARAM_PREFIX):
+        return ("params", name.removeprefix(PARAM_PREFIX))
     return next(path for path in _paths() if "_".join(path) == name)
 
 

@@ -76,12 +76,15 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
 
 
 def load_jobs(folder: Path) -> list[JobFile]:
-    """Every `<folder>/<job>/manifest.yaml`, in the order of names; a wrong one does not hide the others."""
+    """Every `<folder>/<job>/manifest.yaml`, in the order of names; a wrong one does not hide the others.
+
+    Their local paths are made absolute, because whoever stages them stands elsewhere."""
     jobs = []
     for path in sorted(folder.glob("*/manifest.yaml")):
         try:
             loaded = load_any(path)
-            jobs.append(JobFile(path, loaded.manifest, None, loaded.warnings))
+            manifest = with_roots(loaded.manifest, path.parent.resolve())
+            jobs.append(JobFile(path, manifest, None, loaded.warnings))
         except ManifestError as exc:
             jobs.append(JobFile(path, None, exc))
     return jobs
@@ -105,6 +108,18 @@ def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") 
                 errors += exc.fields
     if errors:
         raise ManifestError(errors, source)
+    return Manifest.model_validate(raw)
+
+
+def with_roots(manifest: Manifest, folder: Path) -> Manifest:
+    """The manifest with its local paths made absolute, seen from `folder`."""
+    raw = manifest.canonical()
+    code = manifest.parsed_code()
+    if code and code.kind == "local":
+        raw["code"] = str((folder / code.path).resolve())
+    for number, data in enumerate(manifest.data):
+        if data.parsed().kind == "local":
+            raw["data"][number]["source"] = str((folder / data.source).resolve())
     return Manifest.model_validate(raw)
 
 

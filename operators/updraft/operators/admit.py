@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from updraft.exceptions import RefusedError
 from updraft.lifecycle import State
-from updraft.operators.job import ends_job, fail, ledger, record_failure, run_key
+from updraft.operators.job import ends_job, fail, ledger, memory_mib, record_failure, run_key
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
@@ -130,18 +130,20 @@ class AdmitOperator(BaseOperator):
         self.log.info("MLflow run %s", ref.run_id)
 
     def _enqueue(self, job: Job, manifest: Manifest) -> None:
+        from updraft.allocation import Request
         from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
-        from updraft.ledger import Request
 
         resources = manifest.resources
         ledger().enqueue(
             job.id,
             Request(
+                job_id=job.id,
                 learners=resources.learners,
                 cpus=resources.cpus,
-                memory_mib=resources.memory_mib + SIDECAR_MEMORY_MIB,
+                memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
                 gpus=resources.gpus,
                 gpu_type=resources.gpu_type,
+                requested_at=job.submitted_at,
             ),
         )
         if ledger().job(job.id).state is State.PENDING:

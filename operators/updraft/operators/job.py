@@ -66,6 +66,11 @@ def fail(context: Context, job_id: str, cause: Cause, reason: str) -> AirflowFai
     return AirflowFailException(reason)
 
 
+def memory_mib(manifest: Manifest) -> int:
+    """Memory of one learner's program."""
+    return -(-manifest.resources.memory_bytes // 1024**2)
+
+
 @contextmanager
 def ends_job(context: Context, cause: Cause) -> Iterator[Job]:
     """The job of this task; an UpdraftError inside becomes its recorded failure with the given cause."""

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.kubernetes import gang, objects
 from updraft.kubernetes.objects import Launch
-from updraft.operators.job import ends_job, fail, ledger, manifest_of
+from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause, Outcome, judge
 from updraft.settings import settings
@@ -103,7 +103,7 @@ class LearnerOperator(KubernetesPodOperator):
         if self.role == "train":
             return render_command(manifest)
         if self.role == "evaluate":
-            return manifest.evaluate.command if manifest.evaluate else None
+            return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
         if manifest.export is None:
             return None
         return f"python -m updraft_learner.export --formats {','.join(manifest.export.formats)}"
@@ -145,7 +145,7 @@ class LearnerOperator(KubernetesPodOperator):
         from updraft.manifest import image_of
 
         resources = manifest.resources
-        amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{resources.memory_mib}Mi"}
+        amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
         selector = {}
         if resources.gpus:
             amounts["nvidia.com/gpu"] = str(resources.gpus)
@@ -181,11 +181,11 @@ class LearnerOperator(KubernetesPodOperator):
             master_addr=launch.master_address,
             master_port=contract.MASTER_PORT,
             command=command,
-            checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints else None,
+            checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
         )
         from updraft.kubernetes.secrets import object_name
 
-        secrets = tuple((s.as_, object_name(s.name), s.key) for s in manifest.secrets)
+        secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
         threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
         return objects.environment({**threads, **manifest.env, **platform}, secrets)
 
@@ -247,19 +247,18 @@ class LearnerOperator(KubernetesPodOperator):
             learners=launch.learners,
             markers=markers,
             tails=tails_of(event),
-            memory=f"{manifest.resources.memory_mib} MiB",
+            memory=f"{memory_mib(manifest)} MiB",
         )
         if event["kind"] in ENDINGS and not outcome.ok and outcome.cause is not Cause.PROGRAM:
             return Outcome(ENDINGS[event["kind"]], event["reason"], outcome.evidence)
         if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
             final = stored.latest_checkpoint(launch.tenant, launch.job_id)
             if final is None:
-                every = manifest.checkpoints.every
                 return Outcome(
                     Cause.PROGRAM,
-                    f"the manifest asks for a checkpoint every {every.total_seconds():g} s, but the program wrote "
-                    "none: call updraft_learner.Checkpointer, or write a folder with a COMPLETE file below "
-                    "$CHECKPOINT_DIR, or remove `checkpoints` from the manifest",
+                    "the manifest asks for checkpoints, but the program wrote none: call "
+                    "updraft_learner.Checkpointer, or write a folder with a COMPLETE file below $CHECKPOINT_DIR, "
+                    "or remove `checkpoints` from the manifest",
                     outcome.evidence,
                 )
             return Outcome(outcome.cause, outcome.reason, {**outcome.evidence, "final_checkpoint": final})

@@ -30,9 +30,9 @@ class RegisterOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         with ends_job(context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
-            if export is None:
-                raise AirflowSkipException("the manifest asks for no export")
-            name = export.register_as or job.name
+            if export is None or export.register_as is None:
+                raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
+            name = export.register_as
             ledger().move(job.id, State.STORING, f"registering {name}")
             version = self._register(job, name)
             ledger().record_effect(job.id, MODEL_VERSION, version)
@@ -81,8 +81,8 @@ class PromoteOperator(BaseOperator):
 
         with ends_job(context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
-            if export is None:
-                raise AirflowSkipException("the manifest asks for no export")
+            if export is None or export.register_as is None:
+                raise AirflowSkipException("the manifest has no export.register_as")
             if not export.promote_if:
                 raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
             version = ledger().effect(job.id, MODEL_VERSION)
@@ -99,7 +99,7 @@ class PromoteOperator(BaseOperator):
                     decision, reason = True, "it is the champion already"
                 else:
                     found = decide(
-                        export.promote_if,
+                        export.rules,
                         tracking.metrics(client, mine.run_id),
                         current[1] if current else None,
                     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from updraft.exceptions import NotFoundError
-from updraft.lifecycle import State, Verdict
+from updraft.lifecycle import Evidence, State, Verdict
 from updraft.operators.job import FAILURE, MODEL_VERSION, PROMOTION, find_job, ledger, manifest_of
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
@@ -56,23 +58,27 @@ class ReleaseOperator(BaseOperator):
     def _verdict(self, job: Job) -> Verdict:
         book = ledger()
         train = book.current_attempt(job.id, "train")
-        evidence: dict[str, Any] = {
-            "attempt": train.number if train else None,
-            "train": dict(train.evidence) if train and train.evidence else None,
-            "model_version": book.effect(job.id, MODEL_VERSION),
-            "promotion": book.effect(job.id, PROMOTION),
-        }
+        seen = dict(train.evidence) if train else {}
+        version, promotion = book.effect(job.id, MODEL_VERSION), book.effect(job.id, PROMOTION)
+        evidence = Evidence(
+            exit_codes=seen.get("exit_codes", {}),
+            completion_markers=tuple(n for n, found in seen.get("markers", {}).items() if found),
+            final_checkpoint=seen.get("final_checkpoint"),
+            model_version=f"{version['name']}/{version['version']}" if version else None,
+            details={"attempt": train.number if train else None, "promotion": promotion},
+        )
         if failure := book.effect(job.id, FAILURE):
             state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
-            return Verdict(state, failure["reason"], {**evidence, **failure})
+            details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
+            return Verdict(state, failure["reason"], replace(evidence, details=details))
         if job.cancel_requested_by:
             return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
-        missing = self._missing(job, evidence)
+        missing = self._missing(job, version, promotion)
         if missing:
             return Verdict(State.FAILED, f"{missing[0]} did not finish; look at its log in Airflow", evidence)
-        return Verdict(State.COMPLETED, self._summary(evidence), evidence)
+        return Verdict(State.COMPLETED, self._summary(version, promotion), evidence)
 
-    def _missing(self, job: Job, evidence: dict[str, Any]) -> list[str]:
+    def _missing(self, job: Job, version: object, promotion: object) -> list[str]:
         """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
         manifest, book = manifest_of(job), ledger()
         wanted = [("train", "train"), ("evaluate", "evaluate"), ("export", "export_model")]
@@ -83,15 +89,14 @@ class ReleaseOperator(BaseOperator):
                 attempt = book.current_attempt(job.id, role)
                 if attempt is None or attempt.outcome != Cause.DONE:
                     missing.append(task)
-        if manifest.export is not None:
-            if evidence["model_version"] is None:
+        if manifest.export is not None and manifest.export.register_as is not None:
+            if version is None:
                 missing.append("register_model")
-            if manifest.export.promote_if and evidence["promotion"] is None:
+            if manifest.export.promote_if and promotion is None:
                 missing.append("promote")
         return missing
 
-    def _summary(self, evidence: dict[str, Any]) -> str:
-        version, promotion = evidence["model_version"], evidence["promotion"]
+    def _summary(self, version: Mapping[str, Any] | None, promotion: Mapping[str, Any] | None) -> str:
         if version is None:
             return "trained; results are stored"
         text = f"trained; registered as {version['name']} version {version['version']}"

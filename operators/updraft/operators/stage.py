@@ -51,13 +51,13 @@ class StageOperator(BaseOperator):
 
     def _stage_data(self, job: Job, item: Data) -> dict[str, Any]:
         self._check_local("data.source", item.source)
-        limit = min(item.limit or settings().data_limit_bytes, settings().data_limit_bytes)
+        limit = min(item.limit_bytes or settings().data_limit_bytes, settings().data_limit_bytes)
         staged = self._stage(job, item.source, limit, item.secret)
         if staged.files == 0:
             raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
         return {
             "source": item.source,
-            "mount": item.as_,
+            "mount": item.mount,
             "tree": staged.tree_sha256,
             "files": staged.files,
             "bytes": staged.bytes,

@@ -21,7 +21,7 @@ REQUEST_TIMEOUT_SECONDS = 20
 MAX_RETRIES = 4
 
 
-class UpdraftAuthProvider(RequestAuthProvider):  # type: ignore[misc]
+class UpdraftAuthProvider(RequestAuthProvider):
     """Basic authentication as the platform's user."""
 
     def get_name(self) -> str:

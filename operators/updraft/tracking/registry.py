@@ -125,7 +125,7 @@ def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, flo
             return None
         raise unavailable(client, exc) from exc
     try:
-        return _ref(version), dict(client.get_run(version.run_id).data.metrics)
+        return _ref(version), dict(client.get_run(str(version.run_id)).data.metrics)
     except MlflowException as exc:
         raise unavailable(client, exc) from exc
 
