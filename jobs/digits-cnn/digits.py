@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ class DigitsNet(nn.Module):
         super().__init__()
         channels = (1, width, 2 * width, 4 * width)
         blocks: list[nn.Module] = []
-        for inner, outer in zip(channels, channels[1:], strict=False):
+        for inner, outer in pairwise(channels):
             blocks += [nn.Conv2d(inner, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer), nn.ReLU()]
             blocks += [nn.MaxPool2d(2)] if outer != channels[1] else []
         self.features = nn.Sequential(*blocks)

@@ -13,9 +13,10 @@ import argparse
 import json
 
 import torch
-import updraft_learner as updraft
 from digits import load_split
 from torch import nn
+
+import updraft_learner as updraft
 
 
 def main() -> None:

@@ -20,9 +20,10 @@ import time
 from collections.abc import Iterator
 
 import torch
-import updraft_learner as updraft
 from digits import DigitsNet, augment, load_split
 from torch import Tensor, nn
+
+import updraft_learner as updraft
 
 
 def parse_config() -> argparse.Namespace:

@@ -8,9 +8,9 @@ On your own machine, two processes:
 
     DATA_DIR=../data torchrun --nproc-per-node 2 train.py --epochs 3 --data digits/digits.csv
 
-The rendezvous comes from the environment (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), as everywhere. Rank 0 alone logs,
-saves checkpoints and hands over the model; all ranks resume from the checkpoint, and all leave together when any of
-them is asked to stop. At the end the ranks compare a digest of their parameters: they trained one model.
+The rendezvous comes from the environment (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), as everywhere. Rank 0 alone
+logs, saves checkpoints and hands over the model; all ranks resume from the checkpoint, and all leave together when any
+of them is asked to stop. At the end the ranks compare a digest of their parameters: they trained one model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import math
 import numpy as np
 import torch
 import torch.distributed as dist
-import updraft_learner as updraft
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
+
+import updraft_learner as updraft
 
 
 def parse_config() -> argparse.Namespace:
@@ -128,7 +129,9 @@ def main() -> None:
             metrics = {"loss": loss_sum.item() / (len(loader) * learners), **evaluate(model, val)}
             updraft.log_metrics(metrics, step=step)
             updraft.progress(step=step, total=config.epochs * steps_per_epoch, epoch=epoch, epochs=config.epochs)
-            print(f"epoch {epoch}/{config.epochs}  loss {metrics['loss']:.4f}  val_accuracy {metrics['val_accuracy']:.4f}")
+            print(
+                f"epoch {epoch}/{config.epochs}  loss {metrics['loss']:.4f}  val_accuracy {metrics['val_accuracy']:.4f}"
+            )
         if stop or last or checkpoints.due():
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             checkpoints.save(state, step, metrics=metrics, block=stop or last)  # only rank 0 saves

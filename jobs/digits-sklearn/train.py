@@ -4,9 +4,9 @@ On the platform, from the repository's root:
 
     updraft submit jobs/digits-sklearn --follow
 
-On your own machine, with MLflow's records below the working directory:
+On your own machine, beside an MLflow server:
 
-    DATA_DIR=../data MLFLOW_TRACKING_URI=sqlite:///mlflow.db python train.py --data digits/digits.csv
+    DATA_DIR=../data MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python train.py --data digits/digits.csv
 
 Nothing here is the platform's: MLFLOW_TRACKING_URI and MLFLOW_RUN_ID in the environment lead into the job's own run.
 """
@@ -43,7 +43,9 @@ def main() -> None:
     train_x, train_y = load_split(path, "train")
     val_x, val_y = load_split(path, "val")
     with mlflow.start_run():
-        model = make_pipeline(PCA(n_components=32, random_state=0), RandomForestClassifier(config.trees, random_state=0))
+        model = make_pipeline(
+            PCA(n_components=32, random_state=0), RandomForestClassifier(config.trees, random_state=0)
+        )
         model.fit(train_x, train_y)
         probabilities = model.predict_proba(val_x)
         accuracy = accuracy_score(val_y, probabilities.argmax(axis=1))
