@@ -9,7 +9,7 @@ import sys
 
 from updraft.exceptions import UpdraftError
 from updraft.stack import control
-from updraft.stack.layout import find_home
+from updraft.stack.layout import Home, StackError, find_home
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     verbs.add_parser("down", help="end every process of this home")
     for verb, text in (("status", "what runs"), ("doctor", "look for what is wrong")):
         verbs.add_parser(verb, help=text).add_argument("--json", action="store_true")
+    verbs.add_parser("prepare", help="build every environment that the tests use")
     images = verbs.add_parser("images", help="build environments of learner images")
     images.add_argument("names", nargs="*", help="names of the catalogue; default: all")
     verbs.add_parser("demo", help="from a manifest to a registered model")
@@ -76,16 +77,29 @@ def _run(options: argparse.Namespace) -> int:
         else:
             display.show_checks(checks)
         return 0 if all(c.ok for c in checks) else 1
-    if options.verb == "images":
-        from updraft.stack import environments
-
-        for name in options.names or environments.image_names(home):
-            print(f"Building {name} …", flush=True)
-            environments.build_image(home, name, lambda _line: None)
+    if options.verb in ("images", "prepare"):
+        chosen = tuple(options.names) if options.verb == "images" else ()
+        _build(home, chosen, servers=options.verb == "prepare")
         return 0
     from updraft.stack.demo import run_demo
 
     return run_demo(home)
+
+
+def _build(home: Home, names: tuple[str, ...], *, servers: bool) -> None:
+    from updraft.stack import environments, footprint
+
+    names = names or environments.image_names(home)
+    keys = (*((footprint.MLFLOW.key,) if servers else ()), *names)
+    if problem := environments.missing_space(home, keys):
+        raise StackError(problem)
+    home.root.mkdir(parents=True, exist_ok=True)
+    if servers:
+        environments.build_mlflow(home, lambda _line: None)
+    for name in names:
+        if not environments.is_built(home, name):
+            print(f"Building {name} …", flush=True)
+        environments.build_image(home, name, lambda _line: None)
 
 
 if __name__ == "__main__":

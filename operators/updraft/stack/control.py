@@ -7,7 +7,6 @@ and `python -m updraft.stack`.
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import signal
 import sys
@@ -204,8 +203,9 @@ def _end_recorded(home: Home) -> int:
 
 def _end_containers(home: Home) -> int:
     """Containers of the local node are process groups of their own, which outlive it."""
-    node = importlib.import_module("updraft.localnode")
-    return int(node.kill_leftovers(home.node) or 0)
+    from updraft.localnode.processes import kill_leftovers
+
+    return kill_leftovers(home.node)
 
 
 def _start_supervisor(home: Home, began: float) -> None:

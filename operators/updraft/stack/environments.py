@@ -13,9 +13,11 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 
+import psutil
+
 from updraft.exceptions import UpdraftError
 from updraft.localnode import images
-from updraft.stack import footprint
+from updraft.stack import footprint, processes
 from updraft.stack.layout import MARK_VARIABLE, Home, StackError
 
 TORCH_INDEX_VARIABLE = "UPDRAFT_TORCH_INDEX"
@@ -79,6 +81,12 @@ def build_image(home: Home, name: str, progress: Progress) -> None:
         raise
     except UpdraftError as exc:
         raise StackError(str(exc)) from exc
+
+
+def end_builds(home: Home) -> None:
+    """End the installers that this process has started for a home: uv does not notice that nobody waits any more."""
+    children = psutil.Process().children(recursive=True)
+    processes.end([p for p in children if p.name().startswith("uv")], grace_seconds=5)
 
 
 def _build_with_torch_from(home: Home, name: str, image: images.Image, index: str, progress: Progress) -> None:

@@ -73,6 +73,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "dag_processor_child_process_log_directory": home.airflow / "logs" / "dag_processor",
             "colored_console_log": False,
             "uvicorn_logging_level": "WARNING",
+            "namespace_levels": "http.access=WARNING",  # a line for each heartbeat of each task
         },
         "api": {
             "base_url": url,

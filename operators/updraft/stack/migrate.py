@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+
+from updraft.ledger import upgrade
 
 
 def main() -> None:
-    # By name: the ledger is not a dependency of the stack, only of the process that runs here.
-    importlib.import_module("updraft.ledger").upgrade(os.environ["UPDRAFT_LEDGER_URL"])
+    upgrade(os.environ["UPDRAFT_LEDGER_URL"])
 
 
 if __name__ == "__main__":

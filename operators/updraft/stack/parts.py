@@ -19,6 +19,7 @@ from updraft.settings import Settings
 from updraft.stack.config import HOST, Config, Secrets, reveal
 from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, PART_VARIABLE, Home, bin_folder
 
+GPU_TYPE = "nvidia"
 CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
 # What a user's shell may hold and that would change a part's behaviour.
 FOREIGN_PREFIXES = ("AIRFLOW_", "AIRFLOW__", "MLFLOW_", "AWS_", "RCLONE_", "PYTHON", "VIRTUAL_ENV", "KUBECONFIG")
@@ -214,6 +215,7 @@ def build_parts(
             "MLflow server",
             [str(home.mlflow_environment / "bin" / "mlflow"), "server", "--host", HOST]
             + ["--port", str(config.ports.mlflow), "--workers", "1", "--app-name", "basic-auth"]
+            + ["--uvicorn-opts", "--log-level warning"]
             + ["--backend-store-uri", _mlflow_database(home)]
             + ["--serve-artifacts", "--artifacts-destination", "s3://mlflow/artifacts"],
             home.mlflow,
@@ -262,18 +264,29 @@ def build_parts(
             "triggerer",
         ),
     ]
+    parts.append(
+        part(
+            "dags",
+            "Airflow's knowledge of the DAGs",
+            [python, "-m", "updraft.stack.dags_ready"],
+            home.airflow,
+            base,
+            after=("airflow-api", "airflow-dag-processor"),
+        )
+    )
     return tuple(parts)
 
 
 def node_arguments(home: Home, config: Config, python: str) -> list[str]:
-    argv = [python, "-m", "updraft.localnode", "--host", HOST, "--port", str(config.ports.node)]
+    argv = [python, "-m", "updraft.localnode", "--port", str(config.ports.node)]
     argv += ["--state-dir", str(home.node), "--token-file", str(home.node / "token")]
     argv += ["--images-dir", str(home.images), "--catalogue", str(home.repository / "images" / "catalogue.toml")]
-    argv += ["--gpus", str(config.node.gpus)]
+    if config.node.gpus:
+        argv += ["--gpus", f"{GPU_TYPE}={config.node.gpus}"]
     if config.node.cpus is not None:
         argv += ["--cpus", f"{config.node.cpus:g}"]
     if config.node.memory_mib is not None:
-        argv += ["--memory-mib", str(config.node.memory_mib)]
+        argv += ["--memory", f"{config.node.memory_mib}MiB"]
     return argv
 
 

@@ -20,6 +20,7 @@ import psutil
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 
 MIB = 1024**2
+LOG_LIMIT_BYTES = 20 * MIB  # an older log is set aside at the next start, one is kept
 CREATE_TIME_TOLERANCE_SECONDS = 0.05
 
 
@@ -54,6 +55,8 @@ def spawn(
 ) -> tuple[subprocess.Popen[bytes], Identity]:
     """Start a program as the leader of a session of its own, its output appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".log.1"))
     with log.open("ab") as output:
         process = subprocess.Popen(
             list(argv),

@@ -1,0 +1,60 @@
+# `make` alone prints this list. Everything runs from uv.lock in environments below this folder; nothing is installed
+# into the system. PYTHON names the Python to use (3.11 to 3.13), UPDRAFT_HOME the folder of the platform's state.
+
+PYTHON ?= python3
+ARGS ?=
+BOOTSTRAP = $(PYTHON) scripts/bootstrap.py
+RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
+DEV = @$(BOOTSTRAP) --dev run --
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down status doctor test lint types contracts check bench clean format
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## From a manifest to a registered model: installs, starts everything, trains, says where to look
+	@$(BOOTSTRAP) --announce run -- python -m updraft.stack demo
+
+up: ## Start the platform on this machine, or take over what still runs
+	$(RUN) up $(ARGS)
+
+down: ## End every process of the platform, whatever state it is in
+	@$(BOOTSTRAP) stop
+	@if .venv/bin/python -c 'import updraft.stack.control' 2>/dev/null; \
+	then .venv/bin/python -m updraft.stack down; \
+	else echo "Nothing was installed, so nothing is running."; fi
+
+status: ## Show what runs, its memory and CPU, and where it listens
+	$(RUN) status
+
+doctor: ## Look for what is wrong with this machine or the platform's state
+	$(RUN) doctor
+
+test: ## Run all tests (ARGS="-k name" chooses)
+	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
+	$(DEV) pytest $(ARGS)
+
+lint: ## Check style and formatting
+	$(DEV) ruff check .
+	$(DEV) ruff format --check .
+
+format: ## Repair style and formatting
+	$(DEV) ruff check --fix .
+	$(DEV) ruff format .
+
+types: ## Check types, strictly
+	$(DEV) mypy
+
+contracts: ## Check which package may import which
+	$(DEV) lint-imports
+
+check: lint types contracts test ## All checks and tests
+
+bench: ## Measure every published figure (takes long; wants a quiet machine)
+	$(DEV) python -m updraft.stack prepare
+	$(DEV) python bench $(ARGS)
+
+clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
+	@$(MAKE) --no-print-directory down
+	rm -rf .venv .tools .updraft .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,211 @@
+"""From a bare machine to the platform's environment, then on to a program in it. Standard library only.
+
+    python3 scripts/bootstrap.py [--dev] [--announce] run -- PROGRAM [ARGUMENT ...]
+    python3 scripts/bootstrap.py stop
+
+`run` finds a fitting Python, finds or installs uv (into `.tools`), brings `.venv` in line with uv.lock and becomes
+PROGRAM, looked for in `.venv/bin`. `stop` ends an installation that a killed `run` left behind. Called by the Makefile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST_UV = (0, 5)
+AGAIN = "UPDRAFT_BOOTSTRAP_PYTHON"
+FOOTPRINT = REPOSITORY / "operators" / "updraft" / "stack" / "footprint.py"
+
+
+def main(arguments):  # no annotations here: older Pythons must get as far as the message about themselves
+    use_fitting_python()
+    if arguments == ["stop"]:
+        return stop()
+    if "run" not in arguments or "--" not in arguments:
+        print(__doc__)
+        return 2
+    options = arguments[: arguments.index("run")]
+    command = arguments[arguments.index("--") + 1 :]
+    check_tools()
+    footprint = load_footprint()
+    keys = [f.key for f in footprint.DEMO] if "--announce" in options else [footprint.AIRFLOW.key]
+    if "--announce" in options:
+        print(footprint.announcement(keys, home(), REPOSITORY, os.environ), flush=True)
+    problem = footprint.missing_space(keys, home(), REPOSITORY, os.environ)
+    if problem:
+        raise SystemExit("error: " + problem)
+    uv = find_uv() or install_uv()
+    synchronise(uv, dev="--dev" in options)
+    binary = REPOSITORY / ".venv" / "bin"
+    environment = dict(os.environ, UPDRAFT_UV=uv, UV_PYTHON_DOWNLOADS="never")
+    environment["PATH"] = os.pathsep.join([str(binary), environment.get("PATH", os.defpath)])
+    environment.pop("VIRTUAL_ENV", None)
+    os.execve(str(binary / command[0]), command, environment)
+
+
+def use_fitting_python():
+    """Go on with a Python of the supported versions, if this one is not."""
+    if OLDEST <= sys.version_info[:2] <= NEWEST:
+        return
+    if not os.environ.get(AGAIN):
+        for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+            candidate = shutil.which(f"python3.{minor}")
+            if candidate and runs(candidate, minor):
+                os.environ[AGAIN] = candidate
+                os.execv(candidate, [candidate, *sys.argv])
+    raise SystemExit(
+        f"error: Updraft needs Python 3.11, 3.12 or 3.13. This is {sys.version_info[0]}.{sys.version_info[1]} "
+        f"({sys.executable}) and no other was found on the PATH.\n"
+        "Install one of them, or name it: make PYTHON=/path/to/python3.12 ..."
+    )
+
+
+def runs(candidate, minor):
+    """Whether it is really there: version managers put placeholders on the PATH."""
+    try:
+        said = subprocess.run(
+            [candidate, "-c", "import sys; print(sys.version_info[1])"], capture_output=True, text=True
+        )
+    except OSError:
+        return False
+    return said.returncode == 0 and said.stdout.strip() == str(minor)
+
+
+def check_tools():
+    if shutil.which("git") is None:
+        raise SystemExit("error: git was not found on the PATH; install git.")
+
+
+def load_footprint():
+    """By its path: the package cannot be imported before its environment exists."""
+    spec = importlib.util.spec_from_file_location("updraft_footprint", FOOTPRINT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def home():
+    named = os.environ.get("UPDRAFT_HOME")
+    return Path(named).expanduser().absolute() if named else REPOSITORY / ".updraft"
+
+
+def find_uv():
+    """A uv that is new enough: of the PATH, or the one installed here before."""
+    for candidate in (shutil.which("uv"), str(REPOSITORY / ".tools" / "bin" / "uv")):
+        if candidate and Path(candidate).exists():
+            try:
+                said = subprocess.run([candidate, "--version"], capture_output=True, text=True)
+            except OSError:
+                continue
+            version = re.match(r"uv (\d+)\.(\d+)", said.stdout)
+            if version and tuple(map(int, version.groups())) >= OLDEST_UV:
+                return candidate
+    return None
+
+
+def install_uv():
+    """uv from the package registry, into `.tools`."""
+    tools = REPOSITORY / ".tools"
+    print(f"Installing uv into {tools} ...", flush=True)
+    venv = subprocess.run([sys.executable, "-m", "venv", "--clear", str(tools)], capture_output=True, text=True)
+    if venv.returncode == 0:
+        pip = [str(tools / "bin" / "python"), "-m", "pip"]
+    else:  # some systems ship Python without ensurepip; its own pip can install for another
+        bare = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(tools)]
+        own = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True)
+        if own.returncode != 0 or subprocess.run(bare, capture_output=True).returncode != 0:
+            raise SystemExit(
+                f"error: {sys.executable} cannot make a virtual environment with pip, which is needed to install uv.\n"
+                "Install that part of Python (on Debian and Ubuntu: apt install python3-venv), or install uv:\n"
+                "https://docs.astral.sh/uv/getting-started/installation/"
+            )
+        pip = [sys.executable, "-m", "pip", "--python", str(tools / "bin" / "python")]
+    status = guarded([*pip, "install", "--quiet", "--disable-pip-version-check", "uv>=0.5"], os.environ)
+    uv = tools / "bin" / "uv"
+    if status != 0 or not uv.exists():
+        raise SystemExit(f"error: uv could not be installed (pip ended with {status}); see the lines above.")
+    return str(uv)
+
+
+def synchronise(uv, dev):
+    """Bring `.venv` in line with uv.lock; nothing is removed that only developers need."""
+    fresh = not (REPOSITORY / ".venv" / "bin" / "airflow").exists()
+    if fresh:
+        print("Installing Airflow and the platform into .venv ...", flush=True)
+    command = [uv, "sync", "--frozen", "--python", sys.executable, *([] if dev else ["--no-dev", "--inexact"])]
+    if not fresh:
+        command.append("--quiet")
+    environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
+    environment["UV_PYTHON_DOWNLOADS"] = "never"
+    status = guarded(command, environment)
+    if status != 0:
+        raise SystemExit(f"error: the environment could not be installed; uv ended with {status}, see above.")
+
+
+def guarded(command, environment):
+    """Run an installer so that `stop` finds it, also when this process has been killed.
+
+    The installer leads a process group of its own and inherits a locked file that holds its number: while the lock is
+    held, the group is alive and the number is its own.
+    """
+    folder = home() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(str(home()), 0o700)
+    with (folder / "bootstrap.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another installation in this checkout ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            command, cwd=str(REPOSITORY), env=environment, pass_fds=[lock.fileno()], start_new_session=True
+        )
+        lock.truncate(0)
+        lock.write(str(process.pid))
+        lock.flush()
+        try:
+            return process.wait()
+        except BaseException:
+            end_group(process.pid)
+            process.wait()
+            raise
+
+
+def stop():
+    """End an installation that is still going on."""
+    path = home() / "run" / "bootstrap.lock"
+    if not path.exists():
+        return 0
+    with path.open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            number = path.read_text().strip()
+            if number.isdigit():
+                end_group(int(number))
+            print("Ended an installation that was going on.")
+    return 0
+
+
+def end_group(leader):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\nInterrupted. Running the same command again goes on from here.", file=sys.stderr)
+        sys.exit(130)
