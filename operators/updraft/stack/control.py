@@ -91,7 +91,10 @@ def up(
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):
         _refuse_change(home, ports, node)
-        say("The stack is already up." if watcher.phase is Phase.RUNNING else "The stack is being started; waiting.")
+        if watcher.phase is Phase.RUNNING:
+            say("The stack is already up.")
+            return addresses(home)
+        say("The stack is being started; waiting.")
         _follow(home, parts_of(home), watcher.started, say)
         return addresses(home)
     initialise(home, ports=ports, node=node)
@@ -237,8 +240,9 @@ def _follow(home: Home, parts: tuple[Part, ...], began: float, say: Say) -> None
                 continue
             told.add(part.name)
             if not part.is_task:
-                after = f"after {state.ready_seconds:.1f} s" if state.ready_seconds is not None else ""
-                say(f"  {part.title:24} ready {after}".rstrip())
+                fresh = state.started is not None and state.started >= record.started if record else True
+                after = f"ready after {state.ready_seconds or 0:.1f} s" if fresh else "still running, taken over"
+                say(f"  {part.title:24} {after}")
         if record is None or record.phase is Phase.STOPPED:
             raise StackError("The stack was stopped while it was being started.")
         if record.phase is Phase.FAILED and record.started >= began:

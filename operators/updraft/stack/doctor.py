@@ -82,7 +82,7 @@ def _environments(home: Home) -> Iterator[Check]:
     try:
         uv = environments.find_uv(home)
         run = subprocess.run(
-            [uv, "sync", "--frozen", "--check", "--inexact", "--python", sys.executable],
+            [uv, "sync", "--frozen", "--check", "--inexact", "--no-install-workspace", "--python", sys.executable],
             cwd=home.repository,
             env={**os.environ, "UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_PYTHON_DOWNLOADS": "never"},
             capture_output=True,
