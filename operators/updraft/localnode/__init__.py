@@ -1,0 +1,9 @@
+"""The local node: the part of the Kubernetes pod API that Updraft uses, for one machine without a cluster.
+
+Started as `python -m updraft.localnode` (by `updraft.stack`). It runs containers as process groups of the
+host, counts CPUs, memory and declared GPUs, and can be told to misbehave. It isolates nothing between tenants.
+
+Layers, each importing only those to its right:
+`__main__` > `node` > `server`, `routes_*` > `runtime` > `worker` > `processes`, `volumes`, `environment` >
+`store`, `events`, `validation`, `selectors`, `translate`, `images`, `quantity`, `errors`.
+"""

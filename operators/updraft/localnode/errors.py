@@ -1,0 +1,105 @@
+"""Errors of the API, as Kubernetes words them: a `Status` object with code, reason and details."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One wrong field of an object."""
+
+    reason: (
+        str  # FieldValueInvalid, FieldValueRequired, FieldValueNotSupported, FieldValueDuplicate, FieldValueForbidden
+    )
+    message: str
+    field: str
+
+    def text(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass
+class ApiError(Exception):
+    """An answer other than success. Carries what the `Status` object says."""
+
+    code: int
+    reason: str
+    message: str
+    details: Json = field(default_factory=dict)
+    retry_after_seconds: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def status(self) -> Json:
+        body: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        details = dict(self.details)
+        if self.retry_after_seconds is not None:
+            details["retryAfterSeconds"] = self.retry_after_seconds
+        if details:
+            body["details"] = details
+        return body
+
+
+def success(kind: str, name: str, uid: str) -> Json:
+    """The `Status` that answers a finished deletion."""
+    details = {"name": name, "kind": kind, "uid": uid}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def unauthorized() -> ApiError:
+    return ApiError(401, "Unauthorized", "Unauthorized")
+
+
+def not_found(resource: str, name: str) -> ApiError:
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found', {"name": name, "kind": resource})
+
+
+def no_such_route() -> ApiError:
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed() -> ApiError:
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", message)
+
+
+def already_exists(resource: str, name: str) -> ApiError:
+    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', {"name": name, "kind": resource})
+
+
+def conflict(resource: str, name: str, why: str) -> ApiError:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return ApiError(409, "Conflict", message, {"name": name, "kind": resource})
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequest", message)
+
+
+def expired(version: int, oldest: int) -> ApiError:
+    return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+def invalid(kind: str, name: str, causes: list[Cause]) -> ApiError:
+    """422 that names every wrong field at once."""
+    texts = [cause.text() for cause in causes]
+    wrong = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    details = {
+        "name": name,
+        "kind": kind,
+        "causes": [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes],
+    }
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {wrong}', details)

@@ -1,0 +1,95 @@
+"""What every pod's worker shares: the store, the processes, the images, the ports, and how patient to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from updraft.exceptions import UpdraftError
+from updraft.localnode import images
+from updraft.localnode.environment import Launch, Place, launch_of
+from updraft.localnode.errors import Json
+from updraft.localnode.events import EventRecorder
+from updraft.localnode.ports import PortBook, gang_owner
+from updraft.localnode.processes import ProcessTable
+from updraft.localnode.scheduler import gpu_indices
+from updraft.localnode.store import Store
+from updraft.localnode.translate import Translation
+from updraft.localnode.volumes import link_nested, mounts_of
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Kubernetes' own patience, in one place so that tests can be quick."""
+
+    backoff_seconds: float = 10.0  # first pause before a restart; doubles
+    backoff_limit_seconds: float = 300.0
+    image_seconds: float = 2.0  # how often a missing image is looked for
+    sidecar_grace_seconds: float = 2.0  # least time that a sidecar has after SIGTERM
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    store: Store
+    events: EventRecorder
+    processes: ProcessTable
+    ports: PortBook
+    catalogue_path: Path
+    images_dir: Path
+    pods_dir: Path
+    has_gpus: bool
+    timing: Timing = field(default_factory=Timing)
+
+    def pod_folder(self, uid: str) -> Path:
+        """Short, because sockets in TMPDIR have short names only."""
+        return self.pods_dir / uid.replace("-", "")[:12]
+
+    def container_folder(self, uid: str, container: str, restart_count: int) -> Path:
+        return self.pod_folder(uid) / "c" / container / str(restart_count)
+
+    def image_problem(self, image: str) -> str | None:
+        """Why a container of this image cannot start; None if it can."""
+        try:
+            entry = images.load_catalogue(self.catalogue_path).get(image)
+        except UpdraftError as exc:
+            return str(exc)
+        if entry.package is None or images.is_ready(self.images_dir, image):
+            return None
+        return f"image {image!r} has no environment on this node yet; build it with: updraft images build {image}"
+
+    def translation(self, pod: Json, container: Json) -> Translation:
+        meta, spec = pod["metadata"], pod["spec"]
+        namespace = meta["namespace"]
+        mounts = mounts_of(container, self.pod_folder(meta["uid"]) / "v")
+        link_nested(mounts)
+        containers = [*(spec.get("initContainers") or []), *spec["containers"]]
+        declared = [int(p["containerPort"]) for c in containers for p in c.get("ports") or []]
+        services: dict[str, Mapping[int, int]] = {}
+        for service in self.store.items("services", namespace):
+            name = service["metadata"]["name"]
+            wanted = [int(p["port"]) for p in service["spec"].get("ports") or []]
+            services[name] = self.ports.ports(gang_owner(namespace, name), wanted)
+        pod_ports = self.ports.ports(meta["uid"], declared)
+        return Translation(mounts, pod_ports, namespace, services, spec.get("subdomain"))
+
+    def launch(self, pod: Json, container: Json) -> Launch:
+        """Makes the container's private folders. Raises NotYetError."""
+        meta = pod["metadata"]
+        folder = self.pod_folder(meta["uid"])
+        home, temporary = folder / "h" / container["name"], folder / "t" / container["name"]
+        for private in (home, temporary):
+            private.mkdir(parents=True, exist_ok=True)
+        path_variable = images.load_catalogue(self.catalogue_path).path_variable(self.images_dir, container["image"])
+        gpus = tuple(gpu_indices(pod).get(container["name"], [])) if self.has_gpus else None
+        launch = launch_of(
+            container,
+            pod,
+            lambda name: self.store.find("secrets", meta["namespace"], name),
+            self.translation(pod, container),
+            Place(home, temporary, path_variable, gpus),
+            os.environ,
+        )
+        launch.cwd.mkdir(parents=True, exist_ok=True)
+        return launch

@@ -1,0 +1,82 @@
+"""Startup probes: httpGet, tcpSocket and exec, against the host's ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from updraft.localnode.environment import Launch
+from updraft.localnode.errors import Json
+from updraft.localnode.translate import LOOPBACK
+
+
+def port_number(port: Any, container: Json) -> int:
+    """A probe's port: a number, or the name of one of the container's ports."""
+    if isinstance(port, int) or str(port).isdigit():
+        return int(port)
+    return next(int(p["containerPort"]) for p in container.get("ports") or [] if p.get("name") == port)
+
+
+async def _http(probe: Json, port: int) -> None:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        headers = "".join(f"{h['name']}: {h['value']}\r\n" for h in probe.get("httpHeaders") or [])
+        path = probe.get("path") or "/"
+        request = f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nUser-Agent: kube-probe\r\nConnection: close\r\n"
+        writer.write(f"{request}{headers}\r\n".encode())
+        await writer.drain()
+        status = int((await reader.readline()).split()[1])
+    finally:
+        writer.close()
+    if not 200 <= status < 400:
+        raise OSError(f"HTTP probe failed with statuscode: {status}")
+
+
+async def _exec(command: list[str], launch: Launch) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=dict(launch.environment),
+        cwd=launch.cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    if status != 0:
+        raise OSError(f"command ended with {status}")
+
+
+async def _once(probe: Json, container: Json, host_port: Callable[[int], int], launch: Launch) -> None:
+    if action := probe.get("httpGet"):
+        await _http(action, host_port(port_number(action["port"], container)))
+    elif action := probe.get("tcpSocket"):
+        _, writer = await asyncio.open_connection(LOOPBACK, host_port(port_number(action["port"], container)))
+        writer.close()
+    elif action := probe.get("exec"):
+        await _exec(list(action["command"]), launch)
+
+
+async def wait_until_started(
+    probe: Json,
+    container: Json,
+    host_port: Callable[[int], int],
+    launch: Launch,
+    unhealthy: Callable[[str], None],
+) -> bool:
+    """Asks until the probe passes; False once it failed `failureThreshold` times in a row."""
+    await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
+    for _ in range(probe.get("failureThreshold") or 3):
+        try:
+            await asyncio.wait_for(_once(probe, container, host_port, launch), probe.get("timeoutSeconds") or 1)
+            return True
+        except (OSError, ValueError, IndexError, StopIteration, TimeoutError) as exc:
+            unhealthy(f"Startup probe failed: {exc or type(exc).__name__}")
+        await asyncio.sleep(probe.get("periodSeconds") or 10)
+    return False

@@ -1,0 +1,98 @@
+"""Kubernetes quantities ("500m", "2Gi", "1e3") as integers, and what a pod asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_FACTORS = {None: Decimal(1), "m": Decimal("0.001")}
+_FACTORS |= {unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)}
+_FACTORS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
+GPU = "nvidia.com/gpu"
+
+
+def parse_quantity(text: str) -> Decimal:
+    """Raises ValueError for anything that Kubernetes would not take."""
+    match = _QUANTITY.match(text.strip())
+    if match is None:
+        raise ValueError(f"quantity {text!r} must look like 500m, 2, 1.5Gi or 512Mi")
+    number, exponent, unit = match.groups()
+    return Decimal(number + (exponent or "")) * _FACTORS[unit]
+
+
+def _ceil(value: Decimal) -> int:
+    return int(value.to_integral_value(rounding=ROUND_CEILING))
+
+
+@dataclass(frozen=True)
+class Resources:
+    """An amount of what the scheduler counts."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes, self.gpus + other.gpus
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes, self.gpus - other.gpus
+        )
+
+    def maximum(self, other: Resources) -> Resources:
+        return Resources(
+            max(self.cpu_milli, other.cpu_milli),
+            max(self.memory_bytes, other.memory_bytes),
+            max(self.gpus, other.gpus),
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[Resources]) -> Resources:
+        result = cls()
+        for part in parts:
+            result = result + part
+        return result
+
+
+def container_requests(container: Mapping[str, Any]) -> Resources:
+    """Requests of one container; a limit without a request counts as the request."""
+    resources = container.get("resources") or {}
+    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return Resources(
+        cpu_milli=_ceil(parse_quantity(str(wanted.get("cpu", 0))) * 1000),
+        memory_bytes=_ceil(parse_quantity(str(wanted.get("memory", 0)))),
+        gpus=_ceil(parse_quantity(str(wanted.get(GPU, 0)))),
+    )
+
+
+def memory_limit_bytes(container: Mapping[str, Any]) -> int | None:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return _ceil(parse_quantity(str(limits["memory"]))) if "memory" in limits else None
+
+
+def is_sidecar(container: Mapping[str, Any]) -> bool:
+    """True for a native sidecar, given a member of `initContainers`."""
+    return container.get("restartPolicy") == "Always"
+
+
+def pod_requests(spec: Mapping[str, Any]) -> Resources:
+    """What the pod needs at its hungriest moment: max over its init phase and its running phase.
+
+    An init container runs beside the sidecars that were started before it.
+    """
+    sidecars = Resources()
+    hungriest = Resources()
+    for container in spec.get("initContainers") or []:
+        wanted = container_requests(container)
+        if is_sidecar(container):
+            sidecars = sidecars + wanted
+        hungriest = hungriest.maximum(sidecars if is_sidecar(container) else sidecars + wanted)
+    running = sidecars + Resources.total(container_requests(c) for c in spec.get("containers") or [])
+    return hungriest.maximum(running)

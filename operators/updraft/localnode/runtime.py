@@ -1,0 +1,133 @@
+"""Keeps one worker per placed pod, and tells it what the API has decided about the pod."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+from updraft.localnode.errors import Json
+from updraft.localnode.kubelet import Kubelet
+from updraft.localnode.processes import kill_leftovers
+from updraft.localnode.scheduler import TERMINAL_PHASES
+from updraft.localnode.volumes import remove_tree
+from updraft.localnode.worker import PodWorker
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime:
+    def __init__(self, kubelet: Kubelet) -> None:
+        self._kubelet = kubelet
+        self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
+        self._ended = asyncio.Event()
+        self._accepts = True
+        self._with_folder: set[str] = set()  # uids of pods that have a folder
+
+    async def run(self) -> None:
+        """Goes on for ever. Begins with what an earlier local node left."""
+        await asyncio.to_thread(self._remove_unknown_folders)
+        while True:
+            self.sync()
+            self._ended.clear()
+            waits = {asyncio.create_task(self._kubelet.store.changed()), asyncio.create_task(self._ended.wait())}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waits:
+                    task.cancel()
+
+    def sync(self) -> None:
+        """Starts and stops workers so that they match the pods."""
+        store = self._kubelet.store
+        pods = {pod["metadata"]["uid"]: pod for pod in store.items("pods")}
+        for uid, pod in pods.items():
+            if uid in self._workers:
+                if pod["metadata"].get("deletionTimestamp"):
+                    self._workers[uid][0].request_stop(_grace_left(pod))
+                continue
+            terminal = pod["status"].get("phase") in TERMINAL_PHASES
+            if terminal and pod["metadata"].get("deletionTimestamp"):
+                store.delete("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
+            elif not terminal and pod["spec"].get("nodeName") and self._accepts:
+                self._begin(pod)
+        for uid, (worker, _) in self._workers.items():
+            if uid not in pods:
+                worker.request_stop(0)  # deleted by force
+        for uid in self._with_folder - self._workers.keys() - pods.keys():
+            self._remove_folder(uid)
+        self._with_folder = (self._with_folder & self._workers.keys()) | pods.keys()
+
+    def evict(self, namespace: str, name: str, message: str, grace_seconds: float) -> None:
+        """What a node under pressure does: the pod fails and stays to be read. Raises ApiError 404."""
+        pod = self._kubelet.store.get("pods", namespace, name)
+        entry = self._workers.get(pod["metadata"]["uid"])
+        self._kubelet.events.record(pod, "Warning", "Evicted", message)
+        if entry is not None:
+            entry[0].request_stop(grace_seconds, "Evicted", message)
+        elif pod["status"].get("phase") not in TERMINAL_PHASES:
+            failed = {"phase": "Failed", "reason": "Evicted", "message": message}
+            self._kubelet.store.update("pods", namespace, name, lambda new: new["status"].update(failed))
+
+    async def shutdown(self, grace_seconds: float) -> None:
+        """Ends every pod, for good: they become Failed with reason Terminated."""
+        self._accepts = False
+        message = "Pod was terminated in response to imminent node shutdown."
+        for worker, _ in self._workers.values():
+            worker.request_stop(grace_seconds, "Terminated", message)
+        await asyncio.gather(*(task for _, task in self._workers.values()), return_exceptions=True)
+
+    def log_is_finished(self, pod: Json, container: str) -> bool:
+        """True if nothing more is going to be written to the container's log."""
+        current = self._kubelet.store.by_uid(pod["metadata"]["uid"])
+        if current is None:
+            return True
+        statuses = current[1]["status"]
+        for key in ("containerStatuses", "initContainerStatuses"):
+            for status in statuses.get(key) or []:
+                if status["name"] == container:
+                    return "running" not in status["state"]
+        return True
+
+    def _begin(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        worker = PodWorker(self._kubelet, pod)
+        self._workers[uid] = (worker, asyncio.create_task(self._live(worker), name=f"pod {pod['metadata']['name']}"))
+        if pod["metadata"].get("deletionTimestamp"):
+            worker.request_stop(_grace_left(pod))
+
+    async def _live(self, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        except Exception:  # outermost line of a pod's task
+            logger.exception("pod %s: its worker failed", worker.uid)
+            self._fail(worker.uid)
+        finally:
+            del self._workers[worker.uid]
+            self._ended.set()
+
+    def _fail(self, uid: str) -> None:
+        found = self._kubelet.store.by_uid(uid)
+        if found is not None:
+            failed = {"phase": "Failed", "reason": "NodeError", "message": "the local node failed; see its log"}
+            self._kubelet.store.update(*found[0], lambda new: new["status"].update(failed))
+
+    def _remove_folder(self, uid: str) -> None:
+        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._kubelet.pod_folder(uid))
+
+    def _remove_unknown_folders(self) -> None:
+        """Pods that were deleted by force while no node ran: their processes must not go on."""
+        pods = self._kubelet.store.items("pods")
+        known = {self._kubelet.pod_folder(pod["metadata"]["uid"]).name for pod in pods}
+        folders = self._kubelet.pods_dir.iterdir() if self._kubelet.pods_dir.exists() else ()
+        for folder in folders:
+            if folder.name not in known:
+                kill_leftovers(self._kubelet.pods_dir.parent, folder.name)
+                remove_tree(folder)
+
+
+def _grace_left(pod: Json) -> float:
+    """Seconds that a deleted pod has left. Its time is whole seconds, so one is added for rounding."""
+    meta = pod["metadata"]
+    left = (datetime.fromisoformat(meta["deletionTimestamp"]) - datetime.now(UTC)).total_seconds() + 1
+    return float(min(max(left, 0.0), meta["deletionGracePeriodSeconds"]))

@@ -1,0 +1,207 @@
+"""Which pod goes where, by requests alone. `place` is pure; `Scheduler` applies it to the store.
+
+First come, first served, but as in Kubernetes a pod that does not fit holds up nobody behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from updraft.localnode.errors import ApiError, Json
+from updraft.localnode.events import EventRecorder
+from updraft.localnode.quantity import GPU, Resources, container_requests, pod_requests
+from updraft.localnode.store import Store, now_text
+
+GPU_TYPE_LABEL = "updraft.dev/gpu-type"
+GPU_INDICES_ANNOTATION = "updraft.dev/gpu-indices"  # {container: [indices]}, as a device plugin would hand them out
+TERMINAL_PHASES = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One node that the local node pretends to be."""
+
+    name: str
+    allocatable: Resources
+    gpu_type: str | None = None
+
+    def labels(self) -> dict[str, str]:
+        labels = {"kubernetes.io/hostname": self.name, "updraft.dev/local": "true"}
+        return {**labels, GPU_TYPE_LABEL: self.gpu_type} if self.gpu_type else labels
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`node` is None when the pod fits nowhere; `reason` is what the pod's condition then says."""
+
+    node: str | None
+    gpu_indices: Mapping[str, list[int]] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass
+class _Usage:
+    free: Resources
+    taken_gpus: set[int]
+
+
+def gpu_indices(pod: Json) -> dict[str, list[int]]:
+    """The GPUs that were given to the pod's containers."""
+    text = (pod["metadata"].get("annotations") or {}).get(GPU_INDICES_ANNOTATION)
+    return json.loads(text) if text else {}
+
+
+def _usage(node: NodeSpec, pods: Iterable[Json]) -> _Usage:
+    usage = _Usage(node.allocatable, set())
+    for pod in pods:
+        if pod["spec"].get("nodeName") == node.name and pod["status"].get("phase") not in TERMINAL_PHASES:
+            usage.free = usage.free - pod_requests(pod["spec"])
+            for indices in gpu_indices(pod).values():
+                usage.taken_gpus.update(indices)
+    return usage
+
+
+def _obstacles(node: NodeSpec, usage: _Usage, pod: Json) -> list[str]:
+    wanted_labels = pod["spec"].get("nodeSelector") or {}
+    if any(node.labels().get(key) != value for key, value in wanted_labels.items()):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    wanted, short = pod_requests(pod["spec"]), []
+    if wanted.cpu_milli > usage.free.cpu_milli:
+        short.append("Insufficient cpu")
+    if wanted.memory_bytes > usage.free.memory_bytes:
+        short.append("Insufficient memory")
+    if wanted.gpus > usage.free.gpus:
+        short.append(f"Insufficient {GPU}")
+    return short
+
+
+def _assign_gpus(pod: Json, usage: _Usage, count: int) -> dict[str, list[int]]:
+    """Main containers and sidecars get GPUs of their own; an init container uses those of the main ones."""
+    free = [i for i in range(count) if i not in usage.taken_gpus]
+    result: dict[str, list[int]] = {}
+    start = 0
+    for group in (pod["spec"]["containers"], pod["spec"].get("initContainers") or []):
+        for container in group:
+            wanted = container_requests(container).gpus
+            if wanted:
+                shared = group is not pod["spec"]["containers"] and container.get("restartPolicy") != "Always"
+                first = 0 if shared else start
+                result[container["name"]] = free[first : first + wanted]
+                start = start if shared else start + wanted
+    return result
+
+
+def place(pod: Json, nodes: Sequence[NodeSpec], pods: Iterable[Json]) -> Placement:
+    """Where `pod` goes, given all pods that exist."""
+    existing = list(pods)
+    counts: dict[str, int] = {}
+    for node in nodes:
+        usage = _usage(node, existing)
+        obstacles = _obstacles(node, usage, pod)
+        if not obstacles:
+            return Placement(node.name, _assign_gpus(pod, usage, node.allocatable.gpus))
+        for obstacle in obstacles:
+            counts[obstacle] = counts.get(obstacle, 0) + 1
+    listed = ", ".join(f"{count} {text}" for text, count in sorted(counts.items()))
+    return Placement(None, reason=f"0/{len(nodes)} nodes are available: {listed}.")
+
+
+def node_object(node: NodeSpec, version: str) -> Json:
+    """The node as the API shows it."""
+    amounts = {
+        "cpu": f"{node.allocatable.cpu_milli}m"
+        if node.allocatable.cpu_milli % 1000
+        else str(node.allocatable.cpu_milli // 1000),
+        "memory": f"{node.allocatable.memory_bytes // 1024}Ki",
+        "pods": "500",
+    }
+    if node.allocatable.gpus:
+        amounts[GPU] = str(node.allocatable.gpus)
+    condition = {"lastHeartbeatTime": now_text(), "lastTransitionTime": now_text()}
+    pressure = ("MemoryPressure", "DiskPressure", "PIDPressure")
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": node.labels()},
+        "spec": {},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [
+                *({**condition, "type": name, "status": "False", "reason": "Sufficient"} for name in pressure),
+                {**condition, "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"},
+            ],
+            "addresses": [
+                {"type": "InternalIP", "address": "127.0.0.1"},
+                {"type": "Hostname", "address": node.name},
+            ],
+            "nodeInfo": {
+                **{"machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "host"},
+                **{"containerRuntimeVersion": "process://1", "kubeletVersion": version, "kubeProxyVersion": ""},
+                **{"operatingSystem": "linux", "architecture": ""},
+            },
+        },
+    }
+
+
+class Scheduler:
+    """Binds pods to nodes as they appear and as room comes."""
+
+    def __init__(self, store: Store, nodes: Sequence[NodeSpec], events: EventRecorder) -> None:
+        self._store, self._nodes, self._events = store, tuple(nodes), events
+
+    async def run(self) -> None:
+        while True:
+            seen = self._store.version
+            self.schedule_all()
+            if self._store.version == seen:
+                await self._store.changed()
+
+    def schedule_all(self) -> None:
+        """One pass over the pods that wait, oldest first."""
+        waiting = [
+            pod
+            for key, pod in self._store.everything()  # in order of creation
+            if key[0] == "pods"
+            and not pod["spec"].get("nodeName")
+            and not pod["metadata"].get("deletionTimestamp")
+            and not pod["spec"].get("schedulingGates")
+        ]
+        for pod in sorted(waiting, key=lambda p: str(p["metadata"]["creationTimestamp"])):
+            placement = place(pod, self._nodes, self._store.items("pods"))
+            if placement.node is None:
+                self._refuse(pod, placement.reason)
+            else:
+                self._bind(pod, placement)
+
+    def _refuse(self, pod: Json, reason: str) -> None:
+        def change(new: Json) -> None:
+            old = next((c for c in new["status"].get("conditions", []) if c["type"] == "PodScheduled"), None)
+            if old is None or old.get("message") != reason:
+                condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}
+                new["status"]["conditions"] = [{**condition, "lastTransitionTime": now_text()}]
+
+        meta = pod["metadata"]
+        updated = self._store.update("pods", meta["namespace"], meta["name"], change)
+        if updated is not pod:
+            self._events.record(pod, "Warning", "FailedScheduling", reason, component="default-scheduler")
+
+    def _bind(self, pod: Json, placement: Placement) -> None:
+        def change(new: Json) -> None:
+            new["spec"]["nodeName"] = placement.node
+            condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text()}
+            new["status"]["conditions"] = [condition]
+            if placement.gpu_indices:
+                annotations = new["metadata"].get("annotations") or {}
+                text = json.dumps(placement.gpu_indices)
+                new["metadata"]["annotations"] = {**annotations, GPU_INDICES_ANNOTATION: text}
+
+        meta = pod["metadata"]
+        try:
+            self._store.update("pods", meta["namespace"], meta["name"], change)
+        except ApiError:
+            return  # deleted meanwhile
+        where = f"Successfully assigned {meta['namespace']}/{meta['name']} to {placement.node}"
+        self._events.record(pod, "Normal", "Scheduled", where, component="default-scheduler")

@@ -1,0 +1,311 @@
+"""The HTTP side: authentication, faults, routes, and errors as `Status` objects. Used by `node`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import random
+import secrets
+import string
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from updraft.localnode.errors import (
+    ApiError,
+    Json,
+    bad_request,
+    method_not_allowed,
+    no_such_route,
+    success,
+    unauthorized,
+)
+from updraft.localnode.faults import Evict, FaultState, parse_fault
+from updraft.localnode.kubelet import Kubelet
+from updraft.localnode.lifecycle import delete_object, orphan_dependents
+from updraft.localnode.logs import read_log
+from updraft.localnode.requests import DeleteOptions, flag, json_body, log_options, number, page, patched
+from updraft.localnode.runtime import Runtime
+from updraft.localnode.selectors import Selector, parse_selector
+from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, list_object, now_text
+from updraft.localnode.streams import Watch, log_attempt, log_container, until_disconnected
+from updraft.localnode.validation import check_patched_labels, complete
+
+logger = logging.getLogger(__name__)
+VERSION = "v1.34.4-local"
+PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+WRITABLE = ("pods", "services", "secrets")
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class Api:
+    """What the routes work on."""
+
+    kubelet: Kubelet
+    runtime: Runtime
+    token: str = field(repr=False)
+    faults: FaultState = field(default_factory=FaultState)
+
+    @property
+    def store(self) -> Store:
+        return self.kubelet.store
+
+    # --- Reading --------------------------------------------------------------------------------------
+    async def get(self, request: Request) -> Response:
+        return JSONResponse(self.store.get(*_key(request)))
+
+    async def list_or_watch(self, request: Request) -> Response:
+        query, resource = request.query_params, _resource(request)
+        selector = parse_selector(query.get("labelSelector"), query.get("fieldSelector"), resource)
+        namespace = request.path_params.get("namespace")
+        if flag(query, "watch"):
+            if resource == "secrets":
+                raise method_not_allowed()
+            return self._watch(request, resource, namespace, selector)
+        found = [_listed(resource, obj) for obj in self.store.items(resource, namespace) if selector.matches(obj)]
+        items, token, remaining = page(found, number(query, "limit"), query.get("continue"))
+        answer = list_object(resource, items, self.store.version)
+        if token:
+            answer["metadata"] |= {"continue": token, "remainingItemCount": remaining}
+        return JSONResponse(answer)
+
+    def _watch(self, request: Request, resource: str, namespace: str | None, selector: Selector) -> Response:
+        query = request.query_params
+        version = number(query, "resourceVersion")
+        seconds = number(query, "timeoutSeconds") or random.randint(1800, 3600)
+        watch = Watch(self.store, resource, namespace, selector, bookmarks=flag(query, "allowWatchBookmarks"))
+        stream = watch.stream(version, float(seconds), self.faults, request)
+        return StreamingResponse(stream, media_type="application/json")
+
+    async def log(self, request: Request) -> Response:
+        query = request.query_params
+        pod = self.store.get("pods", request.path_params["namespace"], request.path_params["name"])
+        options = log_options(query)
+        container = log_container(pod, query.get("container"))
+        if not pod["spec"].get("nodeName"):
+            return Response(status_code=204)
+        attempt = log_attempt(pod, container, previous=flag(query, "previous"))
+        path = self.kubelet.container_folder(pod["metadata"]["uid"], container, attempt) / "log"
+
+        def finished() -> bool:
+            return self.runtime.log_is_finished(pod, container)
+
+        stream = until_disconnected(request, read_log(path, options, finished))
+        return StreamingResponse(stream, media_type="text/plain")
+
+    # --- Writing --------------------------------------------------------------------------------------
+    async def create(self, request: Request) -> Response:
+        resource, namespace = _resource(request), request.path_params.get("namespace", "")
+        obj = complete(resource, _named(_in_namespace(await json_body(request), namespace)))
+        if namespace and self.store.get("namespaces", "", namespace)["metadata"].get("deletionTimestamp"):
+            message = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise ApiError(403, "Forbidden", message)
+        if request.query_params.get("dryRun"):
+            return JSONResponse(obj, 201)
+        return JSONResponse(self.store.create(resource, obj), 201)
+
+    async def replace(self, request: Request) -> Response:
+        resource, namespace, name = key = _key(request)
+        if resource != "secrets":
+            raise method_not_allowed()
+        obj = complete(resource, _in_namespace(await json_body(request), namespace))
+        if obj["metadata"]["name"] != name:
+            raise bad_request(
+                f"the name of the object ({obj['metadata']['name']}) does not match the name on the URL ({name})"
+            )
+        return JSONResponse(self.store.replace(*key, obj))
+
+    async def patch(self, request: Request) -> Response:
+        resource, namespace, name = _key(request)
+        before = self.store.get(resource, namespace, name)
+        after = patched(resource, before, await json_body(request), request.headers.get("content-type", ""))
+        check_patched_labels(resource, after)
+        return JSONResponse(
+            self.store.update(resource, namespace, name, lambda new: new.update(metadata=after["metadata"]))
+        )
+
+    async def delete(self, request: Request) -> Response:
+        key = _key(request)
+        options = DeleteOptions.of(request.query_params, await json_body(request))
+        obj = self.store.get(*key)
+        options.check(key[0], obj)
+        if options.orphan:
+            orphan_dependents(self.store, obj["metadata"]["uid"])
+        deleted = delete_object(self.store, key, options.grace_seconds)
+        if key[0] == "secrets":
+            return JSONResponse(success("secrets", key[2], obj["metadata"]["uid"]))
+        return JSONResponse(deleted)
+
+    async def delete_collection(self, request: Request) -> Response:
+        query, resource, namespace = request.query_params, _resource(request), request.path_params["namespace"]
+        options = DeleteOptions.of(query, await json_body(request))
+        selector = parse_selector(query.get("labelSelector"), query.get("fieldSelector"), resource)
+        found = [obj for obj in self.store.items(resource, namespace) if selector.matches(obj)]
+        for obj in found:
+            delete_object(self.store, (resource, namespace, obj["metadata"]["name"]), options.grace_seconds)
+        return JSONResponse(list_object(resource, [_listed(resource, obj) for obj in found], self.store.version))
+
+    # --- The fault lab --------------------------------------------------------------------------------
+    async def show_faults(self, _: Request) -> Response:
+        return JSONResponse(self.faults.to_json())
+
+    async def add_fault(self, request: Request) -> Response:
+        fault = parse_fault(await json_body(request))
+        if isinstance(fault, Evict):
+            self.runtime.evict(fault.namespace, fault.pod, fault.message, fault.grace_seconds)
+        else:
+            self.faults.apply(fault)
+            self.store.wake()
+        return JSONResponse(self.faults.to_json())
+
+
+def _resource(request: Request) -> str:
+    return str(request.path_params.get("resource") or request.scope["state_resource"])
+
+
+def _key(request: Request) -> tuple[str, str, str]:
+    return _resource(request), request.path_params.get("namespace", ""), request.path_params["name"]
+
+
+def _listed(resource: str, obj: Json) -> Json:
+    """Lists of secrets never carry their content."""
+    return {k: v for k, v in obj.items() if k != "data"} if resource == "secrets" else obj
+
+
+def _in_namespace(body: Any, namespace: str) -> Any:
+    if not isinstance(body, dict):
+        raise bad_request("the body must be a JSON object")
+    meta = body.get("metadata") or {}
+    if namespace and meta.get("namespace") not in (None, "", namespace):
+        message = "the namespace of the provided object does not match the namespace sent on the request"
+        raise bad_request(message)
+    return {**body, "metadata": {**meta, **({"namespace": namespace} if namespace else {})}}
+
+
+def _named(body: Json) -> Json:
+    meta = body["metadata"]
+    if meta.get("name") or not meta.get("generateName"):
+        return body
+    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))
+    return {**body, "metadata": {**meta, "name": f"{meta['generateName']}{suffix}"}}
+
+
+class Gate:
+    """Before every route: the token, and what the fault lab has in store."""
+
+    def __init__(self, app: ASGIApp, token: str, faults: FaultState) -> None:
+        self._app, self._token, self._faults = app, token, faults
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            error = None if self._knows(Request(scope)) else unauthorized()
+            if error is None and scope["path"] != "/faults":
+                if self._faults.lag_seconds:
+                    await asyncio.sleep(self._faults.lag_seconds)
+                error = self._faults.next_error(scope["method"], scope["path"])
+            if error is not None:
+                await _error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _knows(self, request: Request) -> bool:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+
+def _error_response(error: ApiError) -> Response:
+    seconds = error.retry_after_seconds
+    headers = {} if seconds is None else {"Retry-After": str(seconds)}
+    return JSONResponse(error.status(), error.code, headers=headers)
+
+
+async def _on_api_error(_: Request, exc: Exception) -> Response:
+    assert isinstance(exc, ApiError)
+    return _error_response(exc)
+
+
+async def _on_http_error(_: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    return _error_response(method_not_allowed() if exc.status_code == 405 else no_such_route())
+
+
+async def _on_defect(_: Request, exc: Exception) -> Response:
+    logger.error("request failed", exc_info=exc)
+    return _error_response(ApiError(500, "InternalError", f"Internal error occurred: {type(exc).__name__}"))
+
+
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+async def _version(_: Request) -> Response:
+    answer = {"major": "1", "minor": "34", "gitVersion": VERSION, "platform": "local", "buildDate": now_text()}
+    return JSONResponse({**answer, "gitCommit": "", "gitTreeState": "", "goVersion": "", "compiler": ""})
+
+
+def _of(resource: str, handler: Handler) -> Handler:
+    """A handler of a route whose path does not say which resource it is about."""
+
+    async def bound(request: Request) -> Response:
+        request.scope["state_resource"] = resource
+        return await handler(request)
+
+    return bound
+
+
+def _namespaced(handler: Handler, allowed: tuple[str, ...]) -> Handler:
+    async def checked(request: Request) -> Response:
+        resource = request.path_params["resource"]
+        if resource not in KINDS or resource in CLUSTER_SCOPED:
+            raise no_such_route()
+        if resource not in allowed:
+            raise method_not_allowed()
+        return await handler(request)
+
+    return checked
+
+
+def routes(api: Api) -> list[Route]:
+    every = tuple(kind for kind in KINDS if kind not in CLUSTER_SCOPED)
+    base, one = "/api/v1/namespaces/{namespace}/{resource}", "/api/v1/namespaces/{namespace}/{resource}/{name}"
+    table: list[tuple[str, str, Handler]] = [
+        *((path, "GET", _healthy) for path in ("/healthz", "/livez", "/readyz")),
+        ("/version", "GET", _version),
+        ("/faults", "GET", api.show_faults),
+        ("/faults", "POST", api.add_fault),
+        ("/api/v1/nodes", "GET", _of("nodes", api.list_or_watch)),
+        ("/api/v1/nodes/{name}", "GET", _of("nodes", api.get)),
+        ("/api/v1/namespaces", "GET", _of("namespaces", api.list_or_watch)),
+        ("/api/v1/namespaces", "POST", _of("namespaces", api.create)),
+        ("/api/v1/namespaces/{name}", "GET", _of("namespaces", api.get)),
+        ("/api/v1/namespaces/{name}", "PATCH", _of("namespaces", api.patch)),
+        ("/api/v1/namespaces/{name}", "DELETE", _of("namespaces", api.delete)),
+        *((f"/api/v1/{kind}", "GET", _of(kind, api.list_or_watch)) for kind in every),
+        ("/api/v1/namespaces/{namespace}/pods/{name}/log", "GET", api.log),
+        (base, "GET", _namespaced(api.list_or_watch, every)),
+        (base, "POST", _namespaced(api.create, WRITABLE)),
+        (base, "DELETE", _namespaced(api.delete_collection, WRITABLE)),
+        (one, "GET", _namespaced(api.get, every)),
+        (one, "PUT", _namespaced(api.replace, WRITABLE)),
+        (one, "PATCH", _namespaced(api.patch, WRITABLE)),
+        (one, "DELETE", _namespaced(api.delete, WRITABLE)),
+    ]
+    return [Route(path, handler, methods=[method]) for path, method, handler in table]
+
+
+def create_app(api: Api) -> Starlette:
+    return Starlette(
+        routes=routes(api),
+        middleware=[Middleware(Gate, token=api.token, faults=api.faults)],
+        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_defect},
+    )

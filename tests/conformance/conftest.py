@@ -1,0 +1,185 @@
+"""A `cluster` for the conformance tests: a local node of their own, or a real cluster named by UPDRAFT_CONFORMANCE_KUBECONFIG.
+
+On a real cluster UPDRAFT_CONFORMANCE_IMAGE names an image with /bin/sh; tests of `local_cluster` do not run there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+
+TIMEOUT_SECONDS = 20.0
+CATALOGUE = '[images."updraft/shell:1"]\n\n[images."updraft/unbuilt:1"]\npackage = "updraft-learner"\n'
+
+
+def eventually(ask: Callable[[], Any], *, within_seconds: float = TIMEOUT_SECONDS) -> Any:
+    """The first truthy answer."""
+    deadline = time.monotonic() + within_seconds
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"still {answer!r} after {within_seconds} s"
+        time.sleep(0.05)
+
+
+class LocalNode:
+    """A local node process."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder, self._arguments = folder, arguments
+        self.token = uuid.uuid4().hex
+        self.port = 0
+        (folder / "token").write_text(self.token)
+        (folder / "catalogue.toml").write_text(CATALOGUE)
+        self.process = self._start()
+
+    @property
+    def state_dir(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "updraft.localnode", "--state-dir", str(self.state_dir)]
+        command += ["--port", str(self.port), "--token-file", str(self.folder / "token")]
+        command += ["--catalogue", str(self.folder / "catalogue.toml"), "--images-dir", str(self.folder / "images")]
+        command += ["--restart-backoff-seconds", "0.2", *self._arguments]
+        environment = {**os.environ, "UPDRAFT_TEST_LEAK": "must not reach a container"}
+        log = (self.folder / "log").open("a")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("local node: "), (self.folder / "log").read_text()
+        self.port = int(line.rpartition(":")[2])
+        return process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.process = self._start()
+
+    def stop(self) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(15)
+
+    def api_client(self, token: str | None = None) -> client.ApiClient:
+        settings = client.Configuration(host=self.url)
+        settings.api_key = {"authorization": f"Bearer {token or self.token}"}
+        return client.ApiClient(settings)
+
+
+@dataclass
+class Cluster:
+    """Where a test runs: an API client and a namespace of its own."""
+
+    api_client: client.ApiClient
+    namespace: str
+    image: str
+    node: LocalNode | None
+
+    @property
+    def core(self) -> client.CoreV1Api:
+        return client.CoreV1Api(self.api_client)
+
+    def pod(self, name: str, script: str, **spec: Any) -> dict[str, Any]:
+        """A pod with one container `base` that runs a shell script."""
+        labels = spec.pop("labels", {})
+        container = {"name": "base", "image": self.image, "command": ["/bin/sh", "-c", script], **spec.pop("base", {})}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+        }
+
+    def create(self, body: dict[str, Any]) -> Any:
+        return self.core.create_namespaced_pod(self.namespace, body)
+
+    def read(self, name: str) -> Any:
+        return self.core.read_namespaced_pod(name, self.namespace)
+
+    def wait_phase(self, name: str, *phases: str) -> Any:
+        def reached() -> Any:
+            pod = self.read(name)
+            return pod if pod.status.phase in phases else None
+
+        return eventually(reached)
+
+    def finished(self, name: str) -> Any:
+        return self.wait_phase(name, "Succeeded", "Failed")
+
+    def log(self, name: str, **options: Any) -> str:
+        # Preloaded, this client's answer is the text of a bytes literal.
+        answer = self.core.read_namespaced_pod_log(name, self.namespace, _preload_content=False, **options)
+        return str(answer.data.decode())
+
+    def gone(self, name: str) -> bool:
+        try:
+            self.read(name)
+        except client.ApiException as exc:
+            return exc.status == 404
+        return False
+
+
+@pytest.fixture(scope="session")
+def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[client.ApiClient, str, LocalNode | None]]:
+    kubeconfig = os.environ.get("UPDRAFT_CONFORMANCE_KUBECONFIG")
+    if kubeconfig:
+        image = os.environ.get("UPDRAFT_CONFORMANCE_IMAGE", "busybox:1")
+        yield config.new_client_from_config(kubeconfig), image, None
+        return
+    node = LocalNode(tmp_path_factory.mktemp("localnode"), "--cpus", "4", "--memory", "8GiB", "--gpus", "nvidia-a100=2")
+    try:
+        yield node.api_client(), "updraft/shell:1", node
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def cluster(_target: tuple[client.ApiClient, str, LocalNode | None]) -> Iterator[Cluster]:
+    api_client, image, node = _target
+    namespace = f"t-{uuid.uuid4().hex[:8]}"
+    core = client.CoreV1Api(api_client)
+    core.create_namespace({"metadata": {"name": namespace}})
+    try:
+        yield Cluster(api_client, namespace, image, node)
+    finally:
+        core.delete_collection_namespaced_pod(namespace, grace_period_seconds=0)
+        core.delete_namespace(namespace)
+
+
+@pytest.fixture
+def local_cluster(cluster: Cluster) -> Cluster:
+    """For what a real cluster does otherwise, or cannot be asked to do."""
+    if cluster.node is None:
+        pytest.skip("about the local node only")
+    return cluster
+
+
+@pytest.fixture
+def own_node(tmp_path: Path) -> Iterator[Cluster]:
+    """A local node that the test may kill. Its namespace is `default`."""
+    node = LocalNode(tmp_path, "--shutdown-grace-seconds", "1")
+    try:
+        yield Cluster(node.api_client(), "default", "updraft/shell:1", node)
+    finally:
+        if node.process.poll() is None:
+            node.stop()
