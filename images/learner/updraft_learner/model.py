@@ -172,6 +172,8 @@ def run(module: Any, inputs: Arrays, by_keyword: bool) -> Arrays:
         named = {f"output_{index}": value for index, value in enumerate(result)}
     else:
         named = {"output": result}
+    # ONNX has one space of names; an output called like an input cannot be told from it.
+    named = {f"{key}_output" if key in inputs else str(key): value for key, value in named.items()}
     for key, value in named.items():
         if not isinstance(value, torch.Tensor):
             raise ModelError(f"the model's {key} is a {type(value).__name__}; outputs must be tensors")
