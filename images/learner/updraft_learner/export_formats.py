@@ -178,7 +178,7 @@ def signature(saved: SavedModel, *, named: bool = True) -> ModelSignature:
         # NumPy has no bfloat16; what callers send and get is float32 then.
         kinds = [dtype("float32" if t.dtype == "bfloat16" else t.dtype) for t in tensors]
         keep = named or len(tensors) > 1
-        specs = [
+        specs: list[Any] = [
             TensorSpec(kind, t.shape, name=t.name if keep else None) for t, kind in zip(tensors, kinds, strict=True)
         ]
         return Schema(specs)
