@@ -1,0 +1,56 @@
+"""Updraft: from a manifest to a registered model. The verbs of the CLI, as functions:
+
+    import updraft
+
+    job = updraft.submit("jobs/digits/manifest.yaml")
+    print(job.wait().state)
+
+Each call uses the platform that `updraft up` has set up, or the one that `UPDRAFT_AIRFLOW_URL` names. For another one
+use `updraft.Client`. Importing this module imports nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from updraft.client import Client as Client
+    from updraft.client import Connection as Connection
+    from updraft.client import Job as Job
+
+_CLASSES = ("Client", "Connection", "Job")
+_VERBS = (
+    "submit",
+    "validate",
+    "jobs",
+    "job",
+    "transitions",
+    "logs",
+    "metrics",
+    "files",
+    "download",
+    "cancel",
+    "wait",
+    "health",
+    "secrets",
+    "set_secret",
+    "delete_secret",
+)
+
+__all__ = [*_CLASSES, *_VERBS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CLASSES:
+        from updraft import client
+
+        return getattr(client, name)
+    if name in _VERBS:
+        from updraft.client.default import verb
+
+        return verb(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,149 @@
+"""What the routes reach. One `Parts` per application; a test brings its own, with fakes of what is far away.
+
+Everything here may block, and is called through `Deadline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from updraft.api.deadline import Deadline
+from updraft.api.store import JobStore
+from updraft.exceptions import UnavailableError
+from updraft.settings import Settings
+
+if TYPE_CHECKING:
+    from updraft.ledger import Ledger
+
+HEALTH_SECONDS = 4.0
+
+
+class Tracking(Protocol):
+    """MLflow, read only."""
+
+    def check(self) -> str: ...
+
+    def last(self, run_id: str) -> Mapping[str, float]: ...
+
+    def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
+        """(step, unix seconds, value) in the order of steps."""
+
+
+class Cluster(Protocol):
+    """Kubernetes, as far as the routes need it."""
+
+    def check(self) -> str: ...
+
+    def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None: ...
+
+    def list_secrets(self, tenant: str) -> list[str]: ...
+
+    def delete_secret(self, tenant: str, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one application reaches."""
+
+    settings: Settings
+    ledger: Callable[[], Ledger]
+    store: JobStore
+    tracking: Tracking
+    cluster: Cluster
+    deadline: Deadline = field(default_factory=Deadline)
+
+    def check_ledger(self) -> str:
+        self.ledger().jobs(limit=1)
+        return "the ledger answers"
+
+
+def platform_parts(settings: Settings) -> Parts:
+    """The parts of the platform that these settings describe. Connects to nothing."""
+    from updraft.ledger import open_ledger
+    from updraft.storage import platform_store
+
+    return Parts(
+        settings=settings,
+        ledger=lambda: open_ledger(settings.ledger_url),
+        store=JobStore(lambda: platform_store(settings)),
+        tracking=MlflowTracking(settings),
+        cluster=KubernetesCluster(settings),
+    )
+
+
+@dataclass(frozen=True)
+class MlflowTracking:
+    settings: Settings
+
+    def check(self) -> str:
+        """Also tells a wrong log-in, which `/health` does not."""
+        import httpx
+
+        uri = self.settings.mlflow_uri
+        login = self.settings.credentials().mlflow
+        try:
+            response = httpx.get(
+                f"{uri}/api/2.0/mlflow/experiments/search",
+                params={"max_results": 1},
+                auth=(login.username, login.password.get_secret_value()),
+                timeout=HEALTH_SECONDS,
+            )
+        except httpx.HTTPError as exc:
+            raise UnavailableError(f"MLflow at {uri} does not answer ({type(exc).__name__})") from exc
+        if response.is_error:
+            raise UnavailableError(f"MLflow at {uri} answers {response.status_code}")
+        return f"MLflow at {uri} answers"
+
+    def last(self, run_id: str) -> Mapping[str, float]:
+        from updraft import tracking
+
+        return tracking.metrics(tracking.client(self.settings), run_id)
+
+    def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
+        from mlflow.exceptions import MlflowException
+
+        from updraft import tracking
+
+        try:
+            points = tracking.client(self.settings).get_metric_history(run_id, key)
+        except MlflowException as exc:
+            raise UnavailableError(f"MLflow did not give the history of {key!r} ({exc.error_code})") from exc
+        return sorted((point.step, point.timestamp / 1000, point.value) for point in points)
+
+
+@dataclass(frozen=True)
+class KubernetesCluster:
+    settings: Settings
+
+    def check(self) -> str:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        from updraft.kubernetes.secrets import core_api
+
+        try:
+            nodes = core_api(self.settings).list_node(limit=1, _request_timeout=HEALTH_SECONDS)
+        except ApiException as exc:
+            raise UnavailableError(f"the cluster answers {exc.status} ({exc.reason})") from exc
+        except HTTPError as exc:
+            raise UnavailableError(f"the cluster does not answer ({type(exc).__name__})") from exc
+        if not nodes.items:
+            raise UnavailableError("the cluster answers, but has no node")
+        return "the cluster answers"
+
+    def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
+        from updraft.kubernetes.secrets import put_secret
+
+        put_secret(self.settings, tenant, name, dict(data))
+
+    def list_secrets(self, tenant: str) -> list[str]:
+        from updraft.kubernetes.secrets import list_secrets
+
+        return list_secrets(self.settings, tenant)
+
+    def delete_secret(self, tenant: str, name: str) -> None:
+        from updraft.kubernetes.secrets import delete_secret
+
+        delete_secret(self.settings, tenant, name)

@@ -1,0 +1,142 @@
+"""Finds the job that a request names, its learners' latest word and its model: what several routes need.
+
+Every way to a job goes through `Reader.job`, which checks the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from updraft.api import views
+from updraft.api.access import Caller, Policy, check_owner
+from updraft.api.parts import Parts
+from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.ledger import Attempt, Job, Transition
+from updraft.lifecycle import State
+from updraft.manifest.errors import nearest
+from updraft.wire import JobDetail, JobSummary, Model
+from updraft_learner.contract import LearnerStatus
+
+MODEL_EFFECT = "model_version"  # recorded by the register operator
+PROMOTION_EFFECT = "promotion"  # recorded by the promote operator
+PROGRESS_OF = 20  # jobs of a list whose progress is looked up
+
+
+@dataclass(frozen=True)
+class Learners:
+    """The latest attempt of each role, with the learners' status documents."""
+
+    attempts: tuple[Attempt, ...]
+    statuses: tuple[tuple[Attempt, int, LearnerStatus], ...]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads for one caller."""
+
+    parts: Parts
+    policy: Policy
+    caller: Caller
+
+    def job(self, job_id: str) -> Job:
+        """Raises NotFoundError, alike for a job that is not there and for another tenant's."""
+        job = self.parts.deadline.call("ledger", lambda: self.parts.ledger().job(job_id))
+        check_owner(self.policy, self.caller, job.tenant, f"job: {job_id!r}")
+        return job
+
+    def jobs(self, state: str | None, name: str | None, limit: int) -> list[JobSummary]:
+        wanted = state_of(state)
+        tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
+        found = self.parts.deadline.call(
+            "ledger",
+            lambda: [job for t in tenants for job in self.parts.ledger().jobs(t, wanted, name, limit)],
+        )
+        found.sort(key=lambda job: (job.submitted_at, job.id), reverse=True)
+        return [self._summary(job, i < PROGRESS_OF) for i, job in enumerate(found[:limit])]
+
+    def _summary(self, job: Job, look: bool) -> JobSummary:
+        progress = None
+        if look and not job.ended and job.started_at is not None:
+            progress = views.slowest(views.learners(self.learners(job).statuses))
+        return views.summary(job, self.last_change(job), self.model(job), progress)
+
+    def detail(self, job_id: str) -> JobDetail:
+        job = self.job(job_id)
+        known = self.learners(job)
+        return views.detail(
+            job,
+            self.parts.settings,
+            transitions=self.transitions(job),
+            attempts=known.attempts,
+            learners=views.learners(known.statuses),
+            model=self.model(job),
+        )
+
+    def transitions(self, job: Job) -> list[Transition]:
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().transitions(job.id))
+
+    def last_change(self, job: Job) -> Transition:
+        return self.transitions(job)[-1]
+
+    def attempts(self, job: Job) -> list[Attempt]:
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts(job.id))
+
+    def attempt(self, job: Job, role: str, number: int | None) -> tuple[Attempt, Attempt]:
+        """The attempt asked for (default: the latest of the role), and the latest. Raises NotFoundError."""
+        of_role = [attempt for attempt in self.attempts(job) if attempt.role == role]
+        if not of_role:
+            raise NotFoundError(f"job {job.id} has not launched {role} yet")
+        for attempt in of_role:
+            if number in (None, attempt.number) and (number is not None or attempt is of_role[-1]):
+                return attempt, of_role[-1]
+        numbers = ", ".join(str(attempt.number) for attempt in of_role)
+        raise NotFoundError(f"job {job.id} has no attempt {number} of {role}; it has {numbers}")
+
+    def learners(self, job: Job) -> Learners:
+        """The statuses are left out while the store does not answer: the ledger's part of a job is shown without."""
+        latest = {attempt.role: attempt for attempt in self.attempts(job)}
+        attempts = tuple(sorted(latest.values(), key=lambda attempt: attempt.number))
+        count = learner_count(job)
+
+        def ask() -> list[tuple[Attempt, int, LearnerStatus]]:
+            found = []
+            for attempt in attempts:
+                for learner in range(1, (count if attempt.role == "train" else 1) + 1):
+                    status = self.parts.store.status(job.tenant, job.id, attempt.role, attempt.number, learner)
+                    if status is not None:
+                        found.append((attempt, learner, status))
+            return found
+
+        try:
+            statuses = self.parts.deadline.call("storage", ask) if attempts else []
+        except UnavailableError:
+            statuses = []
+        return Learners(attempts, tuple(statuses))
+
+    def model(self, job: Job) -> Model | None:
+        def ask() -> tuple[Any, Any]:
+            ledger = self.parts.ledger()
+            version = ledger.effect(job.id, MODEL_EFFECT)
+            return version, ledger.effect(job.id, PROMOTION_EFFECT) if version else None
+
+        version, promotion = self.parts.deadline.call("ledger", ask)
+        return views.model(version, promotion, self.parts.settings)
+
+
+def learner_count(job: Job) -> int:
+    resources = job.manifest.get("resources")
+    count = resources.get("learners", 1) if isinstance(resources, Mapping) else 1
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+def state_of(text: str | None) -> State | None:
+    if text is None:
+        return None
+    try:
+        return State(text.upper())
+    except ValueError:
+        guess = nearest(text, State)
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise NotFoundError(f"state {text!r} does not exist{hint} The states are {', '.join(State)}") from None

@@ -1,0 +1,118 @@
+"""/jobs: what jobs are, how they came here, what they said and measured; and the request to cancel one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from updraft.api import views
+from updraft.api.access import CallerDep
+from updraft.api.depends import ReaderDep
+from updraft.api.reading import learner_count
+from updraft.exceptions import NotFoundError
+from updraft.wire import (
+    Accepted,
+    CheckpointList,
+    JobDetail,
+    JobList,
+    LogPage,
+    MetricPoint,
+    Metrics,
+    TransitionList,
+)
+
+LOG_LINES = 1_000
+KEYS = 200
+
+router = APIRouter(tags=["jobs"])
+writing = APIRouter(tags=["jobs"])
+
+
+@router.get("/jobs", summary="Jobs, newest first")
+def list_jobs(
+    reader: ReaderDep,
+    state: Annotated[str | None, Query(description="Only jobs in this state")] = None,
+    name: Annotated[str | None, Query(description="Only jobs of this name")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many")] = 50,
+) -> JobList:
+    return JobList(jobs=tuple(reader.jobs(state, name, limit)))
+
+
+@router.get("/jobs/{job_id}", summary="One job with its transitions, learners, verdict and model")
+def show_job(reader: ReaderDep, job_id: str) -> JobDetail:
+    return reader.detail(job_id)
+
+
+@router.get("/jobs/{job_id}/transitions", summary="Every change of state with its time, reason and evidence")
+def list_transitions(reader: ReaderDep, job_id: str) -> TransitionList:
+    found = reader.transitions(reader.job(job_id))
+    return TransitionList(transitions=tuple(views.transition(item) for item in found))
+
+
+@router.get("/jobs/{job_id}/logs", summary="Lines of one learner's log, in pages")
+def read_logs(
+    reader: ReaderDep,
+    job_id: str,
+    learner: Annotated[int, Query(ge=1, description="Which learner, from 1")] = 1,
+    role: Annotated[str, Query(description="train, evaluate or export")] = "train",
+    attempt: Annotated[int | None, Query(ge=1, description="Which launch; default: the latest")] = None,
+    after: Annotated[int, Query(ge=0, description="Number of the last line that is known")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="How many lines")] = LOG_LINES,
+) -> LogPage:
+    job = reader.job(job_id)
+    chosen, latest = reader.attempt(job, role, attempt)
+    count = learner_count(job) if role == "train" else 1
+    if learner > count:
+        raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
+    parts = reader.parts
+    lines = parts.deadline.call(
+        "storage", lambda: parts.store.log(job.tenant, job.id, role, chosen.number, learner, after, limit)
+    )
+    return LogPage(
+        role=role,
+        attempt=chosen.number,
+        latest_attempt=latest.number,
+        learner=learner,
+        lines=tuple(lines),
+        after=lines[-1].n if lines else after,
+    )
+
+
+@router.get("/jobs/{job_id}/metrics", summary="Last value of each metric, and the history of those asked for")
+def read_metrics(
+    reader: ReaderDep,
+    job_id: str,
+    key: Annotated[list[str] | None, Query(max_length=KEYS, description="A metric; may be given again")] = None,
+) -> Metrics:
+    job = reader.job(job_id)
+    run_id, parts = job.mlflow_run_id, reader.parts
+    if run_id is None:
+        return Metrics(run_id=None, last={})
+    last = parts.deadline.call("mlflow", lambda: parts.tracking.last(run_id))
+    known = [name for name in dict.fromkeys(key or ()) if name in last]
+    history = {}
+    for name in known:
+        points = parts.deadline.call("mlflow", partial(parts.tracking.history, run_id, name))
+        history[name] = tuple(MetricPoint(step=step, t=t, value=views.number(value)) for step, t, value in points)
+    return Metrics(
+        run_id=run_id, last={name: views.number(value) for name, value in sorted(last.items())}, history=history
+    )
+
+
+@router.get("/jobs/{job_id}/checkpoints", summary="Complete checkpoints, lowest step first")
+def list_checkpoints(reader: ReaderDep, job_id: str) -> CheckpointList:
+    job = reader.job(job_id)
+    found = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().checkpoints(job.id))
+    return CheckpointList(checkpoints=tuple(views.checkpoint(item) for item in found))
+
+
+@writing.post("/jobs/{job_id}/cancel", status_code=202, summary="Ask a job to end as CANCELLED")
+def cancel_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
+    """Written into the ledger; the job's trigger obeys within seconds. Asking again changes nothing."""
+    job = reader.job(job_id)
+    if job.ended:
+        return Accepted(id=job.id, message=f"It has ended {job.state.value} already.")
+    reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request_cancel(job.id, caller.name))
+    return Accepted(id=job.id, message="Cancelling was asked for; the job ends within seconds.")

@@ -1,0 +1,43 @@
+"""/validate and /manifest.schema.json: what a manifest may be, here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+
+from updraft.api.depends import PartsDep
+from updraft.api.errors import manifest_fields
+from updraft.manifest import Manifest, ManifestError, image_of, json_schema, parse_any, refuse_unsupported
+from updraft.settings import Settings
+from updraft.wire import Validation
+
+router = APIRouter(tags=["manifests"])
+
+
+@router.post("/validate", summary="Every wrong field of a manifest, and what this platform does not offer")
+def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Body()]) -> Validation:
+    """Files of the client are not looked at. Stores nothing."""
+    try:
+        loaded = parse_any(manifest)
+    except ManifestError as exc:
+        return Validation(valid=False, errors=tuple(manifest_fields(exc)))
+    wrong = refusals(loaded.manifest, parts.settings)
+    return Validation(
+        valid=wrong is None, errors=tuple(manifest_fields(wrong)) if wrong else (), warnings=loaded.warnings
+    )
+
+
+def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
+    """What is well-formed but not possible on this platform, all of it at once."""
+    fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
+    try:
+        image_of(manifest, settings.framework_images)
+    except ManifestError as exc:
+        fields += exc.fields
+    return ManifestError(fields) if fields else None
+
+
+@router.get("/manifest.schema.json", summary="JSON Schema of the manifest")
+def schema() -> dict[str, Any]:
+    return dict(json_schema())

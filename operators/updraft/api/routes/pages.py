@@ -1,0 +1,59 @@
+"""/jobs: pages for people, shown inside Airflow's UI, behind the same log-in (its cookie comes along)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from updraft.api import html
+from updraft.api.depends import ReaderDep
+from updraft.api.reading import Reader
+from updraft.api.routes.jobs import read_logs, read_metrics
+from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.wire import LogPage, Metrics
+
+SHOWN_JOBS = 100
+SHOWN_LINES = 200
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+
+router = APIRouter()
+
+
+@router.get("/jobs", response_class=HTMLResponse)
+def show_jobs(reader: ReaderDep) -> HTMLResponse:
+    return HTMLResponse(html.jobs_page(reader.jobs(None, None, SHOWN_JOBS)), headers=HEADERS)
+
+
+@router.get("/jobs/{job_id}", response_class=HTMLResponse)
+def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
+    """Without metrics or log while MLflow or the store is away: the page says so."""
+    job = reader.detail(job_id)
+    trouble: list[str] = []
+    metrics: Metrics | None = None
+    logs: LogPage | None = None
+    try:
+        metrics = read_metrics(reader, job_id)
+    except UnavailableError as exc:
+        trouble.append(str(exc))
+    try:
+        logs = _end_of_log(reader, job_id)
+    except NotFoundError:
+        pass  # nothing was launched
+    except UnavailableError as exc:
+        trouble.append(str(exc))
+    return HTMLResponse(html.job_page(job, metrics, logs, trouble), headers=HEADERS)
+
+
+def _end_of_log(reader: Reader, job_id: str) -> LogPage:
+    """Page after page, keeping the last lines; a log is a few pages long."""
+    page = read_logs(reader, job_id, limit=10_000)
+    while page.lines:
+        following = read_logs(reader, job_id, attempt=page.attempt, after=page.after, limit=10_000)
+        if not following.lines:
+            break
+        page = following.model_copy(update={"lines": (*page.lines, *following.lines)[-SHOWN_LINES:]})
+    return page.model_copy(update={"lines": page.lines[-SHOWN_LINES:]})

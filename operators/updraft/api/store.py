@@ -1,0 +1,110 @@
+"""What the routes read from and write to the object store. Works on any `ObjectStore`, so also on a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from updraft.exceptions import NotFoundError, RefusedError
+from updraft.storage.content import ContentStore
+from updraft.storage.errors import platform_errors
+from updraft.wire import LogLine
+from updraft_learner.contract import Keys, LearnerStatus
+from updraft_learner.store import ObjectStore
+from updraft_learner.trees import Tree, TreeError, safe_path
+
+CHUNK_BYTES = 256 * 1024
+KINDS = "results, model or checkpoint:NAME"
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A file of a job: its path among the files of its kind, its size, its key."""
+
+    path: str
+    size_bytes: int
+    key: str
+
+
+@dataclass(frozen=True)
+class JobStore:
+    """The platform's bucket. `open_store` is called for each request: the credentials may have been rotated."""
+
+    open_store: Callable[[], ObjectStore]
+
+    def check(self) -> str:
+        """Raises UnavailableError, or UpdraftError when the bucket or the credentials are wrong."""
+        with platform_errors():
+            self.open_store().get_bytes("health-check-that-does-not-exist")
+        return "the object store answers"
+
+    def content(self, tenant: str) -> ContentStore:
+        return ContentStore(self.open_store(), Keys(tenant))
+
+    def missing(self, tenant: str, tree: Tree) -> list[str]:
+        return sorted(self.content(tenant).missing(tree))
+
+    def put_blob(self, tenant: str, content: BinaryIO, sha256: str, limit_bytes: int) -> None:
+        self.content(tenant).put_blob(content, sha256, limit_bytes=limit_bytes)
+
+    def put_tree(self, tenant: str, tree: Tree) -> None:
+        self.content(tenant).put_tree(tree)
+
+    def status(self, tenant: str, job_id: str, role: str, attempt: int, learner: int) -> LearnerStatus | None:
+        with platform_errors():
+            text = self.open_store().get_bytes(Keys(tenant).status(job_id, role, attempt, learner))
+        return None if text is None else LearnerStatus.from_json(text)
+
+    def log(
+        self, tenant: str, job_id: str, role: str, attempt: int, learner: int, after: int, limit: int
+    ) -> Sequence[LogLine]:
+        """Lines with numbers above `after`, at most `limit` of them."""
+        raise NotImplementedError
+
+    def files(self, tenant: str, job_id: str, kind: str) -> list[JobFile]:
+        """Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
+        keys = Keys(tenant)
+        prefix, leave_out = _prefix(keys, job_id, kind)
+        with platform_errors():
+            store = self.open_store()
+            if kind.startswith("checkpoint:"):
+                name = kind.partition(":")[2]
+                if store.get_bytes(keys.checkpoint_marker(job_id, name)) is None:
+                    raise NotFoundError(f"checkpoint {name!r} of job {job_id} does not exist or is not complete")
+            found = [JobFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
+        return [file for file in found if not file.path.startswith(leave_out)]
+
+    def file(self, tenant: str, job_id: str, kind: str, path: str) -> JobFile:
+        try:
+            wanted = safe_path(path)
+        except TreeError as exc:
+            raise RefusedError(str(exc)) from exc
+        for file in self.files(tenant, job_id, kind):
+            if file.path == wanted:
+                return file
+        raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
+
+    def read(self, file: JobFile) -> Iterator[bytes]:
+        """The content in chunks. Opened before the first is asked for, so that an error can still be answered."""
+        with platform_errors():
+            stream = self.open_store().open(file.key)
+        return _chunks(stream)
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    with stream, platform_errors():
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _prefix(keys: Keys, job_id: str, kind: str) -> tuple[str, tuple[str, ...]]:
+    """Where the files of that kind lie, and what lies there but is of another kind."""
+    if kind == "results":
+        return f"{keys.job(job_id)}/results/", ("export/",)
+    if kind == "model":
+        return f"{keys.results(job_id, 'export', 1)}/", ()
+    name = kind.removeprefix("checkpoint:")
+    if kind.startswith("checkpoint:") and name and "/" not in name and name not in (".", ".."):
+        return f"{keys.checkpoint(job_id, name)}/", ()
+    raise NotFoundError(f"kind {kind!r} does not exist; it is {KINDS}")

@@ -1,0 +1,163 @@
+"""Records of the ledger and of the store as answers. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from updraft import wire
+from updraft.ledger import Attempt, Checkpoint, Job, Transition
+from updraft.lifecycle import State, Verdict
+from updraft.settings import Settings
+from updraft_learner.contract import LearnerStatus
+
+
+def summary(
+    job: Job,
+    last: Transition,
+    model: wire.Model | None,
+    progress: wire.Progress | None,
+) -> wire.JobSummary:
+    return wire.JobSummary(**_common(job, last.at), model=model, progress=progress)
+
+
+def detail(
+    job: Job,
+    settings: Settings,
+    *,
+    transitions: Sequence[Transition],
+    attempts: Sequence[Attempt],
+    learners: Sequence[wire.Learner],
+    model: wire.Model | None,
+) -> wire.JobDetail:
+    training = [learner for learner in learners if learner.role == "train"]
+    return wire.JobDetail(
+        **_common(job, transitions[-1].at),
+        model=model,
+        progress=slowest(training),
+        dag_id=job.dag_id,
+        run_id=job.run_id,
+        attempt=max((attempt.number for attempt in attempts), default=0),
+        cancel_requested=job.cancel_requested_at is not None,
+        transitions=tuple(transition(item) for item in transitions),
+        learners=tuple(learners),
+        metrics=dict(training[0].metrics) if training else {},
+        queue=queue(job, transitions),
+        verdict=None if job.verdict is None else verdict(job.verdict),
+        links=links(job, settings),
+    )
+
+
+def _common(job: Job, updated_at: datetime) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "tenant": job.tenant,
+        "user": job.submitted_by,
+        "state": job.state.value,
+        "reason": job.reason,
+        "ended": job.ended,
+        "created_at": job.submitted_at,
+        "updated_at": job.ended_at or updated_at,
+    }
+
+
+def transition(item: Transition) -> wire.Transition:
+    return wire.Transition(
+        at=item.at,
+        state=item.to_state.value,
+        previous=None if item.from_state is None else item.from_state.value,
+        reason=item.reason,
+        evidence=dict(item.evidence),
+    )
+
+
+def queue(job: Job, transitions: Sequence[Transition]) -> wire.Queue | None:
+    """Place and reason while the job waits; when it was granted, afterwards."""
+    if job.state is State.QUEUED:
+        place = transitions[-1].evidence.get("place")
+        return wire.Queue(place=place if isinstance(place, int) else None, reason=job.reason)
+    granted = next((item for item in transitions if item.to_state is State.DEPLOYING), None)
+    return None if granted is None else wire.Queue(granted_at=granted.at, reason=granted.reason)
+
+
+def verdict(found: Verdict) -> dict[str, Any]:
+    evidence = asdict(found.evidence) if is_dataclass(found.evidence) else dict(found.evidence)
+    return {"state": found.state.value, "reason": found.reason, **evidence}
+
+
+def learners(statuses: Iterable[tuple[Attempt, int, LearnerStatus]]) -> tuple[wire.Learner, ...]:
+    return tuple(
+        wire.Learner(
+            role=attempt.role,
+            attempt=attempt.number,
+            learner=number,
+            phase=status.phase,
+            heard_at=datetime.fromtimestamp(status.t, UTC),
+            progress=progress(status.progress),
+            metrics=finite(status.last_metrics),
+            checkpoints=sum(1 for checkpoint in status.checkpoints if checkpoint.uploaded),
+            warnings=status.warnings,
+        )
+        for attempt, number, status in statuses
+    )
+
+
+def progress(found: Mapping[str, int]) -> wire.Progress | None:
+    return wire.Progress.model_validate(found) if found else None
+
+
+def slowest(found: Sequence[wire.Learner]) -> wire.Progress | None:
+    """A gang is as far as its last member."""
+    told = [learner.progress for learner in found if learner.role == "train" and learner.progress is not None]
+    return min(told, key=lambda item: item.step or 0, default=None)
+
+
+def finite(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    """JSON has no NaN and no infinity: such a value is left out here and counted in the learner's warnings."""
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def model(version: Any, promotion: Any, settings: Settings) -> wire.Model | None:
+    """From the effects that the register and promote operators record."""
+    if not isinstance(version, Mapping):
+        return None
+    name, text = str(version["name"]), str(version["version"])
+    promoted = isinstance(promotion, Mapping) and promotion.get("promoted")
+    return wire.Model(
+        name=name,
+        version=text,
+        alias=str(promotion.get("alias", "champion")) if promoted else None,
+        url=f"{settings.mlflow_browser_uri}/#/models/{quote(name, safe='')}/versions/{quote(text, safe='')}",
+    )
+
+
+def links(job: Job, settings: Settings) -> wire.Links:
+    airflow = settings.airflow_public_uri.rstrip("/")
+    run = None
+    if job.mlflow_run_id:
+        run = f"{settings.mlflow_browser_uri}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+    return wire.Links(
+        airflow_run=f"{airflow}/dags/{quote(job.dag_id, safe='')}/runs/{quote(job.run_id, safe='')}",
+        mlflow_run=run,
+        page=f"{airflow}{wire.PAGES_PREFIX}/{quote(job.id, safe='')}",
+    )
+
+
+def checkpoint(item: Checkpoint) -> wire.Checkpoint:
+    return wire.Checkpoint(
+        name=item.name,
+        step=item.step,
+        size_bytes=item.bytes,
+        created_at=item.created_at,
+        metrics=finite(item.metrics),
+    )

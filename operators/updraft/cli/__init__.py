@@ -1,0 +1,17 @@
+"""The command `updraft`: an HTTP client of Airflow and of the plugin's routes, and the owner of the embedded stack.
+
+app.py       the commands, one module per subject: jobs.py, runs.py, stack.py, secrets.py
+console.py   printing, `--json`, errors, exit codes
+live.py      following a job on the terminal
+plot.py      metrics as text
+reference.py writes docs/reference/cli.md
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    from updraft.cli.app import app
+
+    app(prog_name="updraft")

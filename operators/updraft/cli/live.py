@@ -1,0 +1,318 @@
+"""Follow a job on the terminal until it ends: a live table where there is a terminal, lines where there is none.
+
+`follow` is called by `updraft submit --follow`, `updraft show --follow` and `make demo`. What is shown is made by pure
+functions of two `Snapshot`s, so that it can be tested without a terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from updraft.cli.console import duration, number, out, state_style
+from updraft.exceptions import UnavailableError
+from updraft.wire import JobDetail, Learner, Progress, Stage
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from updraft.client import Client
+
+POLL_SECONDS = 1.5
+PATIENCE_SECONDS = 300.0
+SHOWN_METRICS = 6
+MARKS = {
+    "success": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "upstream_failed": ("·", "dim"),
+    "skipped": ("–", "dim"),
+    "removed": ("–", "dim"),
+    "running": ("▶", "blue"),
+    "deferred": ("▶", "blue"),
+    "up_for_retry": ("↻", "yellow"),
+    "restarting": ("↻", "yellow"),
+}
+WAITING = ("·", "dim")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a job at one moment, with the pace of its steps so far."""
+
+    job: JobDetail
+    stages: tuple[Stage, ...] = ()
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    checkpoints: int = 0
+    pace: tuple[datetime, int] | None = None  # first moment and step seen of this attempt
+    pace_attempt: int = 0
+    trouble: str | None = None  # the platform did not answer the last question
+
+    def seconds_left(self) -> float | None:
+        """Time until the last training step at the pace so far; None while that is unknown."""
+        progress = progress_of(self.job)
+        if self.pace is None or progress is None or progress.step is None or not progress.total:
+            return None
+        since, first = self.pace
+        seconds, steps = (self.at - since).total_seconds(), progress.step - first
+        if seconds <= 0 or steps <= 0:
+            return None
+        return max(progress.total - progress.step, 0) * seconds / steps
+
+
+def follow(
+    client: Client,
+    job_id: str,
+    *,
+    console: Console | None = None,
+    poll_seconds: float = POLL_SECONDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> JobDetail:
+    """Show the job until it ends, then its summary; returns the ended job.
+
+    Raises UnavailableError when the platform stays silent for `patience_seconds`, KeyboardInterrupt on Ctrl-C: the
+    job goes on in both cases.
+    """
+    console = console or out()
+    if console.is_terminal:
+        final = _follow_live(client, job_id, console, poll_seconds, patience_seconds, sleep)
+    else:
+        final = _follow_lines(client, job_id, console, poll_seconds, patience_seconds, sleep)
+    for line in summary(final, last_metrics(client, final)):
+        console.print(line, markup=False)
+    return final
+
+
+def _follow_live(
+    client: Client,
+    job_id: str,
+    console: Console,
+    poll_seconds: float,
+    patience_seconds: float,
+    sleep: Callable[[float], None],
+) -> JobDetail:
+    from rich.live import Live
+
+    snapshot = observe(client, job_id, None)
+    with Live(render(snapshot), console=console, refresh_per_second=4) as live:
+        while not snapshot.job.ended:
+            sleep(poll_seconds)
+            snapshot = _observe_patiently(client, job_id, snapshot, patience_seconds)
+            live.update(render(snapshot))
+    return snapshot.job
+
+
+def _follow_lines(
+    client: Client,
+    job_id: str,
+    console: Console,
+    poll_seconds: float,
+    patience_seconds: float,
+    sleep: Callable[[float], None],
+) -> JobDetail:
+    previous: Snapshot | None = None
+    snapshot = observe(client, job_id, None)
+    while True:
+        for line in changes(previous, snapshot):
+            console.print(line, markup=False)
+        if snapshot.job.ended:
+            return snapshot.job
+        sleep(poll_seconds)
+        previous, snapshot = snapshot, _observe_patiently(client, job_id, snapshot, patience_seconds)
+
+
+def observe(client: Client, job_id: str, previous: Snapshot | None) -> Snapshot:
+    job = client.job(job_id)
+    checkpoints = len(client.checkpoints(job_id).checkpoints) if job.attempt else 0
+    snapshot = Snapshot(job, tuple(client.stages(job)), checkpoints=checkpoints)
+    progress = progress_of(job)
+    if progress is None or progress.step is None:
+        return snapshot
+    if previous is not None and previous.pace is not None and previous.pace_attempt == job.attempt:
+        return replace(snapshot, pace=previous.pace, pace_attempt=job.attempt)
+    return replace(snapshot, pace=(snapshot.at, progress.step), pace_attempt=job.attempt)
+
+
+def _observe_patiently(client: Client, job_id: str, last: Snapshot, patience_seconds: float) -> Snapshot:
+    """The last snapshot with a note while the platform is silent, for a while."""
+    try:
+        return observe(client, job_id, last)
+    except UnavailableError as exc:
+        if (datetime.now(UTC) - last.at).total_seconds() > patience_seconds:
+            raise
+        return replace(last, trouble=str(exc))
+
+
+def progress_of(job: JobDetail) -> Progress | None:
+    """The progress of the slowest learner of the latest attempt: a gang is as far as its last member."""
+    latest = max((learner.attempt for learner in job.learners if learner.role == "train"), default=0)
+    found = [learner.progress for learner in job.learners if learner.attempt == latest and learner.progress is not None]
+    return min(found, key=lambda p: p.step or 0) if found else job.progress
+
+
+def metrics_of(job: JobDetail) -> dict[str, float]:
+    """A few metrics worth a line: losses and accuracies before others, the system's own left out."""
+    names = [name for name in job.metrics if not name.startswith("system/")]
+    names.sort(key=lambda name: (not any(word in name.lower() for word in ("loss", "acc", "err")), name))
+    return {name: job.metrics[name] for name in names[:SHOWN_METRICS]}
+
+
+def render(snapshot: Snapshot) -> RenderableType:
+    """The live view: head line, stages, training."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    job = snapshot.job
+    head = Text.assemble((job.id, "bold"), "  ", (job.state, state_style(job.state)), "  ", job.reason)
+    stages = Table.grid(padding=(0, 2))
+    for stage in snapshot.stages:
+        mark, style = MARKS.get(stage.state, WAITING)
+        stages.add_row(Text(mark, style), Text(stage.name, style), stage_time(stage, snapshot.at), stage_note(stage))
+    parts: list[RenderableType] = [head, stages]
+    progress = progress_of(job)
+    if progress is not None and progress.total:
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=progress.total, completed=progress.step or 0, width=40), training_text(snapshot))
+        parts.append(bar)
+    elif progress is not None or job.metrics:
+        parts.append(Text(training_text(snapshot)))
+    if len(job.learners) > 1:
+        parts.append(Text("  ".join(learner_text(learner) for learner in job.learners), "dim"))
+    if snapshot.trouble:
+        parts.append(Text(f"no answer, asking again: {snapshot.trouble}", "yellow"))
+    return Group(*parts)
+
+
+def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
+    """One line for each thing that is new: for a log file or a pipe."""
+    stamp = current.at.strftime("%H:%M:%S")
+    lines: list[str] = []
+    if current.trouble:
+        known = previous is not None and previous.trouble is not None
+        return [] if known else [f"{stamp} no answer, asking again: {current.trouble}"]
+    seen = len(previous.job.transitions) if previous is not None else 0
+    for transition in current.job.transitions[seen:]:
+        lines.append(f"{transition.at.astimezone(UTC):%H:%M:%S} {transition.state}: {transition.reason}")
+    told = previous is not None and (previous.job.state, previous.job.reason) == (current.job.state, current.job.reason)
+    if not told and len(current.job.transitions) <= seen:
+        lines.append(f"{stamp} {current.job.state}: {current.job.reason}")
+    before = {stage.name: stage for stage in previous.stages} if previous is not None else {}
+    for stage in current.stages:
+        told_phase = _phase(before.get(stage.name))
+        phase = _phase(stage)
+        if phase is not None and phase != told_phase:
+            took = f" after {stage_time(stage, current.at)}" if stage.ended_at and stage.started_at else ""
+            lines.append(f"{stamp}   {stage.name}: {phase}{took}")
+    if previous is None or _training_moved(previous, current):
+        text = training_text(current)
+        if text:
+            lines.append(f"{stamp}   {text}")
+    return lines
+
+
+def _phase(stage: Stage | None) -> str | None:
+    """A task that has started runs, also while it is deferred or queued to wake up."""
+    if stage is None:
+        return None
+    if stage.state in ("success", "failed", "skipped"):
+        return stage.state
+    return "running" if stage.started_at is not None else None
+
+
+def _training_moved(previous: Snapshot, current: Snapshot) -> bool:
+    """An epoch further, or, where no epochs are told, another tenth of the way."""
+    old, new = progress_of(previous.job), progress_of(current.job)
+    if new is None:
+        return False
+    if old is None or new.epoch != old.epoch or previous.checkpoints != current.checkpoints:
+        return True
+    if new.epoch is not None or not new.total:
+        return False
+    return (new.step or 0) * 10 // new.total != (old.step or 0) * 10 // new.total
+
+
+def training_text(snapshot: Snapshot) -> str:
+    """`epoch 3/10  step 120/400  loss 0.31  2 checkpoints  41 s left`"""
+    progress, parts = progress_of(snapshot.job), []
+    if progress is not None:
+        for name, now, end in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.total)):
+            if now is not None:
+                parts.append(f"{name} {now}/{end}" if end else f"{name} {now}")
+    parts += [f"{name} {number(value)}" for name, value in metrics_of(snapshot.job).items()]
+    if snapshot.checkpoints:
+        parts.append(f"{snapshot.checkpoints} checkpoint{'s' if snapshot.checkpoints > 1 else ''}")
+    left = snapshot.seconds_left()
+    if left is not None and not snapshot.job.ended and left >= 1:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def learner_text(learner: Learner) -> str:
+    step = f" step {learner.progress.step}" if learner.progress and learner.progress.step is not None else ""
+    return f"{learner.role} {learner.learner}: {learner.phase}{step}"
+
+
+def stage_time(stage: Stage, now: datetime) -> str:
+    if stage.started_at is None:
+        return ""
+    return duration(((stage.ended_at or now) - stage.started_at).total_seconds())
+
+
+def stage_note(stage: Stage) -> str:
+    return f"try {stage.tries}" if stage.tries > 1 else ""
+
+
+def last_metrics(client: Client, job: JobDetail) -> dict[str, float | None]:
+    """The final values as MLflow has them, or the learners' own last word where it does not answer."""
+    if not job.attempt:
+        return {}
+    try:
+        found = client.metrics(job.id).last
+    except UnavailableError:
+        found = {}
+    return {k: v for k, v in found.items() if not k.startswith("system/")} or dict(job.metrics)
+
+
+def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[str]:
+    """The end of a job in lines: verdict, metrics, model, addresses."""
+    rows: list[tuple[str, str]] = [("job", job.id), ("verdict", f"{job.state}: {job.reason}")]
+    seconds = (job.updated_at - job.created_at).total_seconds()
+    rows.append(("time", duration(seconds)))
+    if job.verdict:
+        rows += [(key, text) for key, text in evidence(job.verdict)]
+    if metrics:
+        rows.append(("metrics", "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))))
+    if job.model is not None:
+        alias = f" @{job.model.alias}" if job.model.alias else ""
+        rows.append(("model", f"{job.model.name} version {job.model.version}{alias}"))
+    rows += urls(job)
+    width = max(len(label) for label, _ in rows)
+    return ["", *(f"{label:<{width}}  {text}" for label, text in rows)]
+
+
+def urls(job: JobDetail) -> list[tuple[str, str]]:
+    known = (
+        ("Airflow", job.links.airflow_run),
+        ("MLflow", job.links.mlflow_run),
+        ("model page", job.model.url if job.model else None),
+        ("job page", job.links.page),
+    )
+    return [(label, url) for label, url in known if url]
+
+
+def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
+    """The verdict's evidence, short: plain values only."""
+    rows = []
+    for key, value in verdict.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k}: {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value))
+        if value not in (None, "", [], {}) and key not in ("state", "reason"):
+            rows.append((key.replace("_", " "), str(value)[:200]))
+    return rows

@@ -1,0 +1,327 @@
+"""Commands that look at jobs: list, show, logs, metrics, checkpoints, download, open."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from updraft.cli.console import (
+    JobArgument,
+    JsonOption,
+    ago,
+    handled,
+    number,
+    out,
+    print_json,
+    say,
+    size,
+    state_style,
+    warn,
+)
+from updraft.cli.jobs import FollowOption, follow_to_end
+from updraft.exceptions import NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from updraft.wire import JobDetail, Metrics, Progress, Stage
+
+SPARK_COLUMNS = 24
+
+
+def register(app: typer.Typer) -> None:
+    app.command("list")(list_jobs)
+    app.command()(show)
+    app.command()(logs)
+    app.command()(metrics)
+    app.command()(checkpoints)
+    app.command()(download)
+    app.command("open")(open_pages)
+
+
+@handled
+def list_jobs(
+    state: Annotated[str | None, typer.Option("--state", help="Only jobs in this state, such as QUEUED.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many jobs, newest first.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    from updraft.client import Client
+
+    with Client() as client:
+        jobs = client.jobs(state=state.upper() if state else None, name=name, limit=limit)
+    if as_json:
+        print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
+        return
+    if not jobs:
+        say("no jobs")
+        return
+    from rich.text import Text
+
+    rows = [
+        (
+            job.id,
+            Text(job.state, state_style(job.state)),
+            progress_text(job.progress),
+            f"{job.model.name} v{job.model.version}" if job.model else "",
+            ago(job.created_at),
+            job.reason,
+        )
+        for job in jobs
+    ]
+    print_table(("job", "state", "progress", "model", "submitted", "reason"), rows, stretch="reason")
+
+
+@handled
+def show(job: JobArgument, follow: FollowOption = False, as_json: JsonOption = False) -> None:
+    """Show one job: state and reason, stages, learners, verdict, model, addresses."""
+    from updraft.client import Client
+
+    with Client() as client:
+        if follow:
+            follow_to_end(client, job, as_json=as_json)
+            return
+        detail = client.job(job)
+        stages = client.stages(detail)
+    if as_json:
+        print_json({**detail.model_dump(mode="json"), "stages": [stage.model_dump(mode="json") for stage in stages]})
+        return
+    _print_job(detail, stages)
+
+
+def _print_job(job: JobDetail, stages: list[Stage]) -> None:
+    from rich.text import Text
+
+    from updraft.cli import live
+
+    console = out()
+    console.print(Text.assemble((job.id, "bold"), "  ", (job.state, state_style(job.state)), "  ", job.reason))
+    snapshot = live.Snapshot(job, tuple(stages))
+    if job.queue is not None and job.queue.place is not None:
+        say(f"place {job.queue.place} in the queue: {job.queue.reason}")
+    if job.cancel_requested and not job.ended:
+        say("cancelling was asked for", "yellow")
+    console.print(live.render(snapshot) if stages else "")
+    history = [
+        (f"{transition.at.astimezone():%Y-%m-%d %H:%M:%S}", transition.state, transition.reason)
+        for transition in job.transitions
+    ]
+    print_table(("since", "state", "reason"), history, stretch="reason")
+    if job.ended:
+        for line in live.summary(job, dict(job.metrics)):
+            say(line)
+    else:
+        for label, url in live.urls(job):
+            say(f"{label}: {url}")
+
+
+@handled
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    learner: Annotated[int, typer.Option("--learner", "-l", min=1, help="Which learner, from 1.")] = 1,
+    role: Annotated[str, typer.Option("--role", help="train, evaluate or export.")] = "train",
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which launch; default: the latest.")] = None,
+    after: Annotated[int, typer.Option("--after", min=0, help="Begin after the line of this number.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many lines.")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Print each line's time before it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a learner wrote; with --json one JSON document per line."""
+    import sys
+
+    from updraft.client import Client
+
+    with Client() as client:
+        lines = client.logs(job, learner=learner, role=role, attempt=attempt, after=after, limit=limit, follow=follow)
+        for line in lines:
+            if as_json:
+                text = line.model_dump_json()
+            else:
+                text = f"{line.t} {printable(line.line)}" if timestamps else printable(line.line)
+            sys.stdout.write(text + "\n")
+            if follow:
+                sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """A learner's line without what could take the terminal over; colours and tabs stay."""
+    return (
+        "".join(c for c in text if c.isprintable() or c in "\t\x1b")
+        if "\x1b" in text
+        else "".join(c for c in text if c.isprintable() or c == "\t")
+    )
+
+
+@handled
+def metrics(
+    job: JobArgument,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="Only this metric, drawn; may be given again.")
+    ] = None,
+    system: Annotated[bool, typer.Option("--system", help="Also the system's metrics.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job's metrics: a table with their course, or a plot of those named with --key."""
+    from updraft.client import Client
+
+    with Client() as client:
+        found = client.metrics(job)
+        names = key or [name for name in sorted(found.last) if system or not name.startswith("system/")]
+        unknown = [name for name in names if name not in found.last]
+        if unknown:
+            known = ", ".join(sorted(found.last)) or "none yet"
+            raise NotFoundError(f"job {job} has no metric {', '.join(unknown)}; its metrics are: {known}")
+        if names:
+            found = client.metrics(job, *names)
+    if as_json:
+        print_json(found)
+    elif not names:
+        say("no metrics yet")
+    elif key:
+        _plot(found, names)
+    else:
+        _metrics_table(found, names)
+
+
+def _metrics_table(found: Metrics, names: list[str]) -> None:
+    from updraft.cli.plot import sparkline
+
+    rows = []
+    for name in names:
+        values = [point.value for point in found.history.get(name, ())]
+        finite = [value for value in values if value is not None]
+        low, high = (number(min(finite)), number(max(finite))) if finite else ("", "")
+        rows.append((name, number(found.last[name]), low, high, str(len(values)), sparkline(values, SPARK_COLUMNS)))
+    print_table(("metric", "last", "min", "max", "points", "course"), rows)
+
+
+def _plot(found: Metrics, names: list[str]) -> None:
+    from updraft.cli.plot import plot
+
+    for name in names:
+        points = found.history.get(name, ())
+        say(f"{name}  last {number(found.last[name])}", "bold")
+        say(plot([p.step for p in points], [p.value for p in points]) or "no finite value")
+
+
+@handled
+def checkpoints(job: JobArgument, as_json: JsonOption = False) -> None:
+    """List a job's complete checkpoints."""
+    from updraft.client import Client
+
+    with Client() as client:
+        found = client.checkpoints(job)
+    if as_json:
+        print_json(found)
+        return
+    if not found.checkpoints:
+        say("no checkpoints")
+        return
+    rows = [
+        (
+            item.name,
+            "" if item.step is None else str(item.step),
+            size(item.size_bytes),
+            ago(item.created_at),
+            "  ".join(f"{name}={number(value)}" for name, value in item.metrics.items()),
+        )
+        for item in found.checkpoints
+    ]
+    print_table(("checkpoint", "step", "size", "made", "metrics"), rows)
+
+
+@handled
+def download(
+    job: JobArgument,
+    kind: Annotated[
+        str, typer.Argument(metavar="WHAT", help="model, results or checkpoint:NAME (checkpoint:latest is the newest).")
+    ] = "model",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to; default: ./JOB-WHAT.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that has files already.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Download a job's model, results or one checkpoint."""
+    from updraft.client import Client
+
+    folder = output or Path(f"{job}-{kind.replace(':', '-')}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not force:
+        raise RefusedError(f"{folder} is not an empty folder; name another with --output, or add --force")
+    with Client() as client:
+        if kind == "checkpoint:latest":
+            kind = f"checkpoint:{_latest_checkpoint(client.checkpoints(job).checkpoints, job)}"
+        written = client.download(job, kind, folder)
+    if not written:
+        raise NotFoundError(f"job {job} has no {kind} to download")
+    if as_json:
+        print_json({"folder": str(folder), "files": [str(path) for path in written]})
+    else:
+        total = sum(path.stat().st_size for path in written)
+        say(f"{len(written)} file{'s' if len(written) > 1 else ''}, {size(total)}, in {folder}")
+
+
+def _latest_checkpoint(found: Any, job: str) -> str:
+    if not found:
+        raise NotFoundError(f"job {job} has no checkpoint")
+    return str(max(found, key=lambda c: (c.step or 0, c.created_at or datetime.min)).name)
+
+
+@handled
+def open_pages(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id of a job; none: the platform's pages.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Open the pages of a job, or of the platform, in a browser; print them where there is none."""
+    from updraft.cli import live
+    from updraft.client import Client
+
+    with Client() as client:
+        if job is None:
+            url = client.http.connection.airflow_url
+            pages = [("Airflow", url), ("jobs", f"{url}/updraft/jobs")]
+        else:
+            pages = live.urls(client.job(job))
+    if as_json:
+        print_json(dict(pages))
+        return
+    for label, url in pages:
+        say(f"{label}: {url}")
+    import webbrowser
+
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        warn("no browser was found; open the addresses above")
+        return
+    for _, url in pages:
+        browser.open(url)
+
+
+def progress_text(progress: Progress | None) -> str:
+    if progress is None:
+        return ""
+    for now, end in ((progress.step, progress.total), (progress.epoch, progress.epochs)):
+        if now is not None and end:
+            return f"{100 * now // end} %"
+    return f"step {progress.step}" if progress.step is not None else ""
+
+
+def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch: str | None = None) -> None:
+    """A table on a terminal; in a pipe, columns that are never cut."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = out()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    if console.is_terminal:
+        console.print(table)
+    else:
+        console.print(table, width=console.measure(table).maximum if rows else None, crop=False)

@@ -1,0 +1,15 @@
+"""The HTTP client: `Client` and what it raises. Nothing heavy is imported here.
+
+config.py      where Airflow is, and the log-in
+http.py        the authenticated session
+client.py      the verbs
+submission.py  packing and starting
+transfer.py    bytes in bulk
+"""
+
+from __future__ import annotations
+
+from updraft.client.client import Client, Job
+from updraft.client.config import Connection, load_config
+
+__all__ = ["Client", "Connection", "Job", "load_config"]

@@ -1,0 +1,161 @@
+"""From a manifest on this machine to a DAG run: read, refuse, ask whether the platform is well, pack, upload, start.
+
+Nothing is started before everything is uploaded: a submission that stops anywhere leaves only blobs behind, which
+the next one uses.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from updraft.client.client import Client, Job
+from updraft.client.http import ConflictError, InvalidRequestError
+from updraft.client.transfer import upload_tree
+from updraft.exceptions import DataError, RefusedError
+from updraft.lifecycle import job_id as new_job_id
+from updraft.manifest import (
+    Loaded,
+    Manifest,
+    ManifestError,
+    load_any,
+    local_sources,
+    parse_any,
+    refuse_unsupported,
+    with_files,
+    with_trees,
+)
+from updraft.wire import Limits, TreeBody
+from updraft_learner import trees
+
+if TYPE_CHECKING:
+    OnProgress = Callable[[str, int, int], None]
+
+
+def submit(
+    client: Client,
+    manifest: str | Path | Mapping[str, Any],
+    *,
+    job_id: str | None,
+    base: Path | None,
+    on_progress: OnProgress | None,
+) -> Job:
+    """See `Client.submit`."""
+    loaded = read_manifest(manifest, base)
+    folder = _base_folder(manifest, base)
+    health = client.check_health()
+    _ask_platform(client, loaded.manifest)
+    ready = upload_sources(client, loaded.manifest, folder, health.limits, on_progress)
+    for name, values in loaded.secrets.items():
+        client.set_secret(name, dict(values))
+    return _start(client, ready, job_id, loaded.warnings)
+
+
+def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = None) -> Loaded:
+    """The manifest with local files checked and expectations read in. Raises ManifestError, also for values that this
+    version does not act on; whether the tenant exists is for the platform to say."""
+    if isinstance(manifest, Mapping):
+        loaded = parse_any(manifest, base)
+    else:
+        loaded = load_any(manifest)
+        if base is not None:
+            loaded = replace(loaded, manifest=with_files(loaded.manifest, base))
+    source = "manifest" if isinstance(manifest, Mapping) else Path(manifest).name
+    if errors := refuse_unsupported(loaded.manifest, tenants=(loaded.manifest.tenant,)):
+        raise ManifestError(errors, source)
+    return loaded
+
+
+def _base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) -> Path:
+    if base is not None:
+        return base
+    if isinstance(manifest, Path) or (isinstance(manifest, str) and "\n" not in manifest):
+        return Path(manifest).parent
+    return Path.cwd()
+
+
+def _ask_platform(client: Client, manifest: Manifest) -> None:
+    """Raises InvalidRequestError for what only the platform knows: its tenants, its images."""
+    answer = client.validate(manifest.canonical())
+    if not answer.valid:
+        fields = tuple((error.field, error.message) for error in answer.errors)
+        raise InvalidRequestError("the platform refuses the manifest; nothing was submitted", fields)
+
+
+def upload_sources(
+    client: Client, manifest: Manifest, folder: Path, limits: Limits, on_progress: OnProgress | None
+) -> Manifest:
+    """The manifest with each local source replaced by the tree that was uploaded of it."""
+    uploaded: dict[str, str] = {}
+    with ExitStack() as stack:
+        packed = {}
+        for field, path in local_sources(manifest).items():
+            limit_bytes = limits.code_bytes if field == "code" else limits.data_bytes
+            packed[field] = pack(field, folder / path, limit_bytes, stack)
+        for field, (tree, sources) in packed.items():
+            body = TreeBody.model_validate(json.loads(tree.to_json()))
+            upload_tree(client.http, tree.sha256, body, sources, on_progress, field)
+            uploaded[field] = tree.sha256
+    return with_trees(manifest, uploaded)
+
+
+def pack(field: str, path: Path, limit_bytes: int, stack: ExitStack) -> tuple[trees.Tree, dict[str, Path]]:
+    """The tree of a code folder, a code archive, a data folder or a data file, and where its blobs lie.
+
+    An archive is unpacked into a folder that lives as long as `stack`. Raises DataError naming the field.
+    """
+    try:
+        if path.is_file() and field != "code":
+            tree, blobs = _one_file(path, limit_bytes)
+        else:
+            source = path
+            if path.is_file():
+                unpacked = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="updraft-code-")))
+                source = trees.from_zip(path, unpacked, limit_bytes=limit_bytes)
+            tree, blobs = trees.scan(source, limit_bytes=limit_bytes, default_ignores=field == "code")
+    except trees.TreeError as exc:
+        raise DataError(f"{field}: {exc}") from exc
+    except OSError as exc:
+        raise DataError(f"{field}: {exc.filename or path} cannot be read ({exc.strerror})") from exc
+    if not tree.files:
+        raise DataError(f"{field}: {path} holds no file that is not ignored; nothing would be uploaded")
+    return tree, blobs
+
+
+def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]]:
+    size_bytes = path.stat().st_size
+    if size_bytes > limit_bytes:
+        raise trees.TreeError(f"{path} has {size_bytes} bytes; the limit is {limit_bytes}")
+    digest, size_bytes = trees.hash_file(path)
+    return trees.Tree((trees.TreeFile(path.name, digest, size_bytes),)), {digest: path}
+
+
+def _start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Job:
+    chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
+    conf = {"manifest": manifest.canonical()}
+    try:
+        client.trigger(chosen, conf)
+    except ConflictError:
+        # Ours, when a submission is repeated, or when Airflow took it and the answer was lost.
+        if not _same(client.run_conf(chosen), conf):
+            raise RefusedError(
+                f"id: {chosen!r} is the id of a job with another manifest; choose another id, or none"
+            ) from None
+        return Job(chosen, client, warnings, existed=True)
+    except InvalidRequestError as exc:
+        raise InvalidRequestError(f"Airflow refuses the run: {exc}", exc.fields) from exc
+    return Job(chosen, client, warnings)
+
+
+def _same(found: Mapping[str, Any] | None, conf: Mapping[str, Any]) -> bool:
+    def text(value: object) -> str:
+        return json.dumps(value, sort_keys=True)
+
+    return found is not None and text(found.get("manifest")) == text(conf["manifest"])

@@ -1,0 +1,116 @@
+"""Bytes in bulk: blobs of trees up, files of a job down. Used by `submission` and `Client.download`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
+
+import httpx
+
+from updraft.client.http import Session
+from updraft.exceptions import DataError, UnavailableError
+from updraft.wire import API_PREFIX, FileList, Missing, TreeBody
+
+PARALLEL = 4
+CHUNK_BYTES = 256 * 1024
+
+OnProgress = Callable[[str, int, int], None]
+
+
+def upload_tree(
+    session: Session,
+    sha256: str,
+    tree: TreeBody,
+    sources: Mapping[str, Path],
+    on_progress: OnProgress | None,
+    label: str,
+) -> None:
+    """Store the blobs that the platform lacks, then the tree that names them.
+
+    `sources` gives a file for each digest. Killed anywhere and called again, it sends only what is missing.
+    """
+    body = tree.model_dump()
+    missing = Missing.model_validate(session.json("POST", f"{API_PREFIX}/trees/missing", body=body)).missing
+    sizes = {file.sha256: file.size for file in tree.files}
+    total = sum(sizes[digest] for digest in missing)
+    done, lock = 0, Lock()
+
+    def send(digest: str) -> None:
+        nonlocal done
+        path = sources[digest]
+        session.json("PUT", f"{API_PREFIX}/blobs/{digest}", content=lambda: _chunks(path))
+        with lock:
+            done += sizes[digest]
+            if on_progress is not None:
+                on_progress(label, done, total)
+
+    if missing and on_progress is not None:
+        on_progress(label, 0, total)
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="upload") as pool:
+        futures = [pool.submit(send, digest) for digest in missing]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    session.json("PUT", f"{API_PREFIX}/trees/{sha256}", body=body)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError as exc:
+        raise DataError(f"{path}: cannot be read ({exc.strerror})") from exc
+
+
+def download_files(
+    session: Session, job_path: str, listing: FileList, folder: Path, on_progress: OnProgress | None
+) -> list[Path]:
+    total = sum(entry.size_bytes for entry in listing.files)
+    done = 0
+    written: list[Path] = []
+    for entry in listing.files:
+        target = _inside(folder, entry.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with session.download(f"{job_path}/files/{quote(entry.path)}", {"kind": listing.kind}) as response:
+            size = _write_whole(response, target)
+        if size != entry.size_bytes:
+            target.unlink()
+            raise UnavailableError(f"{entry.path}: {size} of {entry.size_bytes} bytes arrived; download it again")
+        done += size
+        written.append(target)
+        if on_progress is not None:
+            on_progress(entry.path, done, total)
+    return written
+
+
+def _write_whole(response: httpx.Response, target: Path) -> int:
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    size = 0
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for chunk in response.iter_bytes(CHUNK_BYTES):
+                file.write(chunk)
+                size += len(chunk)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return size
+
+
+def _inside(folder: Path, relative: str) -> Path:
+    """The target of a path that the server named; it must stay below the folder."""
+    target = (folder / relative).resolve()
+    if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
+        raise DataError(f"{relative!r}: leads out of {folder}; it was not written")
+    return target

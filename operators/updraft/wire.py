@@ -1,0 +1,240 @@
+"""What the plugin's routes answer and the HTTP client reads, written once: JSON models, nothing else.
+
+`updraft.api` fills them, `updraft.client` and `updraft.cli` show them. Unknown fields are ignored by a reader, so that
+an older client goes on with a newer platform. Times are UTC with their zone; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+API_PREFIX = "/updraft/api/v1"
+PAGES_PREFIX = "/updraft/jobs"
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FieldError(Wire):
+    """One wrong field of a manifest or of a request."""
+
+    field: str
+    message: str
+
+
+class ErrorBody(Wire):
+    message: str
+    fields: tuple[FieldError, ...] = ()
+
+
+class ErrorAnswer(Wire):
+    """Body of every answer that is not a success."""
+
+    error: ErrorBody
+
+
+class PartHealth(Wire):
+    name: str = Field(description="ledger, storage, mlflow or cluster")
+    ok: bool
+    detail: str = Field(description="What was reached, or why it was not")
+
+
+class Limits(Wire):
+    """What the platform's operator has set, for a client to know before it uploads."""
+
+    code_bytes: int
+    data_bytes: int
+
+
+class Health(Wire):
+    ok: bool = Field(description="Whether a job that is submitted now can run")
+    parts: tuple[PartHealth, ...]
+    limits: Limits
+
+
+class Progress(Wire):
+    step: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+
+
+class Learner(Wire):
+    """Latest word of one learner, from its sidecar."""
+
+    role: str
+    attempt: int
+    learner: int
+    phase: str
+    heard_at: datetime | None = None
+    progress: Progress | None = None
+    metrics: dict[str, float] = {}
+    checkpoints: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class Transition(Wire):
+    at: datetime
+    state: str
+    reason: str
+    previous: str | None = None
+    evidence: dict[str, Any] = {}
+
+
+class Stage(Wire):
+    """One task of the job's DAG run."""
+
+    name: str
+    state: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    tries: int = 0
+
+
+class Queue(Wire):
+    """Why a job waits, or what it was granted."""
+
+    place: int | None = Field(None, description="From 1; none once granted")
+    granted_at: datetime | None = None
+    reason: str = ""
+
+
+class Model(Wire):
+    name: str
+    version: str
+    alias: str | None = None
+    url: str | None = None
+
+
+class Links(Wire):
+    airflow_run: str | None = None
+    mlflow_run: str | None = None
+    page: str | None = None
+
+
+class JobSummary(Wire):
+    id: str
+    name: str
+    tenant: str
+    user: str | None = None
+    state: str
+    reason: str
+    ended: bool = Field(description="Whether the state is an end: COMPLETED, FAILED or CANCELLED")
+    created_at: datetime
+    updated_at: datetime
+    progress: Progress | None = None
+    model: Model | None = None
+
+
+class JobDetail(JobSummary):
+    dag_id: str
+    run_id: str = Field(description="Id of the DAG run; the job's own id unless Airflow chose it")
+    attempt: int = 0
+    cancel_requested: bool = False
+    manifest_digest: str | None = None
+    transitions: tuple[Transition, ...] = ()
+    learners: tuple[Learner, ...] = ()
+    metrics: dict[str, float] = {}
+    queue: Queue | None = None
+    verdict: dict[str, Any] | None = Field(None, description="Evidence of the end; none before it")
+    links: Links = Links()
+
+
+class JobList(Wire):
+    jobs: tuple[JobSummary, ...]
+
+
+class TransitionList(Wire):
+    transitions: tuple[Transition, ...]
+
+
+class LogLine(Wire):
+    n: int = Field(description="Number of the line in this learner's log, from 1")
+    t: str = Field(description="RFC 3339 with nanoseconds")
+    line: str
+
+
+class LogPage(Wire):
+    role: str
+    attempt: int
+    latest_attempt: int
+    learner: int
+    lines: tuple[LogLine, ...]
+    after: int = Field(description="Ask with this `after` for the lines that follow")
+
+
+class MetricPoint(Wire):
+    step: int
+    t: float = Field(description="Unix seconds")
+    value: float | None = Field(description="None for a value that is no number")
+
+
+class Metrics(Wire):
+    run_id: str | None
+    last: dict[str, float | None]
+    history: dict[str, tuple[MetricPoint, ...]] = {}
+
+
+class Checkpoint(Wire):
+    name: str
+    step: int | None = None
+    size_bytes: int = 0
+    created_at: datetime | None = None
+    metrics: dict[str, float] = {}
+
+
+class CheckpointList(Wire):
+    checkpoints: tuple[Checkpoint, ...]
+
+
+class FileEntry(Wire):
+    path: str
+    size_bytes: int
+
+
+class FileList(Wire):
+    kind: str
+    files: tuple[FileEntry, ...]
+
+
+class TreeFile(Wire):
+    path: str
+    sha256: str
+    size: int
+    mode: int
+
+
+class TreeBody(Wire):
+    files: tuple[TreeFile, ...]
+
+
+class Missing(Wire):
+    missing: tuple[str, ...] = Field(description="Digests of the blobs that the store lacks")
+
+
+class Stored(Wire):
+    sha256: str
+    size_bytes: int
+
+
+class SecretBody(Wire):
+    data: dict[str, str] = Field(repr=False, min_length=1)
+
+
+class SecretList(Wire):
+    secrets: tuple[str, ...]
+
+
+class Validation(Wire):
+    valid: bool
+    errors: tuple[FieldError, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Accepted(Wire):
+    id: str
+    message: str

@@ -1,0 +1,143 @@
+"""Fakes for the routes' tests: a real SQLite ledger, a folder as the store, MLflow and the cluster in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.testclient import TestClient
+
+from updraft.api.access import Caller, Guards, Policy, team_policy
+from updraft.api.app import create_app
+from updraft.api.deadline import Deadline
+from updraft.api.parts import Parts
+from updraft.api.store import JobStore
+from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.ledger import Job, Ledger, NewJob, upgrade
+from updraft.settings import Settings
+from updraft_learner.store import FolderStore
+
+MANIFEST = {
+    "name": "digits",
+    "framework": {"name": "pytorch"},
+    "command": "python train.py",
+    "resources": {"learners": 2},
+}
+
+
+@dataclass
+class FakeTracking:
+    runs: dict[str, dict[str, list[tuple[int, float, float]]]] = field(default_factory=dict)
+    down: bool = False
+
+    def check(self) -> str:
+        if self.down:
+            raise UnavailableError("MLflow at http://mlflow does not answer (ConnectError)")
+        return "MLflow answers"
+
+    def last(self, run_id: str) -> Mapping[str, float]:
+        self.check()
+        return {key: points[-1][2] for key, points in self.runs[run_id].items()}
+
+    def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
+        self.check()
+        return self.runs[run_id][key]
+
+
+@dataclass
+class FakeCluster:
+    secrets: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+
+    def check(self) -> str:
+        return "the cluster answers"
+
+    def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
+        self.secrets[tenant, name] = dict(data)
+
+    def list_secrets(self, tenant: str) -> list[str]:
+        return sorted(name for owner, name in self.secrets if owner == tenant)
+
+    def delete_secret(self, tenant: str, name: str) -> None:
+        if self.secrets.pop((tenant, name), None) is None:
+            raise NotFoundError(f"secret {name!r} does not exist")
+
+
+def guards() -> Guards:
+    """`Bearer NAME` or `Bearer NAME:team,team` is that user; `reader` may not write."""
+
+    def guard(write: bool) -> Callable[..., Caller]:
+        def require(request: Request) -> Caller:
+            header = request.headers.get("authorization", "")
+            if not header.startswith("Bearer "):
+                raise HTTPException(401, "Not authenticated")
+            name, _, teams = header.removeprefix("Bearer ").partition(":")
+            if write and name == "reader":
+                raise HTTPException(403, "Forbidden")
+            request.state.caller = Caller(name, frozenset(teams.split(",")) - {""})
+            return request.state.caller  # type: ignore[no-any-return]
+
+        return require
+
+    return Guards(read=guard(False), write=guard(True), login_url=lambda back_to: f"/auth/login?next={back_to}")
+
+
+@dataclass
+class Platform:
+    """One platform in a folder."""
+
+    folder: Path
+    ledger: Ledger
+    store: FolderStore
+    tracking: FakeTracking
+    cluster: FakeCluster
+    settings: Settings
+    deadline: Deadline = field(default_factory=Deadline)
+
+    @property
+    def parts(self) -> Parts:
+        return Parts(
+            settings=self.settings,
+            ledger=lambda: self.ledger,
+            store=JobStore(lambda: self.store),
+            tracking=self.tracking,
+            cluster=self.cluster,
+            deadline=self.deadline,
+        )
+
+    def client(self, user: str | None = "ada", policy: Policy | None = None) -> TestClient:
+        app = create_app(self.parts, guards(), policy or team_policy(self.settings.tenants))
+        headers = {} if user is None else {"Authorization": f"Bearer {user}"}
+        # Mounted as in Airflow, so that paths in the tests are those that clients use.
+        from fastapi import FastAPI
+
+        root = FastAPI()
+        root.mount("/updraft", app)
+        return TestClient(root, headers=headers, raise_server_exceptions=False, follow_redirects=False)
+
+    def job(self, job_id: str = "digits-1", tenant: str = "default", **manifest: Any) -> Job:
+        name = job_id.rpartition("-")[0]
+        new = NewJob(job_id, tenant, name, "train_model", job_id, {**MANIFEST, "name": name, **manifest}, "ada")
+        return self.ledger.record_job(new)
+
+    def put_json(self, key: str, value: Any) -> None:
+        self.store.put_bytes(key, json.dumps(value).encode())
+
+
+def make_platform(folder: Path, tenants: tuple[str, ...] = ("default",)) -> Platform:
+    url = f"sqlite:///{folder}/ledger.db"
+    upgrade(url)
+    settings = Settings(
+        ledger_url=url,
+        s3_endpoint="http://127.0.0.1:1",
+        mlflow_uri="http://127.0.0.1:2",
+        credentials_file=folder / "credentials.json",
+        tenants=tenants,
+        data_limit_bytes=1_000_000,
+        airflow_public_uri="http://airflow",
+        mlflow_public_uri="http://mlflow",
+    )
+    return Platform(folder, Ledger(url), FolderStore(folder / "bucket"), FakeTracking(), FakeCluster(), settings)

@@ -1,0 +1,117 @@
+"""Who may see what: every route behind a log-in, every job behind its owner."""
+
+from __future__ import annotations
+
+import pytest
+from api_fakes import Platform
+from fastapi.routing import APIRoute
+
+from updraft.api.access import Caller, team_policy
+from updraft.api.app import create_app
+
+API = "/updraft/api/v1"
+JOB_ROUTES = (
+    "",
+    "/transitions",
+    "/logs",
+    "/metrics",
+    "/checkpoints",
+    "/files",
+    "/files/model.onnx",
+)
+
+
+def routes(platform: Platform) -> list[tuple[str, str]]:
+    from api_fakes import guards
+
+    app = create_app(platform.parts, guards(), lambda _c, _t: True)
+    found = [(m, r.path) for r in app.routes if isinstance(r, APIRoute) for m in r.methods]
+    assert len(found) >= 20
+    return found
+
+
+def test_every_route_refuses_a_caller_without_a_token(platform: Platform) -> None:
+    client = platform.client(user=None)
+    for method, path in routes(platform):
+        filled = path.replace("{job_id}", "x").replace("{path:path}", "x").replace("{name}", "x")
+        response = client.request(method, "/updraft" + filled.replace("{sha256}", "0" * 64))
+        if filled.startswith("/jobs"):
+            assert (response.status_code, response.headers["location"]) == (
+                303,
+                f"/auth/login?next=/updraft{filled}",
+            )
+        else:
+            assert (method, path, response.status_code) == (method, path, 401)
+            assert response.json() == {"error": {"message": "Not authenticated", "fields": []}}
+
+
+def test_no_route_describes_the_api_without_a_token(platform: Platform) -> None:
+    for path in ("/updraft/docs", "/updraft/openapi.json", "/updraft/redoc"):
+        assert platform.client(user=None).get(path).status_code == 404
+    document = platform.client().get(f"{API}/openapi.json").json()
+    assert "/api/v1/jobs/{job_id}" in document["paths"]
+
+
+def test_a_reader_may_look_but_not_act(platform: Platform) -> None:
+    platform.job()
+    client = platform.client("reader")
+    assert client.get(f"{API}/jobs").status_code == 200
+    for method, path in (
+        ("POST", "/jobs/digits-1/cancel"),
+        ("PUT", "/secrets/hub"),
+        ("DELETE", "/secrets/hub"),
+        ("PUT", f"/blobs/{'0' * 64}"),
+        ("POST", "/trees/missing"),
+    ):
+        assert client.request(method, API + path, json={}).status_code == 403
+    assert platform.ledger.job("digits-1").cancel_requested_at is None
+
+
+@pytest.mark.parametrize("tail", JOB_ROUTES)
+def test_another_tenants_job_looks_like_one_that_does_not_exist(platform: Platform, tail: str) -> None:
+    platform.job("digits-1")
+    hidden = platform.client(policy=lambda _caller, _tenant: False)
+    theirs = hidden.get(f"{API}/jobs/digits-1{tail}")
+    unknown = hidden.get(f"{API}/jobs/digits-2{tail}")
+    assert (theirs.status_code, unknown.status_code) == (404, 404)
+    assert theirs.text.replace("digits-1", "digits-2") == unknown.text
+
+
+def test_cancelling_another_tenants_job_does_nothing(platform: Platform) -> None:
+    platform.job("digits-1")
+    hidden = platform.client(policy=lambda _caller, _tenant: False)
+    assert hidden.post(f"{API}/jobs/digits-1/cancel").status_code == 404
+    assert hidden.get("/updraft/jobs/digits-1").status_code == 404
+    assert platform.ledger.job("digits-1").cancel_requested_at is None
+
+
+def test_lists_hold_the_callers_tenants_only(two_tenants: Platform) -> None:
+    two_tenants.job("cats-1", tenant="vision")
+    two_tenants.job("words-1", tenant="speech")
+
+    def seen(user: str) -> set[str]:
+        return {job["id"] for job in two_tenants.client(user).get(f"{API}/jobs").json()["jobs"]}
+
+    assert seen("ada:vision") == {"cats-1"}
+    assert seen("bob:vision,speech") == {"cats-1", "words-1"}
+    assert seen("eve") == set()
+
+
+def test_secrets_and_uploads_are_the_tenants_own(two_tenants: Platform) -> None:
+    ada, eve = two_tenants.client("ada:vision"), two_tenants.client("eve:speech")
+    assert ada.put(f"{API}/secrets/hub?tenant=vision", json={"data": {"token": "t"}}).status_code == 204
+    assert eve.get(f"{API}/secrets?tenant=vision").status_code == 404
+    assert eve.put(f"{API}/secrets/hub?tenant=vision", json={"data": {"token": "x"}}).status_code == 404
+    assert eve.delete(f"{API}/secrets/hub?tenant=vision").status_code == 404
+    assert eve.get(f"{API}/secrets?tenant=speech").json() == {"secrets": []}
+    assert eve.post(f"{API}/trees/missing?tenant=vision", json={"files": []}).status_code == 404
+    assert two_tenants.cluster.secrets == {("vision", "hub"): {"token": "t"}}
+
+
+def test_one_tenant_is_everybodys_and_several_go_by_team() -> None:
+    one, several = team_policy(["default"]), team_policy(["vision", "speech"])
+    assert one(Caller("ada"), "default")
+    assert not one(Caller("ada"), "vision")
+    assert several(Caller("ada", frozenset({"vision"})), "vision")
+    assert not several(Caller("ada", frozenset({"vision"})), "speech")
+    assert not several(Caller("ada"), "vision")
