@@ -22,6 +22,15 @@ class Evidence:
     code: str | None = None  # FfDL's error code, such as C201
     details: Mapping[str, Any] = field(default_factory=dict)  # whatever else is worth keeping; JSON values
 
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Evidence:
+        """Evidence from loose facts: those that are not fields become details."""
+        known = {item.name for item in fields(cls)} - {"details"}
+        named = {name: value for name, value in facts.items() if name in known}
+        if "completion_markers" in named:
+            named["completion_markers"] = tuple(named["completion_markers"])
+        return cls(**named, details={name: value for name, value in facts.items() if name not in known})
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -24,6 +24,7 @@ SHOWN_CHARACTERS = 60
 _SENSITIVE = re.compile(
     r"secret|passw|passphrase|token|credential|auth|api_?key|access_?key|private|connection", re.IGNORECASE
 )
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _USER_INFO = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
@@ -127,6 +128,11 @@ def join_path(base: str, part: str | int) -> str:
     if not base or not part or part.startswith("["):
         return f"{base}{part}"
     return f"{base}.{part}"
+
+
+def shown_key(key: str) -> str:
+    """The key as part of a path: plain, or quoted when it could be mistaken for more."""
+    return key if len(key) <= 80 and _PLAIN_KEY.fullmatch(key) else f"[{show(key)}]"
 
 
 def one_of(names: Iterable[Any]) -> str:

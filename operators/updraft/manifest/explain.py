@@ -10,9 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from updraft.manifest.errors import NO_SUCH_FIELD, VALUE, FieldError, filled, join_path, nearest, one_of
+from updraft.manifest.errors import NO_SUCH_FIELD, VALUE, FieldError, filled, join_path, nearest, one_of, shown_key
 from updraft.manifest.model import Manifest
-from updraft.manifest.text import shown_key
 
 # Names that people bring from other systems, and where they are here.
 ELSEWHERE = {

@@ -29,6 +29,7 @@ from updraft.manifest.errors import (
 )  # fmt: skip
 from updraft.manifest.explain import field_errors
 from updraft.manifest.model import Manifest
+from updraft.manifest.sources import parse_source
 from updraft.manifest.units import format_memory, nearest_memory, parse_memory
 from updraft.manifest.values import NAME_LENGTH, slug
 
@@ -281,6 +282,11 @@ class _Conversion:
     ) -> dict[str, Any] | None:
         data = {"source": f"s3://{container.strip('/')}/", "as": "."}
         at = f"{path}.connection"
+        try:
+            parse_source(data["source"], git=False)
+        except PydanticCustomError:
+            full = f"{path}.training_data.container"
+            self.wrong(full, f"{show(container)} is not the name of a bucket", "letters, digits, _ . and -", "digits")
         url = self._text(connection, "auth_url", at, required="the URL of the object store")
         user = self._text(connection, "user_name", at, required="the access key")
         password = self._text(connection, "password", at, required="the secret key")

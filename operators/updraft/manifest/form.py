@@ -69,8 +69,9 @@ def from_form(
 ) -> Manifest:
     """The manifest that a filled-in form means.
 
-    `base` is the manifest that the form was made for, or `defaults` the form's values before anybody touched them. With
-    either, a value that was not touched gives way to the box and to a size that was chosen; without, every value counts.
+    `base` is the manifest that the form was made for, or `defaults` the form's values before anybody touched them.
+    With either, a value that was not touched gives way to the box and to a size that was chosen; without, every
+    value counts.
     Raises ManifestError with all wrong fields."""
     return read_form(conf, base, defaults=defaults).manifest
 

@@ -199,7 +199,12 @@ class Export(Part):
 
     formats: Annotated[
         tuple[Literal["onnx", "torch"], ...], Field(strict=False), AfterValidator(values.check_formats)
-    ] = Field(("onnx", "torch"), min_length=1, description="Formats of the exported model", examples=[["onnx"]])
+    ] = Field(
+        ("onnx", "torch"),
+        json_schema_extra={"minItems": 1},
+        description="Formats of the exported model",
+        examples=[["onnx"]],
+    )
     register_as: Annotated[Text, AfterValidator(values.check_model_name)] | None = Field(
         None, description="Name in the model registry; without it, nothing is registered", examples=["digits-cnn"]
     )

@@ -14,12 +14,11 @@ from typing import Any
 
 import yaml
 
-from updraft.manifest.errors import FieldError, ManifestError, join_path, show
+from updraft.manifest.errors import FieldError, ManifestError, join_path, show, shown_key
 
 TEXT_LIMIT_CHARACTERS = 1024 * 1024
 _NODES_LIMIT = 50_000
 _DEPTH_LIMIT = 40
-_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -179,11 +178,6 @@ def _is_clean(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def shown_key(key: str) -> str:
-    """The key as part of a path: plain, or quoted when it could be mistaken for more."""
-    return key if len(key) <= 80 and _PLAIN_KEY.fullmatch(key) else f"[{show(key)}]"
 
 
 def _unreadable(source: str, place: str, problem: str, allowed: str) -> ManifestError:

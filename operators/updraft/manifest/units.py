@@ -14,13 +14,14 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from updraft.manifest.errors import VALUE, wrong
 
+MEMORY_LIMIT_BYTES = 1024**5  # keeps amounts well inside 64 bits wherever they are stored
 _UNITS = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
 }
-MEMORY_PATTERN = r"^\d{1,12}(\.\d{1,6})? ?([KMGT]i?B|[KMGT]i)$"
-_MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|[KMGT]i)", re.ASCII)
+MEMORY_PATTERN = r"^\d{1,18}(\.\d{1,6})? ?([KMGT]i?B|[KMGT]i)$"
+_MEMORY = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?([KMGT]i?B|[KMGT]i)", re.ASCII)
 MEMORY_ALLOWED = "a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB; Ki, Mi, Gi, Ti mean the same as KiB ...)"
 
 DURATION_PATTERN = r"^(?=\d)(\d{1,5}d)?(\d{1,6}h)?(\d{1,7}m)?(\d{1,8}s)?$"
@@ -37,22 +38,26 @@ def parse_memory(value: object) -> int:
     amount = int(Decimal(match[1]) * _UNITS[match[2]])
     if amount <= 0:
         raise wrong(f"{VALUE} is no memory at all", "a number above 0 and a unit", "2GiB", value=value)
+    if amount > MEMORY_LIMIT_BYTES:
+        raise wrong(f"{VALUE} is more than there is", "at most 1024TiB", "2GiB", value=value)
     return amount
 
 
 def nearest_memory(value: object) -> str:
     """A valid writing of what was probably meant."""
     text = str(value)[:100] if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-    match = re.search(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])?(i)?(b)?", text, re.IGNORECASE | re.ASCII)
-    if match is None or Decimal(match[1]) == 0:
+    match = re.search(r"(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt])?(i)?(b)?", text, re.IGNORECASE | re.ASCII)
+    if match is None:
         return "2GiB"
-    if match[2] is None:
-        number = Decimal(match[1])
-        if number >= 1024**2:
-            return format_memory(int(number))
-        return f"{match[1]}{'MiB' if number >= 256 else 'GiB'}"
-    binary = match[3] is not None or match[4] is None or "gig" in text.lower()
-    return f"{match[1]}{match[2].upper()}{'iB' if binary else 'B'}"
+    number, letter = Decimal(match[1]), match[2]
+    if letter is not None:
+        binary = match[3] is not None or match[4] is None
+        unit = f"{letter.upper()}{'iB' if binary else 'B'}"
+    else:
+        unit = "MiB" if number >= 256 else "GiB"
+        if number >= 1024**2:  # bytes
+            number, unit = number // 1024**2, "MiB"
+    return f"{number:f}{unit}" if 0 < number * _UNITS[unit] <= MEMORY_LIMIT_BYTES else "2GiB"
 
 
 def format_memory(amount_bytes: int) -> str:

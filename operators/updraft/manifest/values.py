@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from pydantic_core import PydanticCustomError
 
 from updraft.manifest.cron import check_cron as _check_cron
-from updraft.manifest.errors import VALUE, FieldError, all_wrong, join_path, wrong
+from updraft.manifest.errors import VALUE, FieldError, all_wrong, join_path, shown_key, wrong
 from updraft.manifest.rules import parse_rule
 from updraft.manifest.sources import parse_source
 from updraft_learner import contract
@@ -135,6 +135,8 @@ def check_mount(value: str) -> str:
 
 
 def check_formats(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise wrong("lists nothing", "at least one format, or no export section", "[onnx]", value=list(value))
     if len(set(value)) != len(value):
         raise wrong("names a format twice", "each format once", value=list(value))
     return value
@@ -244,7 +246,7 @@ def _each(value: object, check: Callable[[str, Any], object], allowed: str, exam
 
 
 def _below(key: str, field: FieldError) -> FieldError:
-    return FieldError(join_path(key, field.path), None, field.problem, field.allowed, field.suggestion)
+    return FieldError(join_path(shown_key(key), field.path), None, field.problem, field.allowed, field.suggestion)
 
 
 def _quoted(value: object) -> str:
