@@ -29,8 +29,8 @@ def test_amounts_of_memory(text: str, amount_bytes: int) -> None:
     ("value", "suggestion"),
     [
         ("16 Gigs", "16GiB"), (16, "16GiB"), ("2048", "2048MiB"), ("16gb", "16GB"), ("16G", "16GiB"), ("4g", "4GiB"),
-        (2**31, "2048MiB"), ("much", "2GiB"), (None, "2GiB"), ("-2GiB", "2GiB"), ("9999999999999TiB", "2GiB"), ("", "2GiB"),
-        (True, "2GiB"), ([], "2GiB"),
+        (2**31, "2048MiB"), ("much", "2GiB"), (None, "2GiB"), ("-2GiB", "2GiB"), ("9999999999999TiB", "2GiB"),
+        ("", "2GiB"), (True, "2GiB"), ([], "2GiB"),
     ],
 )  # fmt: skip
 def test_what_is_no_amount_of_memory_gets_the_nearest_writing(value: object, suggestion: str) -> None:
