@@ -63,7 +63,7 @@ class AdmitOperator(BaseOperator):
 
         raw = dict(context["params"])
         try:
-            manifest = from_form(raw)
+            manifest = from_form(raw, defaults=context["dag"].params.dump())
             refused = refuse_unsupported(manifest, tenants=settings().tenants)
             if refused:
                 raise ManifestError(refused)

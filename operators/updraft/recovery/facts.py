@@ -63,7 +63,7 @@ def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> 
     if status is None:
         return ContainerFacts("absent")
     state = status.get("state") or {}
-    if ended := state.get("terminated"):
+    if (ended := state.get("terminated")) is not None:
         return ContainerFacts(
             "terminated",
             reason=ended.get("reason") or "",
@@ -72,7 +72,7 @@ def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> 
             started_at=_text(ended.get("startedAt")),
             finished_at=_text(ended.get("finishedAt")),
         )
-    if running := state.get("running"):
+    if (running := state.get("running")) is not None:
         return ContainerFacts("running", started_at=_text(running.get("startedAt")))
     waiting = state.get("waiting") or {}
     return ContainerFacts("waiting", waiting.get("reason") or "", (waiting.get("message") or "")[:500])

@@ -11,12 +11,17 @@ import logging
 import sys
 
 PRELOADED = (
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.dagbag",
     "airflow.providers.cncf.kubernetes.operators.pod",
+    "airflow.sdk.execution_time.task_runner",
     "boto3",
-    "kubernetes.client",
     "httpx",
+    "kubernetes.client",
+    "mlflow.store.tracking.rest_store",
     "sqlalchemy",
-    "updraft.settings",
+    "updraft.operators.wiring",
+    "updraft.tracking",
 )
 
 

@@ -1,0 +1,162 @@
+"""What a user sees of each mistake: the job ends FAILED with a reason that names what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_helpers import Stack, pretty, shell_job
+
+from updraft.exceptions import UpdraftError
+from updraft.manifest import ManifestError
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+SUITE = {
+    "name": "rows",
+    "expectations": [{"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "max_value": 2}}],
+}
+HOG = "/usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 60'"
+
+
+def failed(stack: Stack, job_id: str) -> str:
+    detail = stack.end(job_id)
+    assert detail.state == "FAILED", pretty(detail)
+    return str(detail.reason)
+
+
+@pytest.fixture(scope="module")
+def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """All jobs that must fail, submitted at once."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "bad").mkdir()
+    (folder / "bad" / "t.csv").write_text("a,b\n1,1\n5,2\n")
+    stack.client.set_secret("wrong-key", {"access_key": "nobody", "secret_key": "not-this-one"})
+    manifests: dict[str, dict[str, Any]] = {
+        "exit-one": shell_job("exit-one", "echo about to fail; echo no labels found >&2; exit 1"),
+        "oom": shell_job("oom", HOG, resources={"learners": 1, "cpus": 0.5, "memory": "64MiB"}),
+        "no-checkpoint": shell_job("no-checkpoint", "echo hello", checkpoints={"every": "1s"}),
+        "no-bucket": shell_job("no-bucket", "true", data=[{"source": "s3://no-such-bucket/x/"}]),
+        "empty": shell_job("empty", "true", data=[{"source": "s3://datasets/nothing-here/"}]),
+        "wrong-secret": shell_job(
+            "wrong-secret", "true", data=[{"source": "s3://datasets/digits/", "secret": "wrong-key"}]
+        ),
+        "bad-data": shell_job("bad-data", "true", data=[{"source": "bad", "expectations": SUITE}]),
+        "no-image": {**shell_job("no-image", "true"), "framework": None, "image": "nobody/nothing:1"},
+        "too-large": shell_job("too-large", "true", resources={"learners": 1, "cpus": 64, "memory": "64MiB"}),
+    }
+    return {name: stack.submit(manifest, base=folder) for name, manifest in manifests.items()}
+
+
+def test_a_failing_programs_last_words_are_the_reason(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["exit-one"])
+    assert "exited with 1" in reason
+    assert "no labels found" in reason
+    assert "no labels found" in stack.log(jobs["exit-one"])
+
+
+def test_a_kill_by_memory_names_the_limit_and_the_field(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["oom"])
+    assert "64 MiB" in reason
+    assert "resources.memory" in reason
+
+
+def test_a_program_that_never_writes_a_checkpoint_is_told_how(stack: Stack, jobs: dict[str, str]) -> None:
+    assert "wrote none" in failed(stack, jobs["no-checkpoint"])
+
+
+def test_a_bucket_that_does_not_exist_is_named(stack: Stack, jobs: dict[str, str]) -> None:
+    assert "no-such-bucket" in failed(stack, jobs["no-bucket"])
+
+
+def test_empty_data_is_named(stack: Stack, jobs: dict[str, str]) -> None:
+    assert "nothing-here" in failed(stack, jobs["empty"])
+
+
+def test_a_wrong_secret_is_named_and_not_shown(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["wrong-secret"])
+    assert "wrong-key" in reason
+    assert "not-this-one" not in pretty(stack.client.job(jobs["wrong-secret"]))
+
+
+def test_data_that_fails_its_suite_stops_the_job_before_a_learner_starts(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["bad-data"])
+    assert "expect_column_values_to_be_between" in reason
+    assert "PROCESSING" not in stack.transitions(jobs["bad-data"])
+
+
+def test_an_unknown_image_lists_those_that_exist(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["no-image"])
+    assert "nobody/nothing:1" in reason
+    assert "updraft/shell:1" in reason
+
+
+def test_a_job_that_can_never_fit_does_not_wait(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["too-large"])
+    assert "64" in reason
+    assert "2" in reason
+
+
+def test_a_wrong_manifest_sent_past_the_cli_fails_with_every_field(stack: Stack) -> None:
+    job_id = "raw-manifest-1"
+    wrong = {"name": "raw", "comand": "x", "framework": {"name": "shell"}, "resources": {"memory": "16 Gigs"}}
+    stack.client.trigger(job_id, {"manifest": wrong})
+    reason = failed(stack, job_id)
+    for part in ("comand", "command", "16 Gigs", "16GiB"):
+        assert part in reason
+
+
+def test_a_wrong_manifest_is_refused_before_anything_is_sent(stack: Stack) -> None:
+    manifest = shell_job("neg", "true", resources={"learners": -1, "memory": "16 Gigs"}, priority="high")
+    with pytest.raises(ManifestError) as error:
+        stack.submit(manifest)
+    assert {f.path for f in error.value.fields} >= {"resources.learners", "resources.memory"}
+
+
+def test_what_this_version_does_not_act_on_is_refused_by_name(stack: Stack) -> None:
+    with pytest.raises(ManifestError, match="priority"):
+        stack.submit(shell_job("hurry", "true", priority="high"))
+
+
+@pytest.mark.parametrize("content", [b"this is no zip", None])
+def test_a_code_archive_that_is_none_or_escapes_its_folder_is_refused(
+    stack: Stack, tmp_path: Path, content: bytes | None
+) -> None:
+    import zipfile
+
+    archive = tmp_path / "code.zip"
+    if content is None:
+        with zipfile.ZipFile(archive, "w") as packed:
+            packed.writestr("../escape.sh", "true")
+    else:
+        archive.write_bytes(content)
+    with pytest.raises(UpdraftError, match=r"code\.zip"):
+        stack.submit(shell_job("archive", "true", code="code.zip"), base=tmp_path)
+
+
+def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
+    script = 'echo "{\\"t\\": 1, \\"step\\": 1, \\"metrics\\": {\\"loss\\": NaN}}" >> "$UPDRAFT_METRICS_FILE"; sleep 3'
+    job_id = stack.submit(shell_job("nan", script))
+    detail = stack.end(job_id)
+    assert detail.state == "COMPLETED", pretty(detail)
+    assert "loss" in json.dumps([w.model_dump(mode="json") for w in detail.learners]), pretty(detail)
+
+
+def test_two_submissions_of_one_name_at_once_are_two_jobs_of_one_series(stack: Stack) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: stack.submit(shell_job("twin", "true")), range(2))
+    assert first != second
+    assert {stack.end(first).state, stack.end(second).state} == {"COMPLETED"}
+    assert {j.id for j in stack.client.jobs(name="twin")} == {first, second}
+
+
+def test_the_same_id_twice_is_one_job(stack: Stack) -> None:
+    manifest = shell_job("once", "true")
+    first = stack.client.submit(manifest, job_id="once-1")
+    again = stack.client.submit(manifest, job_id="once-1")
+    assert first.id == again.id == "once-1"
+    assert stack.end("once-1").state == "COMPLETED"

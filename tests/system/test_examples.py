@@ -1,0 +1,74 @@
+"""The example jobs end COMPLETED through the same DAG, on real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from system_helpers import REPOSITORY, Stack, pretty
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+JOBS = REPOSITORY / "jobs"
+SHORT = {"digits-cnn": {"epochs": 6}, "digits-ddp": {"epochs": 3}}
+
+
+def manifest(name: str) -> dict[str, Any]:
+    raw: dict[str, Any] = yaml.safe_load((JOBS / name / "manifest.yaml").read_text())
+    if name in SHORT:
+        raw["params"].update(SHORT[name])
+    return raw
+
+
+@pytest.fixture(scope="module")
+def jobs(stack: Stack) -> dict[str, str]:
+    """All examples are submitted at once: they queue for two CPUs."""
+    names = sorted(path.parent.name for path in JOBS.glob("*/manifest.yaml"))
+    return {name: stack.submit(manifest(name), base=JOBS / name) for name in names}
+
+
+def completed(stack: Stack, job_id: str) -> Any:
+    detail = stack.end(job_id)
+    assert detail.state == "COMPLETED", pretty(detail)
+    return detail
+
+
+def test_the_cnn_becomes_a_registered_and_promoted_model(stack: Stack, jobs: dict[str, str], tmp_path: Path) -> None:
+    detail = completed(stack, jobs["digits-cnn"])
+    assert detail.model is not None
+    assert detail.model.name == "digits-cnn"
+    assert "val_accuracy" in detail.metrics
+    assert detail.metrics["system/node_0/cpu_utilization_percentage"] >= 0
+    assert stack.client.checkpoints(jobs["digits-cnn"]).checkpoints
+    files = stack.client.download(jobs["digits-cnn"], "model", tmp_path)
+    assert any(f.suffix == ".onnx" for f in files), files
+    states = stack.transitions(jobs["digits-cnn"])
+    assert states[0] == "PENDING"
+    assert states[-2:] == ["STORING", "COMPLETED"]
+
+
+def test_two_learners_train_one_model(stack: Stack, jobs: dict[str, str], tmp_path: Path) -> None:
+    completed(stack, jobs["digits-ddp"])
+    files = stack.client.download(jobs["digits-ddp"], "results", tmp_path)
+    digests = [f.read_text().split()[0] for f in files if f.name == "params.sha256"]
+    assert len(digests) == 2, files
+    assert len(set(digests)) == 1
+
+
+def test_autolog_lands_in_the_jobs_own_run(stack: Stack, jobs: dict[str, str]) -> None:
+    detail = completed(stack, jobs["digits-sklearn"])
+    assert any(name.startswith("training_") for name in detail.metrics), detail.metrics
+
+
+def test_a_program_without_python_has_metrics_checkpoints_and_results(
+    stack: Stack, jobs: dict[str, str], tmp_path: Path
+) -> None:
+    detail = completed(stack, jobs["shell-hello"])
+    assert detail.metrics
+    assert stack.client.checkpoints(jobs["shell-hello"]).checkpoints
+    assert stack.client.download(jobs["shell-hello"], "results", tmp_path)
+
+
+def test_an_ffdl_manifest_runs_as_its_users_wrote_it(stack: Stack, jobs: dict[str, str]) -> None:
+    completed(stack, jobs["ffdl-digits"])

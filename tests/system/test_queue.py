@@ -1,0 +1,27 @@
+"""Jobs wait in line for the machine, and are stopped when they are asked to."""
+
+from __future__ import annotations
+
+import pytest
+from system_helpers import Stack, pretty, shell_job
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+def test_five_jobs_of_two_learners_on_two_cpus_all_end(stack: Stack) -> None:
+    gang = {"learners": 2, "cpus": 1, "memory": "128MiB"}
+    ids = [stack.submit(shell_job(f"gang-{n}", "sleep 2", resources=gang)) for n in range(5)]
+    details = [stack.end(job_id) for job_id in ids]
+    assert [d.state for d in details] == ["COMPLETED"] * 5, [d.reason for d in details]
+    histories = [stack.client.transitions(job_id).transitions for job_id in ids]
+    reasons = [t.reason for history in histories for t in history if t.state == "QUEUED"]
+    assert any("in line" in reason for reason in reasons), reasons
+
+
+def test_a_cancelled_job_ends_cancelled_and_leaves_nothing(stack: Stack) -> None:
+    job_id = stack.submit(shell_job("endless", "sleep 600"))
+    stack.reach(job_id, "PROCESSING")
+    stack.client.cancel(job_id)
+    detail = stack.end(job_id)
+    assert detail.state == "CANCELLED", pretty(detail)
+    assert "cancelled by admin" in detail.reason

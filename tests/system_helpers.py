@@ -1,0 +1,132 @@
+"""A whole stack of its own for the system tests: Airflow, MLflow, S3 and the local node as real processes.
+
+Its environments are those that `make test` prepared. Everything is ended afterwards, and a test checks that it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from updraft.client import Client, load_config
+
+REPOSITORY = Path(__file__).parents[1]
+PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
+UP_SECONDS = 400
+END_SECONDS = 420
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack and a client of it."""
+
+    home: Path
+    client: Client
+
+    def run(self, *arguments: str, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """A command line as a user types it, with this stack as its home."""
+        environment = {**os.environ, "UPDRAFT_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
+        return subprocess.run(
+            [sys.executable, "-m", *arguments],
+            env=environment,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+
+    def submit(self, manifest: dict[str, Any], base: Path | None = None) -> str:
+        return self.client.submit(manifest, base=base).id
+
+    def end(self, job_id: str) -> Any:
+        """The job's detail after it has ended; the test's own patience is bounded."""
+        return self.client.wait(job_id, timeout_seconds=END_SECONDS)
+
+    def transitions(self, job_id: str) -> list[str]:
+        states = [t.state for t in self.client.transitions(job_id).transitions]
+        return [s for n, s in enumerate(states) if n == 0 or s != states[n - 1]]
+
+    def reach(self, job_id: str, state: str) -> Any:
+        """The job once it is in this state (or has ended without)."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            detail = self.client.job(job_id)
+            if detail.state == state:
+                return detail
+            assert not detail.ended, pretty(detail)
+            time.sleep(0.5)
+        raise AssertionError(f"{job_id} never was {state}")
+
+    def log(self, job_id: str, **options: Any) -> str:
+        return "\n".join(line.line for line in self.client.logs(job_id, **options))
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    if not (PREPARED / "envs" / "mlflow").exists():
+        pytest.skip("SKIPPED SYSTEM TESTS: the environments are not built; run `make test`, which builds them")
+    home = PREPARED / "system-tests"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    for name in ("images", "envs"):
+        (home / name).symlink_to(PREPARED / name, target_is_directory=True)
+    environment = {**os.environ, "UPDRAFT_HOME": str(home)}
+    stack_command = [sys.executable, "-m", "updraft.stack"]
+    try:
+        # Two CPUs whatever the machine has, so that waiting in line is really seen; devices are imaginary.
+        started = subprocess.run(
+            [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=UP_SECONDS,
+            check=False,
+        )
+        assert started.returncode == 0, started.stdout + started.stderr
+        _put_digits(home)
+        with Client(load_config({"UPDRAFT_HOME": str(home)})) as client:
+            yield Stack(home, client)
+    finally:
+        subprocess.run([*stack_command, "down"], env=environment, timeout=180, check=False)
+
+
+def _put_digits(home: Path) -> None:
+    """The data set of the examples, where `make demo` puts it."""
+    folder = home / "s3" / "datasets" / "digits"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
+        shutil.copy(file, folder / file.name)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder for a job's code."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    return folder
+
+
+def shell_job(name: str, script: str, **fields: Any) -> dict[str, Any]:
+    """A manifest of a job without Python: quick, and half a CPU wide."""
+    return {
+        "name": name,
+        "framework": {"name": "shell"},
+        "command": script,
+        "resources": {"learners": 1, "cpus": 0.5, "memory": "256MiB"},
+        **fields,
+    }
+
+
+def pretty(detail: Any) -> str:
+    return json.dumps(detail.model_dump(mode="json"), indent=1)
