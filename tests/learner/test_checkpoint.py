@@ -166,6 +166,21 @@ def test_while_a_save_runs_the_next_is_skipped_and_a_blocking_one_waits(
     assert [path.name for path in fmt.complete_checkpoints(root)] == ["step-0000000003", "step-0000000001"]
 
 
+def test_only_the_newest_of_its_own_checkpoints_stay_on_disk(root: Path) -> None:
+    save(root, 90)  # of another process: not ours to remove
+    checkpointer = Checkpointer(directory=root, keep_on_disk=2)
+    for step in (1, 2, 3, 4):
+        assert checkpointer.save(writes("x"), step, block=True)
+        if step == 2:
+            fmt.remove(root / "step-0000000002")  # somebody tidied up before us
+    assert sorted(path.name for path in root.iterdir()) == [
+        "latest",
+        "step-0000000003",
+        "step-0000000004",
+        "step-0000000090",
+    ]
+
+
 def test_a_step_is_saved_once(root: Path) -> None:
     checkpointer = Checkpointer(directory=root)
     assert checkpointer.save(writes("first"), 1, block=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "CheckpointError", "Checkpointer", "CorruptCheckpoint"]
 
 DEFAULT_EVERY_SECONDS = 60.0
+KEEP_ON_DISK = 3  # newest ones of this process; the store keeps what the manifest says
 STATE_FILE = "state.pt"
 # New buffers above this size are prepared in the background first: touching fresh memory takes longer than the copy.
 PREPARE_ABOVE_BYTES = 16 << 20
@@ -40,6 +41,7 @@ class Checkpointer:
     Args:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
         directory: by default CHECKPOINT_DIR.
+        keep_on_disk: how many of its own newest checkpoints stay in the directory; older folders are removed there.
         all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
         clock: monotonic seconds.
     """
@@ -49,6 +51,7 @@ class Checkpointer:
         every_seconds: float | None = None,
         *,
         directory: Path | None = None,
+        keep_on_disk: int = KEEP_ON_DISK,
         all_ranks: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,7 +59,11 @@ class Checkpointer:
             every_seconds = float(os.environ.get("UPDRAFT_CHECKPOINT_SECONDS") or DEFAULT_EVERY_SECONDS)
         if every_seconds < 0:
             raise ValueError(f"every_seconds is {every_seconds:g}; it must be 0 or more")
+        if keep_on_disk < 1:
+            raise ValueError(f"keep_on_disk is {keep_on_disk}; it must be 1 or more")
         self.every_seconds = every_seconds
+        self._keep_on_disk = keep_on_disk
+        self._on_disk: list[Path] = []
         self.directory = directory if directory is not None else runtime.checkpoint_dir()
         self._rank = runtime.rank()
         self._saves = all_ranks or self._rank == 0
@@ -208,12 +215,18 @@ class Checkpointer:
             files = fill()
             fmt.publish(temporary, replace(checkpoint, files=files))
             self._known_steps.add(checkpoint.step)
+            self._prune(checkpoint.path)
         except Exception as exc:  # noqa: BLE001 - outermost line of the thread: a failed save must not end the training
             shutil.rmtree(temporary, ignore_errors=True)
             reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
             self._error = CheckpointError(f"checkpoint of step {checkpoint.step} was not written: {reason}")
             self._error.__cause__ = exc
             _warn(f"{self._error}; training goes on")
+
+    def _prune(self, newest: Path) -> None:
+        self._on_disk = [path for path in self._on_disk if path != newest] + [newest]
+        while len(self._on_disk) > self._keep_on_disk:
+            fmt.remove(self._on_disk.pop(0))
 
     def _state_buffers(self) -> StateBuffers:
         if self._buffers is None:

@@ -114,13 +114,9 @@ def publish(temporary: Path, checkpoint: Checkpoint) -> None:
     text = json.dumps(document, indent=1, sort_keys=True).encode()
     write_file(temporary / CHECKPOINT_LOCAL_MANIFEST, lambda file: _write_all(file, text))
     _fsync(temporary)
-    if target.exists():  # of an earlier run in this folder: give way, then vanish
-        aside = root / f"{TEMPORARY_PREFIX}old-{target.name}-{os.getpid()}"
-        target.rename(aside)
-        temporary.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        temporary.rename(target)
+    if target.exists():  # of an earlier run in this folder
+        remove(target)
+    temporary.rename(target)
     (target / CHECKPOINT_LOCAL_MARKER).touch()
     _fsync(target)
     _point_latest_at(target)
@@ -172,6 +168,16 @@ def quarantine(path: Path) -> Path:
         number += 1
         target = path.with_name(f"{BAD_PREFIX}{path.name}-{number}")
     return path.rename(target)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint in such a way that it is at no moment half there. One that is gone already is no error."""
+    aside = path.with_name(f"{TEMPORARY_PREFIX}old-{path.name}-{os.getpid()}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def now() -> str:
