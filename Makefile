@@ -21,7 +21,8 @@ up: ## Start the platform on this machine, or take over what still runs
 
 down: ## End every process of the platform, whatever state it is in
 	@$(BOOTSTRAP) stop
-	@if .venv/bin/python -c 'import updraft.stack.control' 2>/dev/null; \
+	@if .venv/bin/python -c 'import updraft.stack.control' 2>/dev/null \
+	|| ls "$${UPDRAFT_HOME:-.updraft}"/run/*.json >/dev/null 2>&1; \
 	then .venv/bin/python -m updraft.stack down; \
 	else echo "Nothing was installed, so nothing is running."; fi
 

@@ -4,7 +4,8 @@
     python3 scripts/bootstrap.py stop
 
 `run` finds a fitting Python, finds or installs uv (into `.tools`), brings `.venv` in line with uv.lock and becomes
-PROGRAM, looked for in `.venv/bin`. `stop` ends an installation that a killed `run` left behind. Called by the Makefile.
+PROGRAM, looked for in `.venv/bin`. `stop` ends every `run` (but those with `--dev`) and the installers that a killed
+one left behind. Called by the Makefile.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -37,6 +39,8 @@ def main(arguments):  # no annotations here: older Pythons must get as far as th
     options = arguments[: arguments.index("run")]
     command = arguments[arguments.index("--") + 1 :]
     check_tools()
+    if "--dev" not in options:
+        be_stoppable()
     footprint = load_footprint()
     keys = [f.key for f in footprint.DEMO] if "--announce" in options else [footprint.AIRFLOW.key]
     if "--announce" in options:
@@ -182,20 +186,45 @@ def guarded(command, environment):
             raise
 
 
+def be_stoppable():
+    """Hold a lock under this process's number, also as the program that it becomes, until it ends."""
+    folder = home() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(str(folder / f"command-{os.getpid()}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.set_inheritable(descriptor, True)
+
+
 def stop():
-    """End an installation that is still going on."""
-    path = home() / "run" / "bootstrap.lock"
-    if not path.exists():
-        return 0
+    """End what was started and still goes on: first those that would start more, then installers."""
+    folder = home() / "run"
+    for path in sorted(folder.glob("command-*.lock")):
+        if held(path):
+            print("Ending what `make` was doing ...", flush=True)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(path.stem.split("-")[1]), signal.SIGKILL)
+            for _ in range(100):
+                if not held(path):
+                    break
+                time.sleep(0.05)
+        path.unlink()
+    installer = folder / "bootstrap.lock"
+    if installer.exists() and held(installer):
+        number = installer.read_text().strip()
+        if number.isdigit():
+            end_group(int(number))
+        print("Ended an installation that was going on.")
+    return 0
+
+
+def held(path):
+    """Whether a living process holds this lock; then the number that goes with it is that process's."""
     with path.open("r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            number = path.read_text().strip()
-            if number.isdigit():
-                end_group(int(number))
-            print("Ended an installation that was going on.")
-    return 0
+            return True
+    return False
 
 
 def end_group(leader):
