@@ -1,7 +1,7 @@
 """One DAG per manifest in `jobs/`: its own page, history, form and cron.
 
-A manifest that is wrong still gets its page: tagged `wrong-manifest`, described by what is wrong, and every run of it
-ends at once with the same message.
+A manifest that is wrong still gets its page: tagged `wrong-manifest`, with every wrong field in its documentation, and
+an empty form, so that a run of it ends at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ for job in load_jobs(Path(__file__).parent.parent / "jobs"):
         dag_id=f"job_{job.path.parent.name.replace('-', '_')}",
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
         schedule=manifest.schedule.cron if manifest and manifest.schedule else None,
-        params=params(manifest, job.path.parent),
+        params=params(manifest),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,

@@ -14,7 +14,7 @@ from updraft.manifest.rules import Promotion, Rule, decide
 from updraft.manifest.schema import json_schema
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.sources import Source, parse_source
-from updraft.manifest.submission import image_of, local_sources, refuse_unsupported, with_sources, with_trees
+from updraft.manifest.submission import image_of, local_sources, refuse_unsupported, with_trees
 
 __all__ = [
     "SIZES",
@@ -48,6 +48,5 @@ __all__ = [
     "refuse_unsupported",
     "render_command",
     "with_files",
-    "with_sources",
     "with_trees",
 ]

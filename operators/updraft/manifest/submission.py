@@ -99,17 +99,12 @@ def local_sources(manifest: Manifest) -> dict[str, str]:
 
 def with_trees(manifest: Manifest, trees: Mapping[str, str]) -> Manifest:
     """The manifest with local sources replaced: field (as `local_sources` names it) to SHA-256 of the tree."""
-    return with_sources(manifest, {field: f"tree:{sha256}" for field, sha256 in trees.items()})
-
-
-def with_sources(manifest: Manifest, sources: Mapping[str, str]) -> Manifest:
-    """The manifest with other sources in place of its local ones: field (as `local_sources` names it) to source."""
     raw = manifest.canonical()
     for field in local_sources(manifest):
-        if field not in sources:
+        if field not in trees:
             continue
         if field == "code":
-            raw["code"] = sources[field]
+            raw["code"] = f"tree:{trees[field]}"
         else:
-            raw["data"][int(field.partition("[")[2].partition("]")[0])]["source"] = sources[field]
+            raw["data"][int(field.partition("[")[2].partition("]")[0])]["source"] = f"tree:{trees[field]}"
     return Manifest.model_validate(raw)

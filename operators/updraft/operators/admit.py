@@ -59,11 +59,14 @@ class AdmitOperator(BaseOperator):
 
     def _judge(self, context: Context) -> Manifest:
         """The whole manifest with our model, before anything is staged; all wrong fields in the first log lines."""
-        from updraft.manifest import ManifestError, from_form, image_of, refuse_unsupported
+        from updraft.manifest import ManifestError, image_of, read_form, refuse_unsupported
 
         raw = dict(context["params"])
         try:
-            manifest = from_form(raw, defaults=context["dag"].params.dump())
+            loaded = read_form(raw, defaults=context["dag"].params.dump())
+            manifest = loaded.manifest
+            for warning in loaded.warnings:
+                self.log.warning(warning)
             refused = refuse_unsupported(manifest, tenants=settings().tenants)
             if refused:
                 raise ManifestError(refused)

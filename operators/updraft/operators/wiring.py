@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param
 
-from updraft.manifest import Manifest, form_fields, local_sources, with_sources
+from updraft.manifest import Manifest, form_fields
 from updraft.operators.admit import AdmitOperator
 from updraft.operators.checkpoints import WatchCheckpointsOperator
 from updraft.operators.learner import LearnerOperator
@@ -32,13 +31,8 @@ DAG_ARGS: dict[str, Any] = {
 }
 
 
-def params(base: Manifest | None = None, folder: Path | None = None) -> dict[str, Param]:
-    """The trigger form: flat fields in sections, made from the manifest's schema.
-
-    A manifest's local sources are relative to its folder; a worker needs the whole path.
-    """
-    if base is not None and folder is not None:
-        base = with_sources(base, {f: str((folder / path).resolve()) for f, path in local_sources(base).items()})
+def params(base: Manifest | None = None) -> dict[str, Param]:
+    """The trigger form: flat fields in sections, made from the manifest's schema."""
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
