@@ -142,6 +142,11 @@ class Keys:
         """What the program wrote into LOG_DIR."""
         return f"{self.learner(job_id, role, attempt, learner)}/files"
 
+    def artifacts(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """MLflow artifacts that the server could not take before the pod ended: `<n>.data`, and `<n>.json` with
+        {"owner": "run" or a logged model's id, "path": path below the owner's artifacts}."""
+        return f"{self.learner(job_id, role, attempt, learner)}/artifacts"
+
     def status(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Heartbeat, overwritten every few seconds by the sidecar (`LearnerStatus`)."""
         return f"{self.learner(job_id, role, attempt, learner)}/status.json"
@@ -209,7 +214,8 @@ class LearnerDone:
     files: int = 0  # checkpoint, result and log files stored by this learner in this attempt
     bytes: int = 0
     metrics_sent: int = 0
-    metrics_pending: int = 0  # more than 0: MLflow was away; the points are in the chunks at `Keys.metrics`
+    metrics_pending: int = 0  # more than 0: MLflow was away; they are in the chunks at `Keys.metrics`, see below
+    artifacts_pending: int = 0  # more than 0: the same for artifacts, at `Keys.artifacts`
     final_checkpoint: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -235,6 +241,14 @@ CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest co
 # {"t": ..., "progress": {"step": int, "total": int, "epoch": int?, "epochs": int?}}
 # {"t": ..., "tags": {name: text}} / {"params": {name: text}}       for the job's MLflow run
 # A line that does not parse is counted and reported, never fatal.
+
+# --- The record of a job: chunks of JSON lines at Keys.metrics ------------------------------------------
+# {"n": running number, "t": ..., "source": "file" | "mlflow" | "system" | "sidecar", and one of
+#   "step": int, "metrics": {name: number, or "NaN", "Infinity", "-Infinity"}, "model": {"model_id", ...}?
+#   "params": {name: text}    "tags": {name: text}    "call": {"path": MLflow API path, "body": {...}}}
+# Names are those of the job's MLflow run (learner k > 1: "learner_<k>/<name>"), so a record is replayed as it is;
+# at most one point per name and step goes to MLflow, NaN as "NaN", infinities not at all.
+NAN_TAG = "updraft.warning.nan"  # first metric and step that was NaN or infinite
 
 
 def learner_environment(

@@ -86,6 +86,11 @@ class PodPaths:
         """Written by `stage`: which folder in CHECKPOINT_DIR came from the store, so that it is not stored again."""
         return self.private / "restored.json"
 
+    @property
+    def restored_results_file(self) -> Path:
+        """Written by `stage`: path -> [size, mtime in ns] of what it laid into RESULT_DIR."""
+        return self.private / "restored-results.json"
+
 
 def read_paths(environment: Mapping[str, str] = os.environ) -> PodPaths:
     return PodPaths(Path(environment.get(contract.ROOT_ENV) or contract.ROOT_DIR))

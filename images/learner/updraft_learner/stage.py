@@ -99,7 +99,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
-        _restore_results(config.job_id, keys, paths.result, store, out)
+        _restore_results(config.job_id, keys, paths, store, out)
     print("stage: done", file=out, flush=True)
 
 
@@ -236,7 +236,9 @@ def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, sto
     paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
 
 
-def _restore_results(job_id: str, keys: Keys, target: Path, store: ObjectStore, out: TextIO) -> None:
+def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    target = paths.result
+    laid: dict[str, list[int]] = {}
     root = f"{keys.job(job_id)}/results/learner-"
     by_learner: list[tuple[int, str, str, int]] = []
     for item in store.list(root):
@@ -262,7 +264,11 @@ def _restore_results(job_id: str, keys: Keys, target: Path, store: ObjectStore, 
             shutil.copyfileobj(source, file, 1 << 20)
         part.chmod(0o664)
         os.replace(part, destination)
+        facts = destination.stat()
+        laid[path] = [facts.st_size, facts.st_mtime_ns]
         progress.add(size)
+    # These are the training's results, not this pod's: the sidecar stores them again only when they change.
+    paths.restored_results_file.write_text(json.dumps(laid), encoding="utf-8")
     progress.finish()
 
 

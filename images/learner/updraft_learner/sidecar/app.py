@@ -1,0 +1,258 @@
+"""Puts the sidecar together: its threads while the program runs, and the drain when it has ended.
+
+    ingest    metrics file and system metrics -> journal
+    forward   journal -> MLflow
+    spool     artifacts -> MLflow
+    publish   journal chunks, heartbeat and stop requests <-> object store
+    uploads   checkpoints, results and log files -> object store
+    endpoint  the program's MLflow client -> journal and spool
+
+The completion marker is the last thing written: whoever reads it finds everything else stored.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from updraft_learner import contract
+from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
+from updraft_learner.pod import PodPaths
+from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
+from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.forward import Forwarder
+from updraft_learner.sidecar.journal import Journal
+from updraft_learner.sidecar.mirror import Mirror
+from updraft_learner.sidecar.models import LoggedModels
+from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.report import Warnings, log
+from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
+from updraft_learner.sidecar.spool import RUN, Spool
+from updraft_learner.sidecar.system import SystemMetrics
+from updraft_learner.sidecar.tail import MetricsTail
+from updraft_learner.sidecar.tracking import TrackingServer
+from updraft_learner.store import ObjectStore, StorageError
+
+INGEST_SECONDS = 0.5
+PUBLISH_SECONDS = 0.5
+UPLOAD_SECONDS = 2.0
+MIRROR_SECONDS = 15.0
+STOP_POLL_SECONDS = 3.0
+IDLE_HEARTBEAT_SECONDS = 10.0
+MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow is away
+ARTIFACT_FLUSH_SECONDS = 120.0
+LONGEST_DELAY_SECONDS = 15.0
+TRIES = 3
+
+
+class Sidecar:
+    """`start`, then `drain` once; `publish` and `poll_uploads` are one round of two of the threads."""
+
+    def __init__(self, config: PodConfig, paths: PodPaths, store: ObjectStore, server: TrackingServer) -> None:
+        self._config, self._paths, self._store = config, paths, store
+        keys, place = Keys(config.prefix), (config.job_id, config.role, config.attempt, config.learner)
+        self._status_key, self._done_key = keys.status(*place), keys.done(*place)
+        self._chunks_key, self._stop_key = keys.metrics(*place), keys.stop(*place)
+        self._artifacts_key = keys.artifacts(*place)
+        private = paths.private
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._counts_file = private / "counts.json"
+        self.warnings = Warnings()
+        self.journal = Journal(private / "journal")
+        self.recorder = Recorder(self.journal, self.warnings, learner=config.learner)
+        self.recorder.restore_counts(read_json(self._counts_file, {}))
+        self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
+        self.system = SystemMetrics(config, self.recorder, self.warnings, private / "system.json", paths.root)
+        self.forwarder = Forwarder(self.journal, server, self.warnings, private / "forward.json")
+        places = Places(config.mlflow_run_id, config.mlflow_experiment_id)
+        models = LoggedModels(config, server, places, private / "models.json")
+        self.spool = Spool(
+            private / "spool",
+            server,
+            self.warnings,
+            lambda owner: server.artifact_root() if owner == RUN else models.root_of(owner),
+        )
+        models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
+        routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
+        self.endpoint = Endpoint(config.listen, routes, Artifacts(places, self.spool, server, models))
+        self.checkpoints = Checkpoints(config, paths, store, self.warnings)
+        baseline = read_json(paths.restored_results_file, {})
+        results = keys.results(config.job_id, config.role, config.learner)
+        self.results = self._mirror(contract.RESULT_DIR, results, baseline)
+        self.logs = self._mirror(contract.LOG_DIR, keys.files(*place), {})
+        self._phase = "running"
+        self._last_status: LearnerStatus | None = None
+        self._next_mirror = self._next_stop_poll = 0.0
+        self._stop_inputs, self._stop_outputs = threading.Event(), threading.Event()
+        self._inputs: list[threading.Thread] = []
+        self._outputs: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self.endpoint.start()
+        self._inputs = [
+            self._loop("ingest", self.poll_inputs, INGEST_SECONDS, self._stop_inputs),
+            self._loop("uploads", self.poll_uploads, UPLOAD_SECONDS, self._stop_inputs),
+        ]
+        self._outputs = [
+            threading.Thread(target=self.forwarder.run, args=(self._stop_outputs,), name="forward", daemon=True),
+            threading.Thread(target=self.spool.run, args=(self._stop_outputs,), name="spool", daemon=True),
+            self._loop("publish", self.publish, PUBLISH_SECONDS, self._stop_outputs),
+        ]
+        for thread in (*self._inputs, *self._outputs):
+            thread.start()
+        log(f"ready: attempt {self._config.attempt} of {self._config.job_id}, learner {self._config.learner}")
+
+    def poll_inputs(self) -> None:
+        self.tail.poll()
+        self.system.poll()
+
+    def poll_uploads(self) -> None:
+        self.checkpoints.poll()
+        if time.monotonic() >= self._next_mirror:
+            self._next_mirror = time.monotonic() + MIRROR_SECONDS
+            self.results.poll()
+            self.logs.poll()
+
+    def publish(self) -> None:
+        """One round with the object store: chunks, heartbeat, stop request."""
+        self.journal.roll()
+        self.journal.upload(self._store, self._chunks_key)
+        self.journal.prune(self.forwarder.position)
+        self._heartbeat()
+        if time.monotonic() >= self._next_stop_poll:
+            self._next_stop_poll = time.monotonic() + STOP_POLL_SECONDS
+            if self._store.get_bytes(self._stop_key) is not None:
+                self._request_stop()
+
+    def drain(self, mlflow_seconds: float = MLFLOW_FLUSH_SECONDS) -> None:
+        """Store all that is left, then the completion marker. Waits for the object store without an end."""
+        log("the program has ended; storing what is left")
+        self._phase = "storing"
+        self._stop_inputs.set()
+        for thread in self._inputs:
+            thread.join()
+        self._insist("metrics file", lambda: self.tail.poll(final=True))
+        self._insist("checkpoints", self.checkpoints.poll)
+        for name in self.checkpoints.unfinished():
+            self.warnings.add(
+                f"unfinished {name}", f"checkpoint {name} has no {contract.CHECKPOINT_LOCAL_MARKER}; not stored"
+            )
+        self._insist("results", lambda: self.results.poll(final=True))
+        self._insist("log files", lambda: self.logs.poll(final=True))
+        while before := self.forwarder.pending:
+            self.forwarder.flush(mlflow_seconds, patient=True)
+            if self.forwarder.pending >= before:  # MLflow is away; the points stay in the record
+                break
+        if not self.spool.wait_empty(ARTIFACT_FLUSH_SECONDS):
+            self.spool.wait_empty(mlflow_seconds, patient=True)
+        self._stop_outputs.set()
+        self.forwarder.wake()
+        for thread in self._outputs:
+            thread.join()
+        if self.spool.pending:
+            self._insist("artifacts", lambda: self.spool.hand_over(self._store, self._artifacts_key))
+        self.journal.roll(force=True)
+        self._insist("metrics", lambda: self.journal.upload(self._store, self._chunks_key))
+        self._phase = "done"
+        self._insist("status", self._put_status)
+        done = self.done()
+        self._insist("completion marker", lambda: self._store.put_bytes(self._done_key, done.to_json().encode()))
+        self.endpoint.stop()
+        log(f"done: {done.files} files, {done.bytes / 1e6:.1f} MB, {done.metrics_sent} metric points in MLflow")
+
+    def status(self) -> LearnerStatus:
+        waiting = self.checkpoints.pending_bytes + self.results.pending_bytes + self.logs.pending_bytes
+        return LearnerStatus(
+            t=time.time(),
+            phase=self._phase,
+            progress=self.recorder.progress(),
+            last_metrics=self.recorder.last_metrics(),
+            checkpoints=self.checkpoints.shown(),
+            quarantined=tuple(self.checkpoints.quarantined),
+            pending_bytes=waiting + self.spool.pending_bytes,
+            metrics_sent=self.forwarder.sent,
+            metrics_pending=self.forwarder.pending,
+            warnings=self.warnings.texts(),
+            nan=self.recorder.nan,
+            bad_lines=self.recorder.bad_lines,
+        )
+
+    def done(self) -> LearnerDone:
+        stored = self.checkpoints.stored()
+        return LearnerDone(
+            t=time.time(),
+            files=sum(entry["files"] for entry in stored) + self.results.files + self.logs.files,
+            bytes=sum(entry["bytes"] for entry in stored) + self.results.size_bytes + self.logs.size_bytes,
+            metrics_sent=self.forwarder.sent,
+            metrics_pending=self.forwarder.pending,
+            artifacts_pending=self.spool.pending,
+            final_checkpoint=self.checkpoints.final,
+            warnings=self.warnings.texts(),
+        )
+
+    def _heartbeat(self) -> None:
+        now, last = time.time(), self._last_status
+        status = self.status()
+        changed = last is None or replace(status, t=last.t) != last
+        due_seconds = self._config.heartbeat_seconds if changed else IDLE_HEARTBEAT_SECONDS
+        if last is None or not 0 <= now - last.t < due_seconds:
+            self._put_status()
+
+    def _put_status(self) -> None:
+        status = self.status()
+        self._store.put_bytes(self._status_key, status.to_json().encode())
+        self._last_status = status
+        write_json(self._counts_file, self.recorder.counts())
+
+    def _request_stop(self) -> None:
+        # Not followed if the program put a link there.
+        path = self._paths.at(contract.STOP_FILE)
+        if not path.exists():
+            log("a stop was requested; the program is told through the stop file")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664))
+
+    def _mirror(self, folder: str, prefix: str, baseline: dict[str, list[int]]) -> Mirror:
+        name = str(Path(folder).relative_to(contract.ROOT_DIR))
+        state_file = self._paths.private / f"{name}.json"
+        return Mirror(self._paths.root, name, self._store, prefix, state_file, self.warnings, baseline)
+
+    def _loop(
+        self, name: str, work: Callable[[], None], every_seconds: float, stop: threading.Event
+    ) -> threading.Thread:
+        def run() -> None:
+            delay_seconds = every_seconds
+            while not stop.is_set():
+                failed = self._attempt(name, work) is not None
+                delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS) if failed else every_seconds
+                stop.wait(delay_seconds)
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _attempt(self, name: str, work: Callable[[], None]) -> Exception | None:
+        """Do a round; a failure becomes a warning that stands until a round succeeds."""
+        try:
+            work()
+        except (StorageError, OSError) as exc:
+            self.warnings.add(f"thread {name}", f"{name}: {exc}")
+            return exc
+        except Exception as exc:  # noqa: BLE001 - outermost line of the loop
+            self.warnings.add(f"thread {name}", f"{name}: unexpected {type(exc).__name__}: {exc}")
+            return exc
+        self.warnings.clear(f"thread {name}")
+        return None
+
+    def _insist(self, name: str, work: Callable[[], None]) -> None:
+        """Do it until it succeeds; what is not the object store's failure will not pass, and is given up."""
+        delay_seconds, others = 1.0, 0
+        while (error := self._attempt(name, work)) is not None:
+            others += not isinstance(error, StorageError)
+            if others >= TRIES:
+                return
+            time.sleep(delay_seconds)
+            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)

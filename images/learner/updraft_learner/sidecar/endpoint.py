@@ -1,0 +1,241 @@
+"""The loopback MLflow endpoint: HTTP around `Routes`, and the artifact API.
+
+Listens on the pod's loopback address without a login: whoever reaches it is in the pod. A client's Authorization header
+is dropped; what goes to the server is made anew with the job's credentials.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from updraft_learner.sidecar.models import LoggedModels
+from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.report import log
+from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
+from updraft_learner.sidecar.spool import RUN, Spool
+from updraft_learner.sidecar.tracking import ARTIFACTS, ServerUnavailable, TrackingServer
+
+HEALTH_PATH = "/updraft/health"
+BODY_LIMIT_BYTES = 32 << 20
+CHUNK_BYTES = 1 << 20
+_PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
+
+
+class Artifacts:
+    """Uploads, downloads and listings below the job's own places."""
+
+    def __init__(self, places: Places, spool: Spool, server: TrackingServer, models: LoggedModels) -> None:
+        self.places, self.spool, self.server, self.models = places, spool, server, models
+
+    def root_of(self, owner: str) -> str:
+        return self.server.artifact_root() if owner == RUN else self.models.root_of(owner)
+
+    def put(self, path: str, chunks: Iterator[bytes]) -> None:
+        owner, below = self.places.parse(path)
+        if not below:
+            raise Refused.invalid("an artifact needs a path below the run's artifacts")
+        if owner != RUN:
+            self.models.root_of(owner)
+        self.spool.add(owner, below, chunks)
+
+    def list(self, path: str) -> dict[str, Any]:
+        root, below = self._locate(path)
+        answer = self.server.list_artifacts(f"{root}/{below}".rstrip("/"))
+        if not answer.ok:
+            raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+        return answer.body
+
+    def open(self, path: str) -> Any:
+        root, below = self._locate(path)
+        return self.server.open_artifact(f"{root}/{below}")
+
+    def _locate(self, path: str) -> tuple[str, str]:
+        owner, below = self.places.parse(path)
+        self.spool.wait_empty(ARTIFACT_WAIT_SECONDS)
+        return self.root_of(owner), below
+
+
+class Endpoint:
+    """The listening server; `port` is the real one when 0 was asked for."""
+
+    def __init__(self, listen: str, routes: Routes, artifacts: Artifacts) -> None:
+        host, _, port = listen.rpartition(":")
+        handler = type("Handler", (_Handler,), {"routes": routes, "artifacts": artifacts})
+        self._server = _Server((host.strip("[]"), int(port)), handler)
+        self.port = int(self._server.server_address[1])
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, name="endpoint", args=(0.2,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _ClientGone(Exception):
+    """The program closed its connection during a download."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    routes: Routes
+    artifacts: Artifacts
+    protocol_version = "HTTP/1.1"
+    server_version = "updraft-sidecar"
+    sys_version = ""
+    disable_nagle_algorithm = True
+    timeout = 300  # an idle keep-alive connection
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged: there are many, and a line each would take the trainer's core."""
+
+    def _answer(self) -> None:
+        self._unread, self._begun = True, False
+        try:
+            self._dispatch()
+        except Refused as exc:
+            self._reply(exc.status, {"error_code": exc.code, "message": str(exc)})
+        except ServerUnavailable as exc:
+            refused = Refused.away(str(exc))
+            self._reply(refused.status, {"error_code": refused.code, "message": str(refused)})
+        except (_ClientGone, ConnectionError, TimeoutError):
+            self.close_connection = True
+        except OSError as exc:
+            disk = Refused.disk(exc)
+            self._reply(disk.status, {"error_code": disk.code, "message": str(disk)})
+        except Exception as exc:  # noqa: BLE001 - outermost line of a request
+            log(f"request {self.command} {self.path[:200]}: unexpected {type(exc).__name__}: {exc}")
+            self._reply(500, {"error_code": "INTERNAL_ERROR", "message": f"the sidecar failed: {type(exc).__name__}"})
+
+    def _dispatch(self) -> None:
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if path == HEALTH_PATH:
+            self._read_body()
+            self._reply(200, {"status": "ok"})
+        elif path == ARTIFACTS or path.startswith(f"{ARTIFACTS}/"):
+            self._artifact(path.removeprefix(ARTIFACTS).lstrip("/"), query)
+        elif path in ("/health", "/version"):
+            self._read_body()
+            self._send(200, b"OK" if path == "/health" else b"3.17.0", "text/plain")
+        elif path.endswith("/mlflow/server-info"):
+            self._read_body()
+            features = ("workspaces_enabled", "trace_archival_enabled", "multipart_uploads_enabled")
+            off = dict.fromkeys((*features, "multipart_downloads_enabled"), False)
+            self._reply(200, {"store_type": "SqlStore", **off, "features_enabled": {}})
+        else:
+            prefix = next((prefix for prefix in _PREFIXES if path.startswith(prefix)), None)
+            body = self._read_json()
+            if prefix is None:
+                raise Refused("ENDPOINT_NOT_FOUND", f"{path[:200]} is not part of the job's MLflow endpoint", 404)
+            self._reply(200, self.routes.answer(Call(self.command, path.removeprefix(prefix), body, query)))
+
+    def _artifact(self, path: str, query: dict[str, str]) -> None:
+        if self.command == "PUT":
+            self.artifacts.put(path, self._chunks())
+            self._reply(200, {})
+        elif self.command == "GET" and not path:
+            self._read_body()
+            self._reply(200, self.artifacts.list(query.get("path", "")))
+        elif self.command == "GET":
+            self._read_body()
+            with self.artifacts.open(path) as response:
+                self._stream(response)
+        else:
+            raise Refused.permission("artifacts of the job cannot be deleted by the program")
+
+    def _stream(self, response: Any) -> None:
+        if response.status >= 300:
+            raise Refused("RESOURCE_DOES_NOT_EXIST", "MLflow has no such artifact", response.status)
+        self.send_response(200)
+        self.send_header("Content-Type", response.getheader("Content-Type") or "application/octet-stream")
+        length = response.getheader("Content-Length")
+        if length is not None:
+            self.send_header("Content-Length", length)
+        else:
+            self.close_connection = True
+            self.send_header("Connection", "close")
+        self._begun = True
+        self.end_headers()
+        while chunk := response.read(CHUNK_BYTES):
+            try:
+                self.wfile.write(chunk)
+            except OSError as exc:
+                raise _ClientGone from exc  # not to be taken for a failure of the server
+
+    def _read_json(self) -> dict[str, Any]:
+        raw = self._read_body()
+        if not raw:
+            return {}
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            raise Refused.invalid("the request's body is not JSON") from None
+        if not isinstance(body, dict):
+            raise Refused.invalid("the request's body is no JSON object")
+        return body
+
+    def _read_body(self) -> bytes:
+        parts, size = [], 0
+        for chunk in self._chunks():
+            size += len(chunk)
+            if size > BODY_LIMIT_BYTES:
+                raise Refused.invalid(f"the request has more than {BODY_LIMIT_BYTES} bytes; send smaller batches")
+            parts.append(chunk)
+        return b"".join(parts)
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The request's body, of known length or chunked."""
+        if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
+            while size := int(self.rfile.readline(100).split(b";")[0], 16):
+                yield from self._exactly(size)
+                self.rfile.readline(100)
+            while self.rfile.readline(1000).strip():
+                pass
+        else:
+            yield from self._exactly(int(self.headers.get("Content-Length") or 0))
+        self._unread = False
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        while size:
+            chunk = self.rfile.read(min(size, CHUNK_BYTES))
+            if not chunk:
+                raise ConnectionError("the client went away")
+            size -= len(chunk)
+            yield chunk
+
+    def _reply(self, status: int, body: dict[str, Any]) -> None:
+        if self._begun:  # a download that broke: the client sees that it is short
+            self.close_connection = True
+            return
+        self._send(status, json.dumps(body).encode(), "application/json")
+
+    def _send(self, status: int, data: bytes, kind: str) -> None:
+        if self._unread:  # an error before the body was read: what is left of it must not be taken for a request
+            self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)

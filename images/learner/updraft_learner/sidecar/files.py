@@ -1,0 +1,123 @@
+"""Reading what the program wrote, without being led elsewhere, and keeping the sidecar's own small state files.
+
+The program owns its folders and may put a link or a pipe anywhere in them, while the sidecar can read the credentials.
+So every folder between the pod's root and a file is opened without following links, and only regular files are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import posixpath
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Non-blocking, or opening a pipe would wait for its writer.
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A regular file below a folder. `source` differs from its path where a link inside the folder names it."""
+
+    source: str
+    size: int
+    mtime_ns: int
+
+    def same_content(self, other: FoundFile | None) -> bool:
+        return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+
+
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file; raises OSError when a part of its path below `root` is a link, or it is no file."""
+    *folders, name = PurePosixPath(relative).parts
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inner = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        file = os.open(name, _FILE_FLAGS, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", relative)
+    return os.fdopen(file, "rb", buffering=0)
+
+
+def read_below(root: Path, relative: str, limit_bytes: int = 64 << 20) -> bytes | None:
+    """Content of a file, or None when there is none; raises OSError when it is longer than the limit."""
+    try:
+        with open_below(root, relative) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit_bytes:
+                raise OSError(errno.EFBIG, f"more than {limit_bytes} bytes", relative)
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]]:
+    """Regular files below `root/folder`, by path relative to it; and the names of what is
+    neither file nor folder, or cannot be read.
+
+    A link to a file inside the folder counts as that file. Empty when the folder is missing or a link.
+    """
+    found: dict[str, FoundFile] = {}
+    refused: list[str] = []
+    links: list[tuple[str, str]] = []
+    anchor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def unreadable(exc: OSError) -> None:
+        if isinstance(exc, PermissionError):
+            refused.append(str(exc.filename))
+
+    try:
+        for top, folders, files, descriptor in os.fwalk(
+            folder, dir_fd=anchor, follow_symlinks=False, onerror=unreadable
+        ):
+            prefix = PurePosixPath(top).relative_to(folder).as_posix()
+            prefix = "" if prefix == "." else f"{prefix}/"
+            for name in [*files, *folders]:
+                try:
+                    facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if stat.S_ISREG(facts.st_mode):
+                        found[prefix + name] = FoundFile(prefix + name, facts.st_size, facts.st_mtime_ns)
+                    elif stat.S_ISLNK(facts.st_mode):
+                        target = posixpath.normpath(posixpath.join(prefix, os.readlink(name, dir_fd=descriptor)))
+                        links.append((prefix + name, target))
+                    elif not stat.S_ISDIR(facts.st_mode):
+                        refused.append(prefix + name)
+                except FileNotFoundError:  # gone since it was listed
+                    continue
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    finally:
+        os.close(anchor)
+    regular = dict(found)
+    for path, target in links:
+        if target in regular:
+            found[path] = regular[target]
+        else:
+            refused.append(path)
+    return found, refused
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """A state file's content; the default when there is none yet."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return default
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a state file at once."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,199 @@
+"""The job's record: every metric, param and tag of this learner, in one order, on disk before it is acknowledged.
+
+Numbered segments of JSON lines, which are also the chunks uploaded to `Keys.metrics`. The endpoint, the tail of the
+metrics file and the sampler append; the forwarder reads behind them; a segment is deleted when it is uploaded and
+forwarded. A sidecar that is killed continues from what is on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.store import ObjectStore
+
+ROLL_BYTES = 256 * 1024
+ROLL_SECONDS = 5.0
+READ_BYTES = 256 * 1024
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A place between two lines."""
+
+    segment: int = 1
+    offset: int = 0
+
+
+def points(entry: Entry) -> int:
+    """How many things of this entry are to reach MLflow."""
+    if "call" in entry:
+        return 1
+    return sum(len(entry[kind]) for kind in ("metrics", "params", "tags") if kind in entry)
+
+
+class Journal:
+    """Thread-safe. `file_at` is how far the metrics file is recorded: (generation of the file, offset)."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._clock = folder, clock
+        self._state_file = folder / "state.json"
+        self._changed = threading.Condition()
+        state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "file_at": [0, 0]})
+        self._uploaded = int(state["uploaded"])
+        self._next_n = int(state["next_n"])
+        self.file_at: tuple[int, int] = (int(state["file_at"][0]), int(state["file_at"][1]))
+        self.appended_points = 0
+        segments = self._segments()
+        self._segment = max([self._uploaded + 1, int(state["segment"]), *segments])
+        for segment in segments:
+            self._recover(segment)
+        self._size = self._size_of(self._segment)
+        self._opened = clock()
+        self._descriptor = self._open()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries; they survive this process when this returns. Raises OSError, adding none, on a full disk."""
+        with self._changed:
+            lines = bytearray()
+            for number, entry in enumerate(entries, self._next_n):
+                lines += json.dumps({"n": number, **entry}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            try:
+                view = memoryview(lines)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+            if self._size == 0:
+                self._opened = self._clock()
+            self._size += len(lines)
+            self._next_n += len(entries)
+            for entry in entries:
+                self._remember(entry)
+            self._changed.notify_all()
+
+    def end(self) -> Position:
+        with self._changed:
+            return Position(self._segment, self._size)
+
+    def wait(self, position: Position, timeout_seconds: float) -> bool:
+        """Wait until there is something after `position`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: Position(self._segment, self._size) > position, timeout_seconds)
+
+    def read(self, position: Position, limit_bytes: int = READ_BYTES) -> list[tuple[Entry, Position]]:
+        """Entries after `position`, each with the position behind it; empty at the end."""
+        while True:
+            with self._changed:
+                segment, size = self._segment, self._size
+            if position.segment >= segment and position.offset >= size:
+                return []
+            limit = size if position.segment == segment else self._size_of(position.segment)
+            if position.offset < limit:
+                return self._read_segment(position, min(limit, position.offset + limit_bytes), limit)
+            position = Position(position.segment + 1, 0)
+
+    def settle(self, position: Position) -> Position:
+        """The same place, told as the beginning of the next segment when `position` is the end of a closed one."""
+        with self._changed:
+            while position.segment < self._segment and position.offset >= self._size_of(position.segment):
+                position = Position(position.segment + 1, 0)
+        return position
+
+    def roll(self, *, force: bool = False) -> None:
+        """Close the open segment when it is large or old enough to be uploaded."""
+        with self._changed:
+            old = self._clock() - self._opened >= ROLL_SECONDS
+            if self._size == 0 or not (force or old or self._size >= ROLL_BYTES):
+                return
+            os.close(self._descriptor)
+            self._segment += 1
+            self._size = 0
+            self._descriptor = self._open()
+
+    def upload(self, store: ObjectStore, prefix: str) -> None:
+        """Store all closed segments; raises StorageError."""
+        with self._changed:
+            closed = range(self._uploaded + 1, self._segment)
+        for segment in closed:
+            path = self._path(segment)
+            if path.exists():
+                store.put_bytes(f"{prefix}/{path.name}", path.read_bytes())
+            self._uploaded = segment
+
+    def prune(self, forwarded: Position) -> None:
+        """Delete what is both uploaded and forwarded."""
+        gone = [number for number in self._segments() if number <= self._uploaded and number < forwarded.segment]
+        if not gone:
+            return
+        with self._changed:
+            state = {
+                "next_n": self._next_n,
+                "uploaded": self._uploaded,
+                "segment": self._segment,
+                "file_at": list(self.file_at),
+            }
+        write_json(self._state_file, state)
+        for segment in gone:
+            self._path(segment).unlink(missing_ok=True)
+
+    def not_uploaded_bytes(self) -> int:
+        return sum(self._size_of(segment) for segment in self._segments() if segment > self._uploaded)
+
+    def close(self) -> None:
+        with self._changed:
+            os.close(self._descriptor)
+
+    def _remember(self, entry: Entry) -> None:
+        self.appended_points += points(entry)
+        if "file_at" in entry:
+            self.file_at = max(self.file_at, (entry["file_at"][0], entry["file_at"][1]))
+
+    def _recover(self, segment: int) -> None:
+        path = self._path(segment)
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # killed in the middle of a line, which nobody was told is recorded
+            os.truncate(path, whole)
+        for line in data[:whole].splitlines():
+            entry = json.loads(line)
+            self._next_n = max(self._next_n, entry["n"] + 1)
+            if "file_at" in entry:
+                self.file_at = max(self.file_at, (entry["file_at"][0], entry["file_at"][1]))
+
+    def _read_segment(self, position: Position, end: int, limit: int) -> list[tuple[Entry, Position]]:
+        with self._path(position.segment).open("rb") as file:
+            file.seek(position.offset)
+            data = file.read(end - position.offset)
+            if not data.endswith(b"\n"):
+                data += file.readline()
+        entries, offset = [], position.offset
+        for line in data.splitlines(keepends=True):
+            offset += len(line)
+            entries.append((json.loads(line), Position(position.segment, min(offset, limit))))
+        return entries
+
+    def _segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("*.jsonl"))
+
+    def _path(self, segment: int) -> Path:
+        return self._folder / f"{segment:08d}.jsonl"
+
+    def _size_of(self, segment: int) -> int:
+        try:
+            return self._path(segment).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _open(self) -> int:
+        return os.open(self._path(self._segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

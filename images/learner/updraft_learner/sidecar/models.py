@@ -1,0 +1,102 @@
+"""Logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
+
+The server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from updraft_learner.contract import PodConfig
+from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, artifact_path
+
+_ID = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
+
+Json = dict[str, Any]
+
+
+class LoggedModels:
+    """Knows where the server keeps each model's artifacts; remembered in `state_file`."""
+
+    def __init__(self, config: PodConfig, server: TrackingServer, places: Places, state_file: Path) -> None:
+        self._config, self._server, self._places, self._state_file = config, server, places, state_file
+        self._roots: dict[str, str] = read_json(state_file, {})
+        self._lock = threading.Lock()
+        self.before_finalising: list[Any] = []  # called first, so that a model is ready only when its files are there
+
+    def answer(self, method: str, rest: str, body: Mapping[str, Any]) -> Json:
+        """Answer a request below `logged-models`; raises Refused or ServerUnavailable."""
+        if (method, rest) == ("POST", ""):
+            return self._create(body)
+        if (method, rest) == ("POST", "search"):
+            return self._search(body)
+        model_id, _, action = rest.partition("/")
+        if (method, action) == ("GET", ""):
+            return self._localised(self._own(model_id))
+        if (method, action) not in _WRITES:
+            raise Refused.permission(f"{method} logged-models/{rest}: a program creates, reads and finishes models")
+        self.root_of(model_id)
+        if action == "":
+            for hook in self.before_finalising:
+                hook()
+        answer = self._checked(method, f"logged-models/{rest}", {**body, "model_id": model_id})
+        return self._localised(answer) if "model" in answer else answer
+
+    def root_of(self, model_id: str) -> str:
+        """Path of a model's artifacts below the server's artifact API; raises Refused when it is not the job's."""
+        with self._lock:
+            root = self._roots.get(model_id)
+        return root if root is not None else self._remember(self._own(model_id))
+
+    def _create(self, body: Mapping[str, Any]) -> Json:
+        own = {"experiment_id": self._config.mlflow_experiment_id, "source_run_id": self._config.mlflow_run_id}
+        answer = self._checked("POST", "logged-models", {**body, **own})
+        self._remember(answer)
+        return self._localised(answer)
+
+    def _search(self, body: Mapping[str, Any]) -> Json:
+        own = {"experiment_ids": [self._config.mlflow_experiment_id]}
+        answer = self._checked("POST", "logged-models/search", {**body, **own})
+        models = [model for model in answer.get("models", []) if self._is_own(model)]
+        return {"models": [self._localised({"model": model})["model"] for model in models]}
+
+    def _own(self, model_id: str) -> Json:
+        if not _ID.match(model_id):
+            raise Refused.invalid(f"{model_id!r} is no id of a logged model")
+        answer = self._checked("GET", f"logged-models/{model_id}", None)
+        if not self._is_own(answer["model"]):
+            raise Refused.permission(f"logged model {model_id} does not belong to the job's run")
+        return answer
+
+    def _is_own(self, model: Mapping[str, Any]) -> bool:
+        return bool(model["info"].get("source_run_id") == self._config.mlflow_run_id)
+
+    def _checked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Json:
+        answer = self._server.call(method, path, body=body)
+        if not answer.ok:
+            raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+        return answer.body
+
+    def _remember(self, answer: Mapping[str, Any]) -> str:
+        info = answer["model"]["info"]
+        try:
+            root = artifact_path(str(info["artifact_uri"]))
+        except ServerUnavailable as exc:
+            raise Refused("INTERNAL_ERROR", str(exc), 501) from exc
+        with self._lock:
+            self._roots[str(info["model_id"])] = root
+            write_json(self._state_file, self._roots)
+        return root
+
+    def _localised(self, answer: Mapping[str, Any]) -> Json:
+        model = answer["model"]
+        uri = self._places.model_uri(str(model["info"]["model_id"]))
+        return {**answer, "model": {**model, "info": {**model["info"], "artifact_uri": uri}}}

@@ -1,0 +1,170 @@
+"""Turns what the program reports into entries of the journal, and remembers what a status or a `runs/get` asks for.
+
+The only place that knows how names, NaN and reserved tags are treated. The endpoint, the tail and the sampler call it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from updraft_learner.contract import NAN_TAG
+from updraft_learner.sidecar.journal import Entry, Journal
+from updraft_learner.sidecar.report import Warnings
+
+NAMES_PER_ENTRY = 500  # a batch to MLflow holds 1,000
+KNOWN_NAMES = 2000  # how many names are remembered for the status and for local answers
+_IGNORED_TAGS = ("mlflow.user", "mlflow.runName", "mlflow.parentRunId", "mlflow.rootRunId")
+
+
+def is_platform_tag(name: str) -> bool:
+    """Tags that only the platform sets."""
+    return name.startswith("updraft.")
+
+
+def is_client_tag(name: str) -> bool:
+    """Tags that MLflow's clients set on their own, with facts of the pod; they would replace the platform's."""
+    return name in _IGNORED_TAGS or name.startswith("mlflow.source")
+
+
+def as_text(value: float) -> float | str:
+    """JSON has no NaN: non-finite numbers travel as text."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+class Recorder:
+    """Builds entries with the `*_entries` methods and appends them with `record`."""
+
+    def __init__(self, journal: Journal, warnings: Warnings, *, learner: int = 1) -> None:
+        self._journal, self._warnings = journal, warnings
+        self._prefix = "" if learner == 1 else f"learner_{learner}/"
+        self._lock = threading.Lock()
+        self.nan = 0
+        self.bad_lines = 0
+        self._nan_tagged = False
+        self._latest: dict[str, tuple[float | str, int, float]] = {}  # value, step, t
+        self._params: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
+        self._progress: dict[str, int] = {}
+
+    def record(self, entries: Sequence[Entry]) -> None:
+        """Append to the journal; raises OSError when the disk is full."""
+        if not entries:
+            return
+        self._journal.append(entries)
+        with self._lock:
+            for entry in entries:
+                self._learn(entry)
+
+    def metrics_entries(
+        self,
+        t: float,
+        step: int,
+        values: Mapping[str, float],
+        source: str,
+        *,
+        model: Mapping[str, str] | None = None,
+        prefix: bool = True,
+    ) -> list[Entry]:
+        """Entries for points at one step, and the warning tag when one is the first that is not finite."""
+        named = {self._name(name) if prefix else name: as_text(float(value)) for name, value in values.items()}
+        names = list(named)
+        entries: list[Entry] = []
+        for at in range(0, len(names), NAMES_PER_ENTRY):
+            part = {name: named[name] for name in names[at : at + NAMES_PER_ENTRY]}
+            entry: Entry = {"t": t, "source": source, "step": step, "metrics": part}
+            if model:
+                entry["model"] = dict(model)
+            entries.append(entry)
+        bad = [name for name in names if isinstance(named[name], str)]
+        if bad:
+            with self._lock:
+                self.nan += len(bad)
+                first, self._nan_tagged = not self._nan_tagged, True
+            text = f"metric {bad[0]} at step {step} is {named[bad[0]]}"
+            self._warnings.add("nan", text)
+            if first:
+                entries.append({"t": t, "source": "sidecar", "tags": {NAN_TAG: text}})
+        return entries
+
+    def params_entries(self, t: float, values: Mapping[str, str], source: str) -> list[Entry]:
+        named = {self._name(name): value for name, value in values.items()}
+        return self._text_entries(t, "params", named, source)
+
+    def tags_entries(self, t: float, values: Mapping[str, str], source: str) -> list[Entry]:
+        """Entries for the tags that a program may set; the others are left out."""
+        kept: dict[str, str] = {}
+        for name, value in values.items():
+            if is_platform_tag(name):
+                self._warnings.add(f"tag {name}", f"tag {name} was not set: 'updraft.' is reserved")
+            elif not is_client_tag(name):
+                kept[name if name.startswith("mlflow.") else self._name(name)] = value
+        return self._text_entries(t, "tags", kept, source)
+
+    def call_entry(self, path: str, body: Mapping[str, Any]) -> Entry:
+        """A request to MLflow that is to be made in its turn."""
+        return {"t": time.time(), "source": "mlflow", "call": {"path": path, "body": dict(body)}}
+
+    def set_progress(self, progress: Mapping[str, int]) -> None:
+        with self._lock:
+            self._progress = dict(progress)
+
+    def count_bad_line(self, reason: str) -> None:
+        with self._lock:
+            self.bad_lines += 1
+        self._warnings.add("bad line", f"metrics file: {reason}")
+
+    def restore_counts(self, counts: Mapping[str, int]) -> None:
+        """Continue the counts of the process before this one."""
+        with self._lock:
+            self.nan, self.bad_lines = int(counts.get("nan", 0)), int(counts.get("bad_lines", 0))
+            self._nan_tagged = self.nan > 0
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {"nan": self.nan, "bad_lines": self.bad_lines}
+
+    def progress(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._progress)
+
+    def last_metrics(self) -> dict[str, float | str]:
+        """Newest value of each of the program's metrics."""
+        with self._lock:
+            return {name: value for name, (value, _, _) in self._latest.items() if not name.startswith("system/")}
+
+    def run_data(self) -> dict[str, Any]:
+        """What this process knows of the run, as MLflow's API writes it."""
+        with self._lock:
+            return {
+                "metrics": [
+                    {"key": name, "value": value, "step": step, "timestamp": round(t * 1000)}
+                    for name, (value, step, t) in self._latest.items()
+                ],
+                "params": [{"key": name, "value": value} for name, value in self._params.items()],
+                "tags": [{"key": name, "value": value} for name, value in self._tags.items()],
+            }
+
+    def _name(self, name: str) -> str:
+        return self._prefix + name
+
+    def _text_entries(self, t: float, kind: str, values: Mapping[str, str], source: str) -> list[Entry]:
+        names = list(values)
+        parts = [names[at : at + 100] for at in range(0, len(names), 100)]
+        return [{"t": t, "source": source, kind: {name: values[name] for name in part}} for part in parts]
+
+    def _learn(self, entry: Entry) -> None:
+        for name, value in entry.get("metrics", {}).items():
+            if name in self._latest or len(self._latest) < KNOWN_NAMES:
+                self._latest[name] = (value, entry["step"], entry["t"])
+        for kind, known in (("params", self._params), ("tags", self._tags)):
+            for name, value in entry.get(kind, {}).items():
+                if name in known or len(known) < KNOWN_NAMES:
+                    known[name] = value

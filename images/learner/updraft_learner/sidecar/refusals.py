@@ -1,0 +1,36 @@
+"""Errors of the loopback endpoint, in the form that MLflow's clients turn into their own exceptions."""
+
+from __future__ import annotations
+
+import errno
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, code: str, message: str, status: int) -> None:
+        super().__init__(message)
+        self.code, self.status = code, status
+
+    @classmethod
+    def permission(cls, message: str) -> Refused:
+        return cls("PERMISSION_DENIED", message, 403)
+
+    @classmethod
+    def invalid(cls, message: str) -> Refused:
+        return cls("INVALID_PARAMETER_VALUE", message, 400)
+
+    @classmethod
+    def missing(cls, message: str) -> Refused:
+        return cls("RESOURCE_DOES_NOT_EXIST", message, 404)
+
+    @classmethod
+    def away(cls, message: str) -> Refused:
+        """Clients try again by themselves after this one."""
+        return cls("TEMPORARILY_UNAVAILABLE", f"{message}; what was logged is kept and sent later", 503)
+
+    @classmethod
+    def disk(cls, exc: OSError) -> Refused:
+        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the pod's disk is full" if full else f"the sidecar cannot write to disk ({exc.strerror})"
+        return cls("RESOURCE_EXHAUSTED" if full else "INTERNAL_ERROR", reason, 507)

@@ -1,0 +1,314 @@
+"""What the loopback endpoint answers: MLflow's REST API as far as the job's own run goes, and nothing else.
+
+Writes are recorded and acknowledged at once; reads go to the server with the job's credentials, after what is recorded
+was sent. The program cannot end, rename or delete the run; a new or nested run is the job's run again. No HTTP here:
+`endpoint` parses requests and calls `Routes.answer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from updraft_learner.contract import PodConfig
+from updraft_learner.sidecar import recorder as rec
+from updraft_learner.sidecar.forward import Forwarder
+from updraft_learner.sidecar.models import LoggedModels
+from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.spool import Spool
+from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer
+
+READ_AFTER_WRITE_SECONDS = 3.0
+ARTIFACT_WAIT_SECONDS = 120.0
+KEY_CHARACTERS = 250
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: `path` without the API's prefix."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, *names: str) -> str | None:
+        """The first of these fields that is there, in body or query."""
+        for name in names:
+            value = self.body.get(name, self.query.get(name))
+            if value not in (None, ""):
+                return str(value)
+        return None
+
+
+class Routes:
+    """Stateless but for its parts; used by many threads."""
+
+    def __init__(
+        self,
+        config: PodConfig,
+        recorder: Recorder,
+        forwarder: Forwarder,
+        spool: Spool,
+        server: TrackingServer,
+        models: LoggedModels,
+        places: Places,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._recorder, self._forwarder, self._spool = config, recorder, forwarder, spool
+        self._server, self._models, self._places, self._clock = server, models, places, clock
+        self._started_ms = round(clock() * 1000)
+        self._routes: dict[tuple[str, str], Callable[[Call], Json]] = {
+            ("POST", "runs/create"): self._run_create,
+            ("POST", "runs/update"): self._run_update,
+            ("GET", "runs/get"): self._run_get,
+            ("POST", "runs/search"): self._run_search,
+            ("POST", "runs/log-metric"): self._log_metric,
+            ("POST", "runs/log-batch"): self._log_batch,
+            ("POST", "runs/log-parameter"): self._log_parameter,
+            ("POST", "runs/set-tag"): self._set_tag,
+            ("POST", "runs/delete-tag"): self._delete_tag,
+            ("POST", "runs/log-inputs"): self._queued,
+            ("POST", "runs/outputs"): self._queued,
+            ("POST", "runs/log-model"): self._queued,
+            ("GET", "metrics/get-history"): self._read,
+            ("GET", "artifacts/list"): self._list_artifacts,
+            ("GET", "experiments/get"): self._experiment_get,
+            ("GET", "experiments/get-by-name"): self._experiment_get,
+            ("POST", "experiments/create"): lambda call: {"experiment_id": config.mlflow_experiment_id},
+            ("POST", "experiments/search"): lambda call: {"experiments": [self._experiment(None)]},
+            ("POST", "experiments/set-experiment-tag"): lambda call: {},
+        }
+
+    def answer(self, call: Call) -> Json:
+        """The response's body.
+
+        Raises:
+            Refused: the request is not for this run, not supported, invalid, or the server is away.
+        """
+        route = self._routes.get((call.method, call.path))
+        try:
+            if route is not None:
+                return route(call)
+            if call.path == "logged-models" or call.path.startswith("logged-models/"):
+                return self._models.answer(call.method, call.path.removeprefix("logged-models").strip("/"), call.body)
+        except ServerUnavailable as exc:
+            raise Refused.away(str(exc)) from exc
+        except OSError as exc:
+            raise Refused.disk(exc) from exc
+        raise _unsupported(call)
+
+    # --- the run itself ---------------------------------------------------------------------------------
+
+    def _run_create(self, call: Call) -> Json:
+        experiment = call.text("experiment_id")
+        if experiment not in (None, "0", self._config.mlflow_experiment_id):
+            raise Refused.permission(f"experiment {experiment} is not the job's; leave experiment_id out")
+        tags = {str(tag.get("key")): str(tag.get("value")) for tag in _items(call.body, "tags")}
+        self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
+        return {"run": self._run_document()}
+
+    def _run_update(self, call: Call) -> Json:
+        self._own_run(call)
+        return {"run_info": self._run_document()["info"]}
+
+    def _run_get(self, call: Call) -> Json:
+        self._own_run(call)
+        return {"run": self._run_document()}
+
+    def _run_search(self, call: Call) -> Json:
+        self._catch_up()
+        body = {**call.body, "experiment_ids": [self._config.mlflow_experiment_id]}
+        answer = _checked(self._server.post("runs/search", body))
+        own = [run for run in answer.get("runs", []) if run["info"]["run_id"] == self._config.mlflow_run_id]
+        return {"runs": [self._localised(run) for run in own]}
+
+    def _run_document(self) -> Json:
+        """The run as the server has it; as this process knows it while the server is away."""
+        if self._server.seems_up:
+            self._catch_up()
+            try:
+                answer = self._server.get("runs/get", {"run_id": self._config.mlflow_run_id})
+                if answer.ok:
+                    return self._localised(answer.body["run"])
+            except ServerUnavailable:
+                pass
+        info = {
+            "run_id": self._config.mlflow_run_id,
+            "run_uuid": self._config.mlflow_run_id,
+            "run_name": self._config.job_id,
+            "experiment_id": self._config.mlflow_experiment_id,
+            "user_id": "",
+            "status": "RUNNING",
+            "start_time": self._started_ms,
+            "lifecycle_stage": "active",
+            "artifact_uri": self._places.run_uri,
+        }
+        return {"info": info, "data": self._recorder.run_data(), "inputs": {}}
+
+    def _localised(self, run: Mapping[str, Any]) -> Json:
+        return {**run, "info": {**run["info"], "artifact_uri": self._places.run_uri}}
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def _log_metric(self, call: Call) -> Json:
+        self._own_run(call)
+        self._record_metrics([call.body])
+        return {}
+
+    def _log_parameter(self, call: Call) -> Json:
+        self._own_run(call)
+        self._recorder.record(self._recorder.params_entries(self._clock(), _texts([call.body]), "mlflow"))
+        return {}
+
+    def _set_tag(self, call: Call) -> Json:
+        self._own_run(call)
+        self._record_tags(_texts([call.body]))
+        return {}
+
+    def _delete_tag(self, call: Call) -> Json:
+        self._own_run(call)
+        key = _key(call.body)
+        if rec.is_platform_tag(key) or rec.is_client_tag(key):
+            raise Refused.permission(f"tag {key!r} belongs to the platform and cannot be deleted")
+        self._recorder.record([self._recorder.call_entry("runs/delete-tag", self._with_run({"key": key}))])
+        return {}
+
+    def _log_batch(self, call: Call) -> Json:
+        self._own_run(call)
+        params, tags = _texts(_items(call.body, "params")), _texts(_items(call.body, "tags"))
+        self._record_metrics(_items(call.body, "metrics"))
+        self._recorder.record(self._recorder.params_entries(self._clock(), params, "mlflow"))
+        self._record_tags(tags)
+        return {}
+
+    def _queued(self, call: Call) -> Json:
+        """A write that is sent in its turn, after what was recorded before it."""
+        self._own_run(call)
+        self._recorder.record([self._recorder.call_entry(call.path, self._with_run(call.body))])
+        return {}
+
+    def _record_metrics(self, items: list[Mapping[str, Any]]) -> None:
+        groups: dict[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]] = {}
+        repeated: list[tuple[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]]] = []
+        for item in items:
+            key, value = _key(item), _number(item, "value")
+            when = (_whole(item, "timestamp", round(self._clock() * 1000)), _whole(item, "step", 0), _model_of(item))
+            group = groups.setdefault(when, {})
+            if key in group:
+                repeated.append((when, {key: value}))
+            else:
+                group[key] = value
+        entries = []
+        for (timestamp, step, model), values in [*groups.items(), *repeated]:
+            entries += self._recorder.metrics_entries(timestamp / 1000, step, values, "mlflow", model=dict(model))
+        self._recorder.record(entries)
+
+    def _record_tags(self, tags: dict[str, str]) -> None:
+        if refused := sorted(filter(rec.is_platform_tag, tags)):
+            raise Refused.permission(f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'")
+        self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _read(self, call: Call) -> Json:
+        self._own_run(call)
+        self._catch_up()
+        return _checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
+
+    def _list_artifacts(self, call: Call) -> Json:
+        self._own_run(call)
+        self._spool.wait_empty(ARTIFACT_WAIT_SECONDS)
+        body = _checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
+        return {**body, "root_uri": self._places.run_uri}
+
+    def _experiment_get(self, call: Call) -> Json:
+        experiment = call.text("experiment_id")
+        if experiment not in (None, "0", self._config.mlflow_experiment_id):
+            raise Refused.permission(f"experiment {experiment} is not the job's; the job's is MLFLOW_EXPERIMENT_ID")
+        return {"experiment": self._experiment(call.text("experiment_name"))}
+
+    def _experiment(self, name: str | None) -> Json:
+        return {
+            "experiment_id": self._config.mlflow_experiment_id,
+            "name": name or self._config.job_id,
+            "artifact_location": self._places.experiment_uri,
+            "lifecycle_stage": "active",
+        }
+
+    def _catch_up(self) -> None:
+        """What the program wrote before it reads is to be seen by the read."""
+        if self._server.seems_up:
+            self._forwarder.flush(READ_AFTER_WRITE_SECONDS)
+
+    def _own_run(self, call: Call) -> None:
+        run_id = call.text("run_id", "run_uuid")
+        if run_id != self._config.mlflow_run_id:
+            raise Refused.permission(
+                f"run {run_id!r} is not the job's; this endpoint serves run {self._config.mlflow_run_id} only, which "
+                "mlflow.start_run() without a run_id gives"
+            )
+
+    def _with_run(self, body: Mapping[str, Any]) -> Json:
+        kept = {key: value for key, value in body.items() if key != "run_uuid"}
+        return {**kept, "run_id": self._config.mlflow_run_id}
+
+
+def _unsupported(call: Call) -> Refused:
+    if call.path in ("runs/delete", "runs/restore", "experiments/delete", "experiments/update", "experiments/restore"):
+        return Refused.permission(f"{call.path}: the platform alone ends, deletes and renames the job's run")
+    if call.path.startswith(("registered-models", "model-versions")):
+        return Refused.permission(
+            "a program cannot use the model registry; the platform registers the job's model: set export.register_as "
+            "in the manifest"
+        )
+    return Refused("ENDPOINT_NOT_FOUND", f"{call.method} {call.path} is not part of the job's MLflow endpoint", 404)
+
+
+def _checked(answer: Answer) -> Json:
+    if not answer.ok:
+        raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+    return answer.body
+
+
+def _items(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    items = body.get(name) or []
+    if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
+        raise Refused.invalid(f"{name} is no list of objects")
+    return items
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    key = item.get("key")
+    if not isinstance(key, str) or not key or len(key) > KEY_CHARACTERS:
+        raise Refused.invalid(f"key {str(key)[:60]!r} is refused: it must be text of 1 to {KEY_CHARACTERS} characters")
+    return key
+
+
+def _texts(items: list[Mapping[str, Any]]) -> dict[str, str]:
+    return {_key(item): str(item.get("value", "")) for item in items}
+
+
+def _number(item: Mapping[str, Any], name: str) -> float:
+    try:
+        return float(item[name])
+    except (KeyError, TypeError, ValueError):
+        raise Refused.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no number") from None
+
+
+def _whole(item: Mapping[str, Any], name: str, default: int) -> int:
+    try:
+        return int(item.get(name, default))
+    except (TypeError, ValueError, OverflowError):
+        raise Refused.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no whole number") from None
+
+
+def _model_of(item: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    names = ("model_id", "dataset_name", "dataset_digest")
+    return tuple((name, str(item[name])) for name in names if item.get(name))

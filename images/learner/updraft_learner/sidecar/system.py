@@ -1,0 +1,135 @@
+"""System metrics, under the names that MLflow's own monitor uses: `system/node_0/cpu_utilization_percentage`.
+
+The values are the node's. Steps grow with time, one per interval, and start at a million more in each attempt: points
+of a later attempt never fall on steps of an earlier one, and a restarted sidecar goes on where the time is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from updraft_learner.contract import PodConfig
+from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.report import Warnings
+
+STEPS_PER_ATTEMPT = 1_000_000
+
+
+class SystemMetrics:
+    """Does nothing when the interval is 0 or psutil is missing."""
+
+    def __init__(
+        self,
+        config: PodConfig,
+        recorder: Recorder,
+        warnings: Warnings,
+        state_file: Path,
+        root: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._recorder, self._clock, self._root = recorder, clock, root
+        self._every_seconds = config.system_metrics_seconds
+        node = f"node_{config.learner - 1}" if config.role == "train" else config.role
+        self._prefix = f"system/{node}/"
+        self._first_step = (config.attempt - 1) * STEPS_PER_ATTEMPT
+        state = read_json(state_file, None)
+        if state is None:
+            state = {"started": clock()}
+            write_json(state_file, state)
+        self._started = float(state["started"])
+        self._last_step = -1
+        self._psutil: Any = _load_psutil(warnings) if self._every_seconds > 0 else None
+        self._network_start: Any = None
+        if self._psutil is not None:
+            self._psutil.cpu_percent()  # the first call gives no value
+            self._network_start = self._psutil.net_io_counters()
+        self._gpus = shutil.which("nvidia-smi") if self._psutil is not None else None
+
+    def poll(self) -> None:
+        """Take a sample when it is time."""
+        if self._psutil is None:
+            return
+        now = self._clock()
+        step = int((now - self._started) / self._every_seconds)
+        if step <= self._last_step:
+            return
+        if self._last_step >= 0 or step > 0:  # the first interval has nothing to average over
+            values = {self._prefix + name: value for name, value in self._sample().items()}
+            self._recorder.record(
+                self._recorder.metrics_entries(now, self._first_step + step, values, "system", prefix=False)
+            )
+        self._last_step = step
+
+    def _sample(self) -> dict[str, float]:
+        memory, disk = self._psutil.virtual_memory(), shutil.disk_usage(self._root)
+        values = {
+            "cpu_utilization_percentage": self._psutil.cpu_percent(),
+            "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+            "system_memory_usage_percentage": round(memory.used / memory.total * 100, 1),
+            "disk_usage_percentage": round(disk.used / disk.total * 100, 1),
+            "disk_usage_megabytes": round(disk.used / 1e6, 1),
+            "disk_available_megabytes": round(disk.free / 1e6, 1),
+        }
+        network = self._psutil.net_io_counters()
+        if network is not None and self._network_start is not None:
+            values["network_receive_megabytes"] = (network.bytes_recv - self._network_start.bytes_recv) / 1e6
+            values["network_transmit_megabytes"] = (network.bytes_sent - self._network_start.bytes_sent) / 1e6
+        return {**values, **self._sample_gpus()}
+
+    def _sample_gpus(self) -> dict[str, float]:
+        if self._gpus is None:
+            return {}
+        query = "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw"
+        try:
+            done = subprocess.run(
+                [self._gpus, query, "--format=csv,noheader,nounits"],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            self._gpus = None  # a driver without a device: asking again costs time each time
+            return {}
+        return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> dict[str, float]:
+    """Values of nvidia-smi's CSV (MiB and watts), under MLflow's names; what a device does not tell is left out."""
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        index, *cells = (cell.strip() for cell in line.split(","))
+        numbers = [_number(cell) for cell in cells]
+        if len(numbers) != 4:
+            continue
+        busy, used_mib, total_mib, watts = numbers
+        if busy is not None:
+            values[f"gpu_{index}_utilization_percentage"] = busy
+        if used_mib is not None and total_mib:
+            values[f"gpu_{index}_memory_usage_megabytes"] = round(used_mib * 1.048576, 1)
+            values[f"gpu_{index}_memory_usage_percentage"] = round(used_mib / total_mib * 100, 1)
+        if watts is not None:
+            values[f"gpu_{index}_power_usage_watts"] = watts
+    return values
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _load_psutil(warnings: Warnings) -> Any:
+    try:
+        import psutil
+    except ImportError:
+        warnings.add("psutil", "no system metrics: psutil is not installed beside the sidecar")
+        return None
+    return psutil

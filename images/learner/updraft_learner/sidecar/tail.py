@@ -1,0 +1,152 @@
+"""Follows the metrics file that the program appends to (format in `contract`), line by line, each line once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from updraft_learner import contract
+from updraft_learner.sidecar.files import open_below
+from updraft_learner.sidecar.journal import Entry, Journal
+from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.report import Warnings
+
+READ_BYTES = 1 << 20  # also the longest line
+METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))
+
+
+class BadLine(ValueError):
+    """The message is the reason, without the line's content."""
+
+
+class MetricsTail:
+    """How far the file is read lives in the journal, with the points themselves, so none is lost or read twice."""
+
+    def __init__(self, root: Path, journal: Journal, recorder: Recorder, warnings: Warnings) -> None:
+        self._root, self._recorder, self._warnings = root, recorder, warnings
+        self._generation, self._offset = journal.file_at
+        self._line = 0  # of this process, for messages
+        self._skipping = False
+
+    def poll(self, *, final: bool = False) -> None:
+        """Record all complete new lines; with `final` also a last one that has no line end.
+
+        Raises:
+            OSError: the file or the journal cannot be used now; the next call goes on.
+        """
+        try:
+            file = open_below(self._root, METRICS_PATH)
+        except FileNotFoundError:
+            return
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self._offset:
+                self._warnings.add("metrics file", "metrics file: it was cut or replaced; it is read anew")
+                self._generation, self._offset = self._generation + 1, 0
+            while self._offset < size:
+                file.seek(self._offset)
+                data = file.read(READ_BYTES) or b""
+                whole = data.rfind(b"\n") + 1
+                if whole == 0 and len(data) == READ_BYTES:
+                    self._skip(data)
+                    continue
+                if whole == 0 and not (final and self._offset + len(data) >= size):
+                    return
+                self._take(data[: whole or len(data)])
+
+    def _skip(self, data: bytes) -> None:
+        if not self._skipping:
+            self._recorder.count_bad_line(f"a line is longer than {READ_BYTES} bytes")
+        self._skipping = True
+        self._offset += len(data)
+
+    def _take(self, data: bytes) -> None:
+        entries: list[Entry] = []
+        offset, line_number = self._offset, self._line
+        bad: list[str] = []
+        for line in _lines(data):
+            offset += len(line)
+            line_number += 1
+            if self._skipping:
+                self._skipping = False
+                continue
+            if not line.strip():
+                continue
+            try:
+                new = self._parse(line)
+            except BadLine as exc:
+                bad.append(f"line {line_number} of this process: {exc}")
+                continue
+            for entry in new:
+                entry["file_at"] = [self._generation, offset]
+            entries += new
+        self._recorder.record(entries)
+        for reason in bad:
+            self._recorder.count_bad_line(reason)
+        self._offset, self._line = offset, line_number
+
+    def _parse(self, line: bytes) -> list[Entry]:
+        try:
+            raw = json.loads(line)
+        except (ValueError, RecursionError):
+            raise BadLine("it is not JSON") from None
+        if not isinstance(raw, dict) or not raw.keys() & {"metrics", "progress", "tags", "params"}:
+            raise BadLine("it is no object with `metrics`, `progress`, `tags` or `params`")
+        t = _number(raw["t"], "t") if "t" in raw else time.time()
+        if not 0 <= t < 1e11:
+            raise BadLine("`t` is no time in seconds since 1970")
+        entries: list[Entry] = []
+        if "metrics" in raw:
+            values = {name: _number(value, f"metric {name}") for name, value in _object(raw, "metrics").items()}
+            entries += self._recorder.metrics_entries(t, _whole(raw.get("step"), "step"), values, "file")
+        if "params" in raw:
+            entries += self._recorder.params_entries(t, _texts(_object(raw, "params")), "file")
+        if "tags" in raw:
+            entries += self._recorder.tags_entries(t, _texts(_object(raw, "tags")), "file")
+        if "progress" in raw:
+            done = _object(raw, "progress")
+            known = ("step", "total", "epoch", "epochs")
+            self._recorder.set_progress({name: _whole(done[name], name) for name in known if name in done})
+        return entries
+
+
+def _lines(data: bytes) -> list[bytes]:
+    # Not splitlines(), which also splits at a carriage return.
+    *whole, rest = data.split(b"\n")
+    return [line + b"\n" for line in whole] + ([rest] if rest else [])
+
+
+def _object(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = raw[name]
+    if not isinstance(value, dict):
+        raise BadLine(f"`{name}` is no object")
+    if any(not key or len(key) > 250 for key in value):
+        raise BadLine(f"a name in `{name}` is empty or longer than 250 characters")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadLine(f"`{name[:80]}` is no number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadLine(f"`{name[:80]}` is too large") from None
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -(2**63) < value < 2**63:
+        raise BadLine(f"`{name}` is missing or no whole number")
+    if int(value) != value:
+        raise BadLine(f"`{name}` is no whole number")
+    return int(value)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
