@@ -1,6 +1,7 @@
-"""A `cluster` for the conformance tests: a local node of their own, or a real cluster named by UPDRAFT_CONFORMANCE_KUBECONFIG.
+"""A `cluster` for the conformance tests: a local node of their own, or a real cluster.
 
-On a real cluster UPDRAFT_CONFORMANCE_IMAGE names an image with /bin/sh; tests of `local_cluster` do not run there.
+UPDRAFT_CONFORMANCE_KUBECONFIG names the real one. There UPDRAFT_CONFORMANCE_IMAGE names an image with /bin/sh,
+and tests of `local_cluster` do not run.
 """
 
 from __future__ import annotations
@@ -10,29 +11,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conformance_helpers import eventually
 from kubernetes import client, config
 
-TIMEOUT_SECONDS = 20.0
 CATALOGUE = '[images."updraft/shell:1"]\n\n[images."updraft/unbuilt:1"]\npackage = "updraft-learner"\n'
-
-
-def eventually(ask: Callable[[], Any], *, within_seconds: float = TIMEOUT_SECONDS) -> Any:
-    """The first truthy answer."""
-    deadline = time.monotonic() + within_seconds
-    while True:
-        answer = ask()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"still {answer!r} after {within_seconds} s"
-        time.sleep(0.05)
 
 
 class LocalNode:

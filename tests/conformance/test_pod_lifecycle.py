@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from conformance_helpers import eventually
 from kubernetes import client
 
 
@@ -117,27 +118,23 @@ def test_dependents_go_with_their_owner(cluster):
     cluster.core.create_namespaced_secret(cluster.namespace, body)
     cluster.core.delete_namespaced_pod("owner", cluster.namespace, grace_period_seconds=0)
 
-    deadline = time.monotonic() + 30
-    while cluster.core.list_namespaced_secret(cluster.namespace, field_selector="metadata.name=dependent").items:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    def secrets():
+        return cluster.core.list_namespaced_secret(cluster.namespace, field_selector="metadata.name=dependent").items
+
+    eventually(lambda: not secrets(), within_seconds=30)
 
 
 def cluster_log(cluster, name, text):
     """Waits until the log shows `text`."""
-    deadline = time.monotonic() + 15
-    while True:
+
+    def shown():
         try:
-            if text in cluster.log(name):
-                return
-        except client.ApiException as exc:
-            assert exc.status in (400, 404)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+            return text in cluster.log(name)
+        except client.ApiException:  # not started yet
+            return False
+
+    eventually(shown)
 
 
 def eventually_gone(cluster, name, within_seconds):
-    deadline = time.monotonic() + within_seconds
-    while not cluster.gone(name):
-        assert time.monotonic() < deadline, cluster.read(name)
-        time.sleep(0.05)
+    eventually(lambda: cluster.gone(name), within_seconds=within_seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from updraft.localnode.environment import Launch
 from updraft.localnode.errors import Json
-from updraft.localnode.translate import LOOPBACK
+from updraft.localnode.translate import LOOPBACK, Translation
 
 
 def port_number(port: Any, container: Json) -> int:
@@ -53,20 +53,20 @@ async def _exec(command: list[str], launch: Launch) -> None:
         raise OSError(f"command ended with {status}")
 
 
-async def _once(probe: Json, container: Json, host_port: Callable[[int], int], launch: Launch) -> None:
+async def _once(probe: Json, container: Json, translation: Translation, launch: Launch) -> None:
     if action := probe.get("httpGet"):
-        await _http(action, host_port(port_number(action["port"], container)))
+        await _http(action, translation.port(port_number(action["port"], container)))
     elif action := probe.get("tcpSocket"):
-        _, writer = await asyncio.open_connection(LOOPBACK, host_port(port_number(action["port"], container)))
+        _, writer = await asyncio.open_connection(LOOPBACK, translation.port(port_number(action["port"], container)))
         writer.close()
     elif action := probe.get("exec"):
-        await _exec(list(action["command"]), launch)
+        await _exec([translation.text(word) for word in action["command"]], launch)
 
 
 async def wait_until_started(
     probe: Json,
     container: Json,
-    host_port: Callable[[int], int],
+    translation: Translation,
     launch: Launch,
     unhealthy: Callable[[str], None],
 ) -> bool:
@@ -74,7 +74,7 @@ async def wait_until_started(
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     for _ in range(probe.get("failureThreshold") or 3):
         try:
-            await asyncio.wait_for(_once(probe, container, host_port, launch), probe.get("timeoutSeconds") or 1)
+            await asyncio.wait_for(_once(probe, container, translation, launch), probe.get("timeoutSeconds") or 1)
             return True
         except (OSError, ValueError, IndexError, StopIteration, TimeoutError) as exc:
             unhealthy(f"Startup probe failed: {exc or type(exc).__name__}")

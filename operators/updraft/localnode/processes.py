@@ -143,7 +143,7 @@ def kill_all(process: ContainerProcess) -> None:
 
 
 def terminate(process: ContainerProcess) -> None:
-    """SIGTERM to the program's process group, through the shim."""
+    """SIGTERM to the program, through the shim."""
     shim_process = process.shim.process() if process.shim is not None else None
     if shim_process is not None:
         with contextlib.suppress(psutil.Error):

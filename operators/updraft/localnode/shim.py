@@ -8,9 +8,9 @@ hold secrets, so they are neither in argv nor in a file): {argv, env, cwd, folde
 - `exit`       {"exitCode", "reason"?, "message"?, "startedAt", "finishedAt"}, atomically, as the last thing
 
 and the line of `started` (or `exit`, if it could not start) to stdout. When the program ends by itself, what it left
-behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to the program's process group;
-if the program itself dies of it (a shell without a trap), its other processes may still finish, and who
-sent SIGTERM kills them when the grace period is over.
+behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to the program alone,
+as a kubelet does it. If the program dies of it (a shell without a trap, which as pid 1 of a container would
+have been immune), SIGTERM goes to the rest of its process group, which may finish until the grace period is over.
 """
 
 from __future__ import annotations
@@ -151,20 +151,20 @@ def start(orders: dict[str, object], out: int, err: int) -> subprocess.Popen[byt
 
 
 class StopRequest:
-    """SIGTERM to the shim: remembered, and handed to the program's process group."""
+    """SIGTERM to the shim: remembered, and handed to the program."""
 
     def __init__(self) -> None:
         self.received = False
-        self.group: int | None = None
+        self.main: int | None = None
 
     def __call__(self, *_: object) -> None:
         self.received = True
         self.forward()
 
     def forward(self) -> None:
-        if self.received and self.group is not None:
+        if self.received and self.main is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, signal.SIGTERM)
+                os.kill(self.main, signal.SIGTERM)
 
 
 def _exists(group: int) -> bool:
@@ -180,13 +180,18 @@ def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -
     open_streams = {stream.fd: stream for stream in streams}
     status: int | None = None
     while True:
+        known = status is not None
         status, children_left = _reap(main, status)
         if status is not None:
+            stop.main = None  # its pid may be another process's from now on
             died_of_request = stop.received and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
             if not children_left and not _exists(main):
                 break
             if not died_of_request:
                 kill_rest(main)
+            elif not known:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(main, signal.SIGTERM)
         ready, _, _ = select.select([wake, *open_streams], [], [], None if status is None else 0.1)
         for fd in ready:
             if fd == wake:
@@ -252,7 +257,7 @@ def main() -> None:
         write_atomically(exit_file, result)
         _tell(result)
         return
-    stop.group = process.pid
+    stop.main = process.pid
     stop.forward()
     for fd in (out_write, err_write):
         os.close(fd)

@@ -221,7 +221,7 @@ class PodWorker:
         translation = self._kubelet.translation(self._pod, record.spec)
         launch = self._kubelet.launch(self._pod, record.spec)
         passed = await wait_until_started(
-            probe, record.spec, translation.port, launch, lambda text: self._event(record, "Warning", "Unhealthy", text)
+            probe, record.spec, translation, launch, lambda text: self._event(record, "Warning", "Unhealthy", text)
         )
         if passed:
             self._note_started(record)
