@@ -47,7 +47,8 @@ def train_tasks() -> None:
     export = LearnerOperator(task_id="export_model", role="export", trigger_rule="none_failed")
     register = RegisterOperator(task_id="register_model")
     promote = PromoteOperator(task_id="promote")
-    release = ReleaseOperator(task_id="release").as_teardown(on_failure_fail_dagrun=True)
+    # A teardown that could fail the run would be its only leaf, and a failed job a green run.
+    release = ReleaseOperator(task_id="release").as_teardown()
 
     admit >> stage >> validate >> [train, watch]
     train >> evaluate >> export >> register >> promote
