@@ -82,7 +82,7 @@ def follow(
     else:
         final = _follow_lines(client, job_id, console, poll_seconds, patience_seconds, sleep)
     for line in summary(final, last_metrics(client, final)):
-        console.print(line, markup=False)
+        console.print(line, markup=False, highlight=False)
     return final
 
 
@@ -117,7 +117,7 @@ def _follow_lines(
     snapshot = observe(client, job_id, None)
     while True:
         for line in changes(previous, snapshot):
-            console.print(line, markup=False)
+            console.print(line, markup=False, highlight=False)
         if snapshot.job.ended:
             return snapshot.job
         sleep(poll_seconds)

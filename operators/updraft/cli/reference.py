@@ -19,10 +19,10 @@ HEAD = """# The command `updraft`
 
 <!-- Written by `python -m updraft.cli.reference`; do not edit. -->
 
-`updraft` is an HTTP client of Airflow and of the plugin's routes ([api.md](api.md)); it touches no database. It finds the
-platform by `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE`, or by the home that `updraft up` has made
-(`UPDRAFT_HOME`, default `.updraft` in the checkout). Every command has `--help`; with `--json` it prints one JSON document
-on standard output, and errors as `{"error": {"message", "fields", "exit_code"}}` on standard error.
+`updraft` is an HTTP client of Airflow and of the plugin's routes ([api.md](api.md)); it touches no database. It finds
+the platform by `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE`, or by the home that `updraft up` has made
+(`UPDRAFT_HOME`, default `.updraft` in the checkout). Every command has `--help`; with `--json` it prints one JSON
+document on standard output, and errors as `{"error": {"message", "fields", "exit_code"}}` on standard error.
 `updraft --install-completion` sets up completion in your shell.
 
 The same verbs are functions in Python: `import updraft; updraft.submit("manifest.yaml").wait()`.

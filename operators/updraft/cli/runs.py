@@ -147,12 +147,8 @@ def logs(
 
 
 def printable(text: str) -> str:
-    """A learner's line without what could take the terminal over; colours and tabs stay."""
-    return (
-        "".join(c for c in text if c.isprintable() or c in "\t\x1b")
-        if "\x1b" in text
-        else "".join(c for c in text if c.isprintable() or c == "\t")
-    )
+    """A learner's line without control characters, which could take the terminal over."""
+    return "".join(c for c in text if c.isprintable() or c == "\t")
 
 
 @handled

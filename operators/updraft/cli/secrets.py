@@ -14,6 +14,7 @@ from updraft.exceptions import RefusedError
 app = typer.Typer(help="Named secrets that manifests refer to. Values are never shown.", no_args_is_help=True)
 
 EXAMPLE = '{"KEY": "VALUE"}'
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant that the secret belongs to.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret: a-z, 0-9 and '-'.")]
 
 
@@ -28,6 +29,7 @@ def set_secret(
     stdin: Annotated[
         bool, typer.Option("--stdin", help="Read a JSON object from standard input; with one KEY its plain value.")
     ] = False,
+    tenant: TenantOption = "default",
     as_json: JsonOption = False,
 ) -> None:
     """Create or replace a secret. Each KEY is asked for without showing what is typed."""
@@ -35,7 +37,7 @@ def set_secret(
 
     data = _from_stdin(keys or []) if stdin else _from_prompt(keys or [])
     with Client() as client:
-        client.set_secret(name, data)
+        client.set_secret(name, data, tenant=tenant)
     if as_json:
         print_json({"name": name, "keys": sorted(data)})
     else:
@@ -73,12 +75,12 @@ def _from_stdin(keys: list[str]) -> dict[str, str]:
 
 @app.command("list")
 @handled
-def list_secrets(as_json: JsonOption = False) -> None:
+def list_secrets(tenant: TenantOption = "default", as_json: JsonOption = False) -> None:
     """List the names of the secrets."""
     from updraft.client import Client
 
     with Client() as client:
-        names = client.secrets()
+        names = client.secrets(tenant=tenant)
     if as_json:
         print_json({"secrets": names})
     else:
@@ -87,12 +89,12 @@ def list_secrets(as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 @handled
-def remove_secret(name: NameArgument, as_json: JsonOption = False) -> None:
+def remove_secret(name: NameArgument, tenant: TenantOption = "default", as_json: JsonOption = False) -> None:
     """Delete a secret. Jobs that name it and have not started will fail."""
     from updraft.client import Client
 
     with Client() as client:
-        client.delete_secret(name)
+        client.delete_secret(name, tenant=tenant)
     if as_json:
         print_json({"name": name, "deleted": True})
     else:

@@ -35,6 +35,7 @@ from updraft.wire import (
 )
 
 TRAIN_DAG = "train_model"
+DEFAULT_TENANT = "default"
 POLL_SECONDS = 2.0
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
@@ -193,7 +194,7 @@ class Client:
                 self._sleep(poll_seconds)
                 continue
             current, after = page.attempt, page.after
-            yield from page.lines
+            yield from page.lines[:left]
             left = None if left is None else left - len(page.lines)
             if page.lines:
                 continue
@@ -260,15 +261,16 @@ class Client:
             self._sleep(poll_seconds)
 
     # --- Secrets --------------------------------------------------------------------------------------
-    def set_secret(self, name: str, data: dict[str, str]) -> None:
-        self.http.json("PUT", f"{API_PREFIX}/secrets/{quote(name, safe='')}", body={"data": data})
+    def set_secret(self, name: str, data: Mapping[str, str], *, tenant: str = DEFAULT_TENANT) -> None:
+        self.http.json("PUT", _secret(name), params={"tenant": tenant}, body={"data": dict(data)})
 
-    def secrets(self) -> list[str]:
+    def secrets(self, *, tenant: str = DEFAULT_TENANT) -> list[str]:
         """Names only."""
-        return list(SecretList.model_validate(self.http.json("GET", f"{API_PREFIX}/secrets")).secrets)
+        answer = self.http.json("GET", f"{API_PREFIX}/secrets", params={"tenant": tenant})
+        return list(SecretList.model_validate(answer).secrets)
 
-    def delete_secret(self, name: str) -> None:
-        self.http.json("DELETE", f"{API_PREFIX}/secrets/{quote(name, safe='')}")
+    def delete_secret(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        self.http.json("DELETE", _secret(name), params={"tenant": tenant})
 
     # --- Airflow's own record of a job ----------------------------------------------------------------
     def trigger(self, job_id: str, conf: dict[str, Any]) -> None:
@@ -341,6 +343,10 @@ def _job(job_id: str) -> str:
     return f"{API_PREFIX}/jobs/{_segment(job_id)}"
 
 
+def _secret(name: str) -> str:
+    return f"{API_PREFIX}/secrets/{_segment(name)}"
+
+
 def _dag_run(dag_id: str, run_id: str) -> str:
     return f"/api/v2/dags/{_segment(dag_id)}/dagRuns/{_segment(run_id)}"
 
@@ -348,5 +354,5 @@ def _dag_run(dag_id: str, run_id: str) -> str:
 def _segment(text: str) -> str:
     """One segment of a path; `.` and `..` would be another path."""
     if text in ("", ".", ".."):
-        raise RefusedError(f"job id {text!r} is not allowed")
+        raise RefusedError(f"{text!r} is no name")
     return quote(text, safe="")

@@ -59,7 +59,7 @@ class Session:
         self._token: str | None = None
         self._lock = Lock()
         self._wait = wait_exponential_jitter(
-            initial=retry_wait_seconds, max=4 * retry_wait_seconds + 1e-9, jitter=retry_wait_seconds
+            multiplier=retry_wait_seconds, max=4 * retry_wait_seconds + 1e-9, jitter=retry_wait_seconds
         )
 
     def close(self) -> None:

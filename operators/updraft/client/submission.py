@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from updraft.client.client import Client, Job
 from updraft.client.http import ConflictError, InvalidRequestError
 from updraft.client.transfer import upload_tree
-from updraft.exceptions import DataError, RefusedError
+from updraft.exceptions import DataError, RefusedError, UnavailableError
+from updraft.lifecycle import is_job_id
 from updraft.lifecycle import job_id as new_job_id
+from updraft.lifecycle.names import JOB_ID_LENGTH
 from updraft.manifest import (
     Loaded,
     Manifest,
@@ -48,13 +50,18 @@ def submit(
     on_progress: OnProgress | None,
 ) -> Job:
     """See `Client.submit`."""
+    if job_id is not None and not is_job_id(job_id):
+        raise RefusedError(
+            f"id: {job_id!r} is not allowed; it names pods, so use at most {JOB_ID_LENGTH} of a-z, 0-9 and '-', "
+            "beginning with a letter and ending with a letter or digit"
+        )
     loaded = read_manifest(manifest, base)
     folder = _base_folder(manifest, base)
     health = client.check_health()
     _ask_platform(client, loaded.manifest)
     ready = upload_sources(client, loaded.manifest, folder, health.limits, on_progress)
     for name, values in loaded.secrets.items():
-        client.set_secret(name, dict(values))
+        client.set_secret(name, dict(values), tenant=loaded.manifest.tenant)
     return _start(client, ready, job_id, loaded.warnings)
 
 
@@ -101,7 +108,7 @@ def upload_sources(
             packed[field] = pack(field, folder / path, limit_bytes, stack)
         for field, (tree, sources) in packed.items():
             body = TreeBody.model_validate(json.loads(tree.to_json()))
-            upload_tree(client.http, tree.sha256, body, sources, on_progress, field)
+            upload_tree(client.http, manifest.tenant, tree.sha256, body, sources, on_progress, field)
             uploaded[field] = tree.sha256
     return with_trees(manifest, uploaded)
 
@@ -143,12 +150,21 @@ def _start(client: Client, manifest: Manifest, job_id: str | None, warnings: tup
     try:
         client.trigger(chosen, conf)
     except ConflictError:
-        # Ours, when a submission is repeated, or when Airflow took it and the answer was lost.
         if not _same(client.run_conf(chosen), conf):
             raise RefusedError(
                 f"id: {chosen!r} is the id of a job with another manifest; choose another id, or none"
             ) from None
         return Job(chosen, client, warnings, existed=True)
+    except UnavailableError as exc:
+        # Airflow may have taken the run before its answer was lost.
+        try:
+            taken = _same(client.run_conf(chosen), conf)
+        except UnavailableError:
+            raise UnavailableError(
+                f"{exc}; whether job {chosen} was accepted is not known: submit with --id {chosen}"
+            ) from exc
+        if not taken:
+            raise
     except InvalidRequestError as exc:
         raise InvalidRequestError(f"Airflow refuses the run: {exc}", exc.fields) from exc
     return Job(chosen, client, warnings)

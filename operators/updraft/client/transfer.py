@@ -24,6 +24,7 @@ OnProgress = Callable[[str, int, int], None]
 
 def upload_tree(
     session: Session,
+    tenant: str,
     sha256: str,
     tree: TreeBody,
     sources: Mapping[str, Path],
@@ -34,8 +35,10 @@ def upload_tree(
 
     `sources` gives a file for each digest. Killed anywhere and called again, it sends only what is missing.
     """
-    body = tree.model_dump()
-    missing = Missing.model_validate(session.json("POST", f"{API_PREFIX}/trees/missing", body=body)).missing
+    body, query = tree.model_dump(), {"tenant": tenant}
+    missing = Missing.model_validate(
+        session.json("POST", f"{API_PREFIX}/trees/missing", params=query, body=body)
+    ).missing
     sizes = {file.sha256: file.size for file in tree.files}
     total = sum(sizes[digest] for digest in missing)
     done, lock = 0, Lock()
@@ -43,7 +46,7 @@ def upload_tree(
     def send(digest: str) -> None:
         nonlocal done
         path = sources[digest]
-        session.json("PUT", f"{API_PREFIX}/blobs/{digest}", content=lambda: _chunks(path))
+        session.json("PUT", f"{API_PREFIX}/blobs/{digest}", params=query, content=lambda: _chunks(path))
         with lock:
             done += sizes[digest]
             if on_progress is not None:
@@ -59,7 +62,7 @@ def upload_tree(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    session.json("PUT", f"{API_PREFIX}/trees/{sha256}", body=body)
+    session.json("PUT", f"{API_PREFIX}/trees/{sha256}", params=query, body=body)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from api_fakes import Platform, make_platform
+from unit.api.api_fakes import Platform, make_platform
 
 
 @pytest.fixture

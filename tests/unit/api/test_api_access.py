@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from api_fakes import Platform
 from fastapi.routing import APIRoute
+from unit.api.api_fakes import Platform
 
 from updraft.api.access import Caller, team_policy
 from updraft.api.app import create_app
@@ -22,7 +22,7 @@ JOB_ROUTES = (
 
 
 def routes(platform: Platform) -> list[tuple[str, str]]:
-    from api_fakes import guards
+    from unit.api.api_fakes import guards
 
     app = create_app(platform.parts, guards(), lambda _c, _t: True)
     found = [(m, r.path) for r in app.routes if isinstance(r, APIRoute) for m in r.methods]

@@ -1,0 +1,287 @@
+"""What each command prints and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from unit.cli.cli_fakes import Run
+from unit.client.client_fakes import NOW, FakeAirflow, job_answer
+
+HEAVY = ("airflow", "sqlalchemy", "boto3", "mlflow", "kubernetes", "pandas", "torch", "pydantic", "httpx")
+
+
+def manifest(folder: Path, **fields: object) -> str:
+    content = {"name": "digits", "framework": {"name": "shell"}, "command": "true", **fields}
+    path = folder / "manifest.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['updraft', '--help']\n"
+        "from updraft.cli import main\n"
+        "try: main()\n"
+        f"finally: print([m for m in sys.modules if m.split('.')[0] in {HEAVY!r}], file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr.strip() == "[]"
+    assert "submit" in ran.stdout
+
+
+# --- submit, validate, cancel ---
+
+
+def test_submit_prints_the_id_and_how_to_follow(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    ran = run("submit", manifest(tmp_path))
+    (job_id,) = airflow.runs
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"{job_id} submitted\nfollow it with: updraft show {job_id} --follow\n"
+
+
+def test_submit_twice_under_one_id_says_so(run: Run, tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    assert json.loads(run("submit", path, "--id", "digits-x", "--json").out)["existed"] is False
+    again = run("submit", path, "--id", "digits-x")
+    assert again.out.startswith("digits-x was submitted before")
+    (tmp_path / "manifest.yaml").write_text((tmp_path / "manifest.yaml").read_text() + "description: other\n")
+    other = run("submit", path, "--id", "digits-x")
+    assert (other.code, other.out) == (3, "")
+    assert "another manifest" in other.err
+
+
+def test_all_wrong_fields_are_printed_readably_and_as_json(run: Run, tmp_path: Path) -> None:
+    path = manifest(tmp_path, comand="x", resources={"memory": "16 Gigs", "learners": -1})
+    ran = run("submit", path)
+    assert (ran.code, ran.out) == (2, "")
+    for words in ("comand: no such field; did you mean 'command'?", "resources.memory", "resources.learners"):
+        assert words in ran.err
+    document = json.loads(run("submit", path, "--json").err)
+    assert document["error"]["exit_code"] == 2
+    assert {field["field"] for field in document["error"]["fields"]} >= {
+        "comand",
+        "resources.memory",
+        "resources.learners",
+    }
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "a: [", "\x00", "name: x"])
+def test_a_file_that_is_no_manifest_is_told(run: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "m.yaml").write_text(content)
+    ran = run("validate", "--offline", str(tmp_path / "m.yaml"))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: m.yaml")
+    assert run("validate", str(tmp_path / "absent.yaml")).code == 2
+
+
+def test_mlflow_down_is_told_before_anything_is_submitted(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    airflow.parts = {"mlflow": "connection refused"}
+    ran = run("submit", manifest(tmp_path))
+    assert ran.code == 4
+    assert "MLflow is not reachable (connection refused); nothing was submitted" in ran.err
+    assert not airflow.runs
+
+
+def test_validate_asks_the_platform_too(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    assert run("validate", path).out == f"{path}: valid\n"
+    answer = {
+        "valid": False,
+        "errors": [{"field": "framework.name", "message": "framework.name: 'shell' has no image"}],
+    }
+    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/validate") else None
+    ran = run("validate", path)
+    assert ran.code == 2
+    assert "  framework.name: 'shell' has no image" in ran.err
+    found = run("validate", path, "--json")
+    assert (found.code, json.loads(found.out)) == (2, {**answer, "warnings": []})
+    assert run("validate", path, "--offline").code == 0
+
+
+def test_validate_without_a_platform_checks_the_file(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    def refuse(_request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no")
+
+    airflow.override = refuse
+    ran = run("validate", manifest(tmp_path))
+    assert ran.code == 0
+    assert "only the file was checked" in ran.err
+
+
+def test_cancel(airflow: FakeAirflow, run: Run) -> None:
+    message = {"id": "digits-1", "message": "Cancelling was asked for; the job ends within seconds."}
+    airflow.override = lambda r: httpx.Response(202, json=message) if r.url.path.endswith("/cancel") else None
+    assert run("cancel", "digits-1").out == f"digits-1: {message['message']}\n"
+    assert json.loads(run("cancel", "digits-1", "--json").out) == message
+
+
+# --- looking ---
+
+
+def serve(airflow: FakeAirflow, tail: str, answer: object) -> None:
+    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith(tail) else None
+
+
+def test_list(airflow: FakeAirflow, run: Run) -> None:
+    model = {"name": "digits", "version": "3"}
+    jobs = [
+        job_answer(progress={"step": 5, "total": 10}),
+        job_answer("digits-0", "COMPLETED", model=model, reason="[bold]registered[/]"),
+    ]
+    serve(airflow, "/jobs", {"jobs": jobs})
+    rows = run("list").out.splitlines()
+    assert [row.split()[:3] for row in rows[1:]] == [
+        ["digits-1", "PROCESSING", "50"],
+        ["digits-0", "COMPLETED", "digits"],
+    ]
+    assert "[bold]registered[/]" in rows[2]
+    assert [job["id"] for job in json.loads(run("list", "--json").out)["jobs"]] == ["digits-1", "digits-0"]
+    serve(airflow, "/jobs", {"jobs": []})
+    assert run("list").out == "no jobs\n"
+
+
+def test_show(airflow: FakeAirflow, run: Run) -> None:
+    airflow.runs["digits-1"] = {"dag_id": "train_model", "state": "running", "tasks": []}
+    transitions = [{"at": NOW, "state": "QUEUED", "reason": "place 2: waits for 2 cpus"}]
+    links = {"airflow_run": "http://airflow/run", "mlflow_run": "http://mlflow/run"}
+    queue = {"place": 2, "reason": "waits for 2 cpus"}
+    airflow.jobs["digits-1"] = [job_answer(state="QUEUED", transitions=transitions, links=links, queue=queue)]
+    out = run("show", "digits-1").out
+    for words in ("place 2 in the queue", "place 2: waits for 2 cpus", "http://airflow/run", "http://mlflow/run"):
+        assert words in out
+    assert json.loads(run("show", "digits-1", "--json").out)["stages"] == []
+    unknown = run("show", "digits-9")
+    assert (unknown.code, unknown.err) == (5, "error: job: 'digits-9' does not exist\n")
+
+
+def test_logs_cannot_take_the_terminal_over(airflow: FakeAirflow, run: Run) -> None:
+    lines = [{"n": 1, "t": NOW, "line": "loss\t0.5"}, {"n": 2, "t": NOW, "line": "\x1b]0;evil\x07\x1b[2Jred\r\x9b"}]
+    page = {"role": "train", "attempt": 1, "latest_attempt": 1, "learner": 1, "lines": lines, "after": 2}
+
+    def override(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/logs"):
+            return None
+        return httpx.Response(200, json=page if request.url.params["after"] == "0" else {**page, "lines": []})
+
+    airflow.override = override
+    assert run("logs", "digits-1").out == "loss\t0.5\n]0;evil[2Jred\n"
+    assert run("logs", "digits-1", "-t", "-n", "1").out == f"{NOW} loss\t0.5\n"
+    documents = [json.loads(line) for line in run("logs", "digits-1", "--json").out.splitlines()]
+    assert documents == lines
+
+
+def test_metrics_as_table_plot_and_json(airflow: FakeAirflow, run: Run) -> None:
+    points = [{"step": n, "t": float(n), "value": None if n == 3 else 1.0 / n} for n in range(1, 9)]
+    answer = {"run_id": "r", "last": {"loss": 0.125, "system/cpu": 3.0}, "history": {"loss": points}}
+    serve(airflow, "/metrics", answer)
+    table = run("metrics", "digits-1").out
+    assert "loss" in table
+    assert "▁" in table
+    assert "system/cpu" not in table
+    assert "system/cpu" in run("metrics", "digits-1", "--system").out
+    plot = run("metrics", "digits-1", "--key", "loss").out
+    assert "•" in plot
+    assert json.loads(run("metrics", "digits-1", "--json").out) == answer
+    unknown = run("metrics", "digits-1", "-k", "acc")
+    assert (unknown.code, "its metrics are: loss" in unknown.err) == (5, True)
+
+
+def test_download_into_a_new_folder(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    def override(request: httpx.Request) -> httpx.Response | None:
+        path, kind = request.url.path, request.url.params.get("kind")
+        if path.endswith("/checkpoints"):
+            made = [{"name": "step-9", "step": 9}, {"name": "step-10", "step": 10}]
+            return httpx.Response(200, json={"checkpoints": made})
+        if path.endswith("/files"):
+            return httpx.Response(200, json={"kind": kind, "files": [{"path": "w", "size_bytes": len(str(kind))}]})
+        return httpx.Response(200, text=str(kind)) if path.endswith("/files/w") else None
+
+    airflow.override = override
+    target = tmp_path / "out"
+    assert run("download", "digits-1", "checkpoint:latest", "-o", str(target)).code == 0
+    assert (target / "w").read_text() == "checkpoint:step-10"
+    again = run("download", "digits-1", "model", "-o", str(target))
+    assert (again.code, "add --force" in again.err) == (3, True)
+    assert json.loads(run("download", "digits-1", "model", "-o", str(target), "--force", "--json").out) == {
+        "folder": str(target),
+        "files": [str(target / "w")],
+    }
+
+
+def test_open_prints_the_addresses_where_there_is_no_browser(
+    airflow: FakeAirflow, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import webbrowser
+
+    def none() -> None:
+        raise webbrowser.Error("none")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    airflow.jobs["digits-1"] = [job_answer(links={"airflow_run": "http://airflow/run"})]
+    ran = run("open", "digits-1")
+    assert ran.out == "Airflow: http://airflow/run\n"
+    assert "no browser was found" in ran.err
+    assert run("open").out == "Airflow: http://airflow.test\njobs: http://airflow.test/updraft/jobs\n"
+
+
+# --- secrets ---
+
+
+def test_a_secret_comes_from_standard_input_and_is_never_printed(airflow: FakeAirflow, run: Run) -> None:
+    ran = run("secrets", "set", "hub", "token", "--stdin", input="hunter2\n")
+    assert (ran.code, ran.out) == (0, "secret hub holds token\n")
+    assert airflow.secrets == {"hub": {"token": "hunter2"}}
+    run("secrets", "set", "s3", "--stdin", input='{"access_key": "a", "secret_key": "b"}')
+    assert airflow.secrets["s3"] == {"access_key": "a", "secret_key": "b"}
+    assert run("secrets", "list").out == "hub\ns3\n"
+    assert json.loads(run("secrets", "list", "--json").out) == {"secrets": ["hub", "s3"]}
+    assert run("secrets", "rm", "hub").out == "secret hub deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (("hub", "token=hunter2"), ""),
+        (("hub", "token=hunter2", "--stdin"), "x"),
+        (("hub", "--stdin"), "hunter2"),
+        (("hub", "--stdin"), '["hunter2"]'),
+        (("hub", "a", "b", "--stdin"), '{"a": "hunter2"}'),
+        (("hub", "token"), "hunter2"),
+    ],
+)
+def test_a_secret_given_wrongly_is_refused_without_repeating_it(
+    airflow: FakeAirflow, run: Run, arguments: tuple[str, ...], given: str
+) -> None:
+    ran = run("secrets", "set", *arguments, input=given)
+    assert ran.code == 3
+    assert "hunter2" not in ran.out + ran.err
+    assert airflow.secrets == {}
+
+
+# --- errors ---
+
+
+def test_wrong_use_leaves_with_2(run: Run) -> None:
+    assert run("list", "--limit", "0").code == 2
+    assert run("nothing").code == 2
+
+
+def test_ctrl_c_leaves_with_130(airflow: FakeAirflow, run: Run) -> None:
+    def interrupt(_request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    airflow.override = interrupt
+    ran = run("list")
+    assert (ran.code, ran.err) == (130, "interrupted\n")
+
+
+def test_a_platform_that_does_not_answer_leaves_with_4(airflow: FakeAirflow, run: Run) -> None:
+    airflow.override = lambda _request: httpx.Response(502)
+    ran = run("list", "--json")
+    assert (ran.code, json.loads(ran.err)["error"]["exit_code"]) == (4, 4)

@@ -1,0 +1,201 @@
+"""Reading jobs, following logs, downloading, cancelling."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from unit.client.client_fakes import NOW, FakeAirflow, job_answer
+
+from updraft.client import Client
+from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
+
+
+def accepted(airflow: FakeAirflow, state: str = "queued") -> None:
+    airflow.runs["digits-1"] = {
+        "dag_id": "train_model",
+        "dag_run_id": "digits-1",
+        "state": state,
+        "conf": {"manifest": {"name": "digits"}},
+        "queued_at": NOW,
+    }
+
+
+def test_a_job_that_only_airflow_knows_is_pending(airflow: FakeAirflow, client: Client) -> None:
+    accepted(airflow)
+    job = client.job("digits-1")
+    assert (job.state, job.name, job.ended) == ("PENDING", "digits", False)
+    assert job.reason == "Accepted by Airflow; its first task has not started."
+    airflow.paused = True
+    assert "the DAG train_model is paused" in client.job("digits-1").reason
+
+
+def test_a_run_that_failed_before_it_was_recorded_is_failed(airflow: FakeAirflow, client: Client) -> None:
+    accepted(airflow, "failed")
+    job = client.job("digits-1")
+    assert (job.state, job.ended) == ("FAILED", True)
+
+
+def test_a_job_that_nobody_knows_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFoundError, match="'digits-1' does not exist"):
+        client.job("digits-1")
+
+
+@pytest.mark.parametrize("job_id", ["", ".", ".."])
+def test_an_id_that_would_be_another_path_is_refused(client: Client, job_id: str) -> None:
+    with pytest.raises(RefusedError):
+        client.job(job_id)
+
+
+def test_wait_returns_the_ended_job(airflow: FakeAirflow, client: Client) -> None:
+    airflow.jobs["digits-1"] = [job_answer(), job_answer(state="STORING"), job_answer(state="COMPLETED")]
+    assert client.wait("digits-1").state == "COMPLETED"
+
+
+def test_wait_gives_up_in_time(airflow: FakeAirflow, client: Client) -> None:
+    airflow.jobs["digits-1"] = [job_answer()]
+    with pytest.raises(UnavailableError, match="is still PROCESSING"):
+        client.wait("digits-1", timeout_seconds=0)
+
+
+def test_cancel_ends_a_run_whose_first_task_has_not_come(airflow: FakeAirflow, client: Client) -> None:
+    accepted(airflow)
+    assert "before its first task" in client.cancel("digits-1")
+    assert airflow.runs["digits-1"]["state"] == "failed"
+    assert "ended in Airflow already" in client.cancel("digits-1")
+    with pytest.raises(NotFoundError):
+        client.cancel("digits-2")
+
+
+def test_stages_are_in_the_order_in_which_they_started(airflow: FakeAirflow, client: Client) -> None:
+    accepted(airflow)
+    airflow.jobs["digits-1"] = [job_answer()]
+    airflow.runs["digits-1"]["tasks"] = [
+        {
+            "task_id": "train",
+            "state": "deferred",
+            "start_date": "2026-01-01T00:00:09Z",
+            "end_date": None,
+            "try_number": 1,
+        },
+        {"task_id": "promote", "state": None, "start_date": None, "end_date": None, "try_number": 0},
+        {"task_id": "admit", "state": "success", "start_date": NOW, "end_date": NOW, "try_number": 1},
+    ]
+    stages = client.stages(client.job("digits-1"))
+    assert [(stage.name, stage.state) for stage in stages] == [
+        ("admit", "success"),
+        ("train", "deferred"),
+        ("promote", "none"),
+    ]
+
+
+def serve_log(airflow: FakeAirflow, attempts: dict[int, list[str]], page: int = 2) -> None:
+    """The log of each attempt, in pages; a line is served once its attempt is there."""
+
+    def override(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/logs"):
+            return None
+        query = request.url.params
+        if not attempts:
+            return httpx.Response(404, json={"error": {"message": "not launched yet", "fields": []}})
+        attempt = int(query.get("attempt") or max(attempts))
+        after, limit = int(query["after"]), min(page, int(query.get("limit") or page))
+        lines = list(enumerate(attempts[attempt], 1))[after : after + limit]
+        return httpx.Response(
+            200,
+            json={
+                "role": "train",
+                "attempt": attempt,
+                "latest_attempt": max(attempts),
+                "learner": 1,
+                "lines": [{"n": n, "t": NOW, "line": text} for n, text in lines],
+                "after": lines[-1][0] if lines else after,
+            },
+        )
+
+    airflow.override = override
+
+
+def test_a_log_is_read_page_by_page(airflow: FakeAirflow, client: Client) -> None:
+    serve_log(airflow, {1: ["a", "b", "c", "d", "e"]})
+    assert [line.line for line in client.logs("digits-1")] == ["a", "b", "c", "d", "e"]
+    assert [line.line for line in client.logs("digits-1", after=1, limit=3)] == ["b", "c", "d"]
+
+
+def test_following_goes_on_over_attempts_and_gives_each_line_once(airflow: FakeAirflow, client: Client) -> None:
+    attempts: dict[int, list[str]] = {}
+    happen = iter(
+        [
+            lambda: attempts.update({1: ["a"]}),
+            lambda: attempts[1].append("b"),
+            lambda: attempts.update({2: ["c"]}),
+            lambda: airflow.jobs.update({"digits-1": [job_answer(state="COMPLETED")]}),
+        ]
+    )
+    client._sleep = lambda _seconds: next(happen)()
+    airflow.jobs["digits-1"] = [job_answer()]
+    serve_log(airflow, attempts)
+    assert [line.line for line in client.logs("digits-1", follow=True)] == ["a", "b", "c"]
+
+
+def test_a_log_that_never_came_is_told_at_the_end(airflow: FakeAirflow, client: Client) -> None:
+    airflow.jobs["digits-1"] = [job_answer(), job_answer(), job_answer(state="FAILED")]
+    serve_log(airflow, {})
+    with pytest.raises(NotFoundError, match="not launched yet"):
+        list(client.logs("digits-1", follow=True))
+
+
+def serve_files(airflow: FakeAirflow, files: dict[str, bytes], sizes: dict[str, int] | None = None) -> None:
+    def override(request: httpx.Request) -> httpx.Response | None:
+        _, found, path = request.url.path.partition("/jobs/digits-1/files")
+        if not found:
+            return None
+        if not path:
+            entries = [{"path": p, "size_bytes": (sizes or {}).get(p, len(c))} for p, c in files.items()]
+            return httpx.Response(200, json={"kind": "model", "files": entries})
+        return httpx.Response(200, content=files[path.removeprefix("/")])
+
+    airflow.override = override
+
+
+def test_files_are_written_below_the_folder(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+    serve_files(airflow, {"model/weights bin": b"w" * 1000, "MLmodel": b"m"})
+    written = client.download("digits-1", "model", tmp_path / "out")
+    assert written == [tmp_path / "out" / "model" / "weights bin", tmp_path / "out" / "MLmodel"]
+    assert [path.read_bytes() for path in written] == [b"w" * 1000, b"m"]
+
+
+def test_a_cut_download_leaves_no_file(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+    serve_files(airflow, {"weights": b"half"}, {"weights": 8})
+    with pytest.raises(UnavailableError, match="4 of 8 bytes arrived"):
+        client.download("digits-1", "model", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["../evil", "/tmp/evil", "a/../../evil"])
+def test_a_path_that_leads_out_of_the_folder_is_refused(
+    airflow: FakeAirflow, client: Client, tmp_path: Path, path: str
+) -> None:
+    serve_files(airflow, {path: b"x"})
+    with pytest.raises(DataError, match="leads out of"):
+        client.download("digits-1", "model", tmp_path / "out")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_importing_updraft_imports_nothing_else() -> None:
+    code = "import sys, updraft; print([m for m in sys.modules if m.split('.')[0] in ('httpx', 'pydantic', 'airflow')])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_the_module_offers_the_clients_verbs() -> None:
+    import updraft
+
+    for name in updraft.__all__:
+        assert callable(getattr(updraft, name)), name
+    assert updraft.submit.__doc__ == Client.submit.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = updraft.nothing
