@@ -1,0 +1,50 @@
+"""The platform's own bucket, from the settings."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from updraft.settings import Settings
+from updraft.settings import settings as process_settings
+from updraft.storage.content import ContentStore
+from updraft_learner.contract import Keys
+from updraft_learner.pod import S3Credentials
+from updraft_learner.store import Store
+
+_stores: dict[tuple[int, str, S3Credentials], Store] = {}
+_lock = threading.Lock()
+
+
+def platform_credentials(settings: Settings) -> S3Credentials:
+    s3 = settings.credentials().s3
+    return S3Credentials(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        access_key=s3.access_key.get_secret_value(),
+        secret_key=s3.secret_key.get_secret_value(),
+    )
+
+
+def platform_store(settings: Settings | None = None) -> Store:
+    """The store of the platform's bucket; one client per process and credentials, as making one takes time."""
+    used = settings or process_settings()
+    credentials = platform_credentials(used)  # read each time, so that a rotated secret is used
+    key = (os.getpid(), used.bucket, credentials)
+    with _lock:
+        if key not in _stores:
+            _stores[key] = Store(used.bucket, credentials)
+        return _stores[key]
+
+
+def _new_lock_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock_after_fork)
+
+
+def content_store(tenant: str, settings: Settings | None = None) -> ContentStore:
+    """The tenant's part of the content store."""
+    return ContentStore(platform_store(settings), Keys(tenant))

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError
+from updraft.settings import Settings
+from updraft.storage import ContentStore, Staged, stage_source
+from updraft_learner.store import Store
+
+Datasets = Callable[..., str]
+
+
+@pytest.fixture
+def stage(content: ContentStore, settings: Settings) -> Callable[..., Staged]:
+    def stage(source: str, **options: Any) -> Staged:
+        return stage_source(source, content, settings=settings, **{"limit_bytes": 1_000_000, **options})
+
+    return stage
+
+
+def paths(content: ContentStore, staged: Staged) -> dict[str, bytes]:
+    tree = content.get_tree(staged.tree_sha256)
+    return {file.path: content.open_blob(file.sha256).read() for file in tree.files}
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as bundle:
+        for name, data in members.items():
+            bundle.writestr(name, data)
+    return buffer.getvalue()
+
+
+# --- s3:// ---
+
+
+def test_a_prefix_becomes_a_tree_of_what_is_below_it(stage: Any, content: ContentStore, datasets: Datasets) -> None:
+    objects = {"digits/a.csv": b"1", "digits/sub/b.csv": b"22", "digits-old/c.csv": b"333", "x": b"4"}
+    bucket = datasets(objects)
+    staged = stage(f"s3://{bucket}/digits")
+    assert paths(content, staged) == {"a.csv": b"1", "sub/b.csv": b"22"}
+    assert (staged.files, staged.bytes, staged.fingerprint) == (2, 3, staged.tree_sha256)
+    assert paths(content, stage(f"s3://{bucket}/digits/")) == {"a.csv": b"1", "sub/b.csv": b"22"}
+    assert paths(content, stage(f"s3://{bucket}/digits/a.csv")) == {"a.csv": b"1"}
+    assert paths(content, stage(f"s3://{bucket}")) == objects
+
+
+def test_only_what_changed_is_fetched_again(stage: Any, content: ContentStore, datasets: Datasets, s3: Any) -> None:
+    bucket = datasets({"d/a": b"1", "d/b": b"2"})
+    first = stage(f"s3://{bucket}/d/")
+    assert (first.provenance["fetched"], first.provenance["unchanged"]) == (2, 0)
+    again = stage(f"s3://{bucket}/d/")
+    assert (again.provenance["fetched"], again.provenance["unchanged"]) == (0, 2)
+    assert again.tree_sha256 == first.tree_sha256
+    s3.store(bucket).put_bytes("d/b", b"3")  # the same size
+    s3.store(bucket).put_bytes("d/c", b"4")
+    third = stage(f"s3://{bucket}/d/")
+    assert (third.provenance["fetched"], third.provenance["unchanged"]) == (2, 1)
+    assert paths(content, third) == {"a": b"1", "b": b"3", "c": b"4"}
+
+
+def test_content_that_vanished_from_the_store_is_fetched_again(
+    stage: Any, content: ContentStore, datasets: Datasets
+) -> None:
+    bucket = datasets({"d/a": b"1"})
+    staged = stage(f"s3://{bucket}/d/")
+    content.store.delete(content.keys.blob(content.get_tree(staged.tree_sha256).files[0].sha256))
+    assert stage(f"s3://{bucket}/d/").provenance["fetched"] == 1
+    assert paths(content, staged) == {"a": b"1"}
+
+
+def test_a_damaged_memory_is_only_a_cache(stage: Any, content: ContentStore, datasets: Datasets) -> None:
+    bucket = datasets({"d/a": b"1"})
+    stage(f"s3://{bucket}/d/")
+    for item in content.store.list(f"{content.keys.prefix}/sources/"):
+        content.store.put_bytes(item.key, b'{"objects": [1]}')
+    assert stage(f"s3://{bucket}/d/").provenance["fetched"] == 1
+
+
+def test_a_bucket_that_does_not_exist_is_named_with_its_endpoint(stage: Any, s3: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        stage("s3://no-such-bucket/digits/")
+    assert "'no-such-bucket'" in str(caught.value)
+    assert s3.endpoint in str(caught.value)
+    assert "does not exist" in str(caught.value)
+
+
+def test_no_data_and_empty_data_are_named(stage: Any, datasets: Datasets) -> None:
+    bucket = datasets({"d/a": b"", "d/b": b""})
+    with pytest.raises(DataError, match="has no objects there; upload the data or correct the prefix"):
+        stage(f"s3://{bucket}/typo/")
+    with pytest.raises(DataError, match="all of its 2 objects are empty"):
+        stage(f"s3://{bucket}/d/")
+
+
+def test_a_wrong_secret_is_named_but_not_shown(stage: Any, datasets: Datasets, s3: Any) -> None:
+    bucket = datasets({"d/a": b"1"})
+    wrong = {"access_key": s3.access_key, "secret_key": "not-the-secret-key"}
+    with pytest.raises(DataError, match=r"access is denied.*secret 'vision-bucket' was used") as caught:
+        stage(f"s3://{bucket}/d/", credentials=wrong, secret_name="vision-bucket")
+    assert "not-the-secret-key" not in str(caught.value)
+    with pytest.raises(DataError, match="secret 'x' has no secret_key"):
+        stage(f"s3://{bucket}/d/", credentials={"access_key": "a"}, secret_name="x")
+    with pytest.raises(DataError, match="secret 'x' has an unknown field 'acces_key'"):
+        stage(
+            f"s3://{bucket}/d/", credentials={"access_key": "a", "secret_key": "b", "acces_key": "c"}, secret_name="x"
+        )
+
+
+def test_a_secret_may_name_its_own_endpoint(
+    stage: Any, datasets: Datasets, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = datasets({"d/a": b"1"})
+    keys = {"access_key": s3.access_key, "secret_key": s3.secret_key}
+    assert stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": s3.endpoint}, secret_name="x").files == 1
+    monkeypatch.setattr(Store.__init__, "__kwdefaults__", {"attempts": 1, "sleep": lambda _: None})
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": "http://127.0.0.1:1"}, secret_name="x")
+
+
+def test_more_than_the_limit_is_refused_with_both_sizes(stage: Any, datasets: Datasets) -> None:
+    bucket = datasets({"d/a": b"x" * 600, "d/b": b"x" * 600})
+    with pytest.raises(LimitError, match="has 1200 bytes or more, more than the limit of 1000 bytes"):
+        stage(f"s3://{bucket}/d/", limit_bytes=1000)
+
+
+def test_the_platforms_own_bucket_is_no_way_around_tenants(
+    stage: Any, content: ContentStore, settings: Settings
+) -> None:
+    content.store.put_bytes("rivals/jobs/j/results/model", b"theirs")
+    content.store.put_bytes("default/jobs/j/results/model", b"mine")
+    with pytest.raises(RefusedError, match="is the platform's own"):
+        stage(f"s3://{settings.bucket}/rivals/")
+    with pytest.raises(RefusedError):
+        stage(f"s3://{settings.bucket}")
+    assert paths(content, stage(f"s3://{settings.bucket}/default/jobs/j/results/")) == {"model": b"mine"}
+
+
+def test_archives_in_a_bucket_are_unpacked_unless_told_otherwise(
+    stage: Any, content: ContentStore, datasets: Datasets
+) -> None:
+    data = zipped({"train.py": b"print(1)", "sub/x": b"2"})
+    bucket = datasets({"code.zip": data, "broken.zip": b"not a zip"})
+    assert paths(content, stage(f"s3://{bucket}/code.zip")) == {"train.py": b"print(1)", "sub/x": b"2"}
+    assert paths(content, stage(f"s3://{bucket}/code.zip", unpack_zip=False)) == {"code.zip": data}
+    with pytest.raises(DataError, match=r"broken.zip.*is no zip archive"):
+        stage(f"s3://{bucket}/broken.zip")
+
+
+# --- local, zip, tree ---
+
+
+def test_a_local_folder_and_a_local_file(stage: Any, content: ContentStore, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)")
+    assert paths(content, stage(str(tmp_path / "code"))) == {"train.py": b"print(1)"}
+    assert paths(content, stage(f"file://{tmp_path}/code")) == {"train.py": b"print(1)"}
+    assert paths(content, stage("code/train.py", base=tmp_path)) == {"train.py": b"print(1)"}
+    with pytest.raises(DataError, match="no such file or folder on the worker"):
+        stage("nothing/here", base=tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no files"):
+        stage("empty", base=tmp_path)
+    with pytest.raises(LimitError, match="the limit is 3 bytes"):
+        stage("code", base=tmp_path, limit_bytes=3)
+    with pytest.raises(LimitError, match="more than the limit of 3 bytes"):
+        stage("code/train.py", base=tmp_path, limit_bytes=3)
+
+
+def test_archives_that_are_none_or_escape_are_refused(stage: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"PK but not really")
+    (tmp_path / "b.zip").write_bytes(zipped({"../../evil.py": b"x"}))
+    (tmp_path / "c.zip").write_bytes(zipped({"big": b"0" * 5000}))
+    with pytest.raises(DataError, match=r"a.zip is no zip archive"):
+        stage("a.zip", base=tmp_path)
+    with pytest.raises(DataError, match="escapes the archive's folder"):
+        stage("b.zip", base=tmp_path)
+    with pytest.raises(LimitError, match="unpacks to more than the limit of 1000 bytes"):
+        stage("c.zip", base=tmp_path, limit_bytes=1000)
+
+
+def test_a_tree_that_was_uploaded_is_used_as_it_is(stage: Any, content: ContentStore, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello")
+    uploaded = stage("x", base=tmp_path)
+    assert stage(f"tree:{uploaded.tree_sha256}").tree_sha256 == uploaded.tree_sha256
+    with pytest.raises(NotFoundError, match="submit again to upload it"):
+        stage(f"tree:{'a' * 64}")
+    with pytest.raises(LimitError):
+        stage(f"tree:{uploaded.tree_sha256}", limit_bytes=4)
+    content.store.delete(content.keys.blob(content.get_tree(uploaded.tree_sha256).files[0].sha256))
+    with pytest.raises(DataError, match="1 of its contents are not in the store"):
+        stage(f"tree:{uploaded.tree_sha256}")
+
+
+def test_what_is_no_source_says_what_is(stage: Any) -> None:
+    with pytest.raises(DataError, match="ftp"):
+        stage("ftp://host/x")
+
+
+# --- git ---
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tuple[str, str, str]:
+    """URL, first commit, second commit; the first is tagged v1.0, and a hook would leave a trace."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "train.py").write_text("one")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    git("tag", "v1.0")
+    first = git("rev-parse", "HEAD")
+    (folder / "jobs" / "train.py").write_text("two")
+    git("commit", "--quiet", "-am", "two")
+    return f"git+file://{folder}", first, git("rev-parse", "HEAD")
+
+
+def test_a_commit_or_tag_of_a_repository(stage: Any, content: ContentStore, repository: tuple[str, str, str]) -> None:
+    url, first, second = repository
+    for ref, commit, text in (("v1.0", first, b"one"), (first, first, b"one"), (second[:10], second, b"two")):
+        staged = stage(f"{url}@{ref}", allow_file_git=True)
+        assert paths(content, staged) == {"jobs/train.py": text}
+        assert staged.provenance["commit"] == commit
+    staged = stage(f"{url}@{second}#subdirectory=jobs", allow_file_git=True)
+    assert paths(content, staged) == {"train.py": b"two"}
+
+
+def test_what_a_repository_has_not_is_named(stage: Any, repository: tuple[str, str, str]) -> None:
+    url, first, _ = repository
+    with pytest.raises(DataError, match=r"has no tag 'v9\.9'"):
+        stage(f"{url}@v9.9", allow_file_git=True)
+    with pytest.raises(DataError, match="has no commit 'deadbeef'"):
+        stage(f"{url}@deadbeef", allow_file_git=True)
+    with pytest.raises(DataError, match="has no folder 'nope'"):
+        stage(f"{url}@{first}#subdirectory=nope", allow_file_git=True)
+    with pytest.raises(DataError, match=r"cannot be fetched|does not exist"):
+        stage(f"git+file:///nowhere/at/all@{first}", allow_file_git=True)
+
+
+def test_repositories_on_the_workers_disk_are_closed_by_default(stage: Any, repository: tuple[str, str, str]) -> None:
+    url, first, _ = repository
+    with pytest.raises(DataError, match="git over 'file' is not allowed here"):
+        stage(f"{url}@{first}")
+    with pytest.raises(DataError, match="git over 'ssh' is not allowed here"):
+        stage(f"git+ssh://git@host/repo@{first}")
+
+
+def test_a_repository_that_cannot_be_reached_may_be_tried_again(stage: Any) -> None:
+    with pytest.raises(UnavailableError, match="cannot be reached") as caught:
+        stage(f"git+https://127.0.0.1:1/repo@{'a' * 40}", credentials={"token": "hidden-token"}, secret_name="git-read")
+    assert "hidden-token" not in str(caught.value)
