@@ -289,6 +289,8 @@ def learner_environment(
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_ID": experiment_id,
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # Links to the loopback endpoint would lead nowhere.
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "UPDRAFT_ROLE": role,
         "UPDRAFT_ATTEMPT": str(attempt),
         "UPDRAFT_METRICS_FILE": METRICS_FILE,
