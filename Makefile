@@ -27,7 +27,7 @@ down: ## End every process of the platform, whatever state it is in
 	else echo "Nothing was installed, so nothing is running."; fi
 
 status: ## Show what runs, its memory and CPU, and where it listens
-	$(RUN) status
+	@$(BOOTSTRAP) run -- python -m updraft.stack status || true
 
 doctor: ## Look for what is wrong with this machine or the platform's state
 	$(RUN) doctor

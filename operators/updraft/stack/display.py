@@ -21,9 +21,9 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
     if status.addresses is None:
         console.print(f"{status.home} is not set up. `updraft up` sets it up and starts everything.")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("part", "state", "pid", "port", "up", "start", "restarts", "processes", "memory", "CPU"):
-        table.add_column(name, justify="left" if name in ("part", "state") else "right")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("part", "state", "pid", "port", "up", "start", "again", "n", "memory", "CPU"):
+        table.add_column(name, justify="left" if name in ("part", "state") else "right", no_wrap=True)
     for p in status.parts:
         table.add_row(
             p.title,
@@ -31,8 +31,8 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
             _text(p.pid),
             _text(p.port),
             duration(p.uptime_seconds),
-            f"{p.ready_seconds:.0f} s" if p.ready_seconds is not None else "",
-            _text(p.restarts),
+            duration(p.ready_seconds) if p.ready_seconds is not None else "",
+            f"{p.restarts} x" if p.restarts else "",
             _text(p.processes or None),
             f"{p.memory_mib:.0f} MiB" if p.processes else "",
             f"{p.cpu_percent:.1f} %" if p.processes else "",
@@ -78,7 +78,7 @@ def duration(seconds: float | None) -> str:
         return ""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
 def _text(value: object | None) -> str:

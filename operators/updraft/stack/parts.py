@@ -123,6 +123,9 @@ def airflow_environment(home: Home, config: Config) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
         "GX_ANALYTICS_ENABLED": "false",
+        # Tasks are forked from a process that has NumPy loaded: it must hold no threads, and needs none.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
     }
     if sys.platform == "darwin":
         environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # Airflow forks its tasks
