@@ -5,7 +5,8 @@ Everything here may block, and is called through `Deadline`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -118,17 +119,10 @@ class KubernetesCluster:
     settings: Settings
 
     def check(self) -> str:
-        from kubernetes.client.exceptions import ApiException
-        from urllib3.exceptions import HTTPError
-
         from updraft.kubernetes.secrets import core_api
 
-        try:
+        with self._errors():
             nodes = core_api(self.settings).list_node(limit=1, _request_timeout=HEALTH_SECONDS)
-        except ApiException as exc:
-            raise UnavailableError(f"the cluster answers {exc.status} ({exc.reason})") from exc
-        except HTTPError as exc:
-            raise UnavailableError(f"the cluster does not answer ({type(exc).__name__})") from exc
         if not nodes.items:
             raise UnavailableError("the cluster answers, but has no node")
         return "the cluster answers"
@@ -136,14 +130,37 @@ class KubernetesCluster:
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         from updraft.kubernetes.secrets import put_secret
 
-        put_secret(self.settings, tenant, name, dict(data))
+        with self._errors():
+            put_secret(self.settings, tenant, name, dict(data))
 
     def list_secrets(self, tenant: str) -> list[str]:
         from updraft.kubernetes.secrets import list_secrets
 
-        return list_secrets(self.settings, tenant)
+        with self._errors():
+            return list_secrets(self.settings, tenant)
 
     def delete_secret(self, tenant: str, name: str) -> None:
         from updraft.kubernetes.secrets import delete_secret
 
-        delete_secret(self.settings, tenant, name)
+        with self._errors():
+            delete_secret(self.settings, tenant, name)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What Airflow's connection and the Kubernetes client raise before or instead of an answer."""
+        from airflow.sdk.exceptions import AirflowNotFoundException
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except AirflowNotFoundException as exc:
+            conn_id = self.settings.kubernetes_conn_id
+            raise UnavailableError(f"Airflow has no connection {conn_id!r}, which names the cluster") from exc
+        except ConfigException as exc:
+            raise UnavailableError(f"the cluster's configuration cannot be used ({exc})") from exc
+        except ApiException as exc:
+            raise UnavailableError(f"the cluster answers {exc.status} ({exc.reason})") from exc
+        except HTTPError as exc:
+            raise UnavailableError(f"the cluster does not answer ({type(exc).__name__})") from exc

@@ -93,7 +93,7 @@ class Session:
             with self._wrap("GET", path):
                 response = self._http.send(request, stream=True)
             try:
-                if response.status_code == 401 and not fresh:
+                if token_refused(response) and not fresh:
                     continue
                 if response.is_error:
                     response.read()
@@ -120,7 +120,7 @@ class Session:
 
         def attempt() -> httpx.Response:
             response = once(False)
-            if response.status_code == 401:
+            if token_refused(response):
                 response = once(True)
             if response.is_error:
                 raise_for(response, self.connection.airflow_url)
@@ -191,11 +191,19 @@ def _present(params: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in params.items() if value is not None}
 
 
+def token_refused(response: httpx.Response) -> bool:
+    """Airflow answers 401 to no token or an expired one, but 403 to one that another key has signed."""
+    if response.status_code == 403:
+        response.read()
+        return "Invalid JWT token" in response.text
+    return response.status_code == 401
+
+
 def raise_for(response: httpx.Response, airflow_url: str) -> None:
     """Turn an answer of failure into one of our exceptions, with the server's own message."""
     message, fields, ours = _message(response)
     status = response.status_code
-    if status == 401:
+    if token_refused(response):
         raise RefusedError(
             f"Airflow at {airflow_url} does not accept the token; renew it in the file that {TOKEN_VARIABLE} names"
         )

@@ -30,6 +30,13 @@ def test_an_expired_token_is_renewed_once(airflow: FakeAirflow, client: Client) 
     assert airflow.tokens == 2
 
 
+def test_a_token_that_another_key_signed_is_renewed(airflow: FakeAirflow, client: Client) -> None:
+    body = {"error": {"message": "Invalid JWT token", "fields": []}}
+    fail_first(airflow, 1, httpx.Response(403, json=body))
+    client.health()
+    assert airflow.tokens == 2
+
+
 def test_a_wrong_password_is_told_without_repeating_it(airflow: FakeAirflow) -> None:
     with pytest.raises(RefusedError, match="refused the log-in of user 'admin'") as caught:
         make_client(airflow, "hunter2").health()
