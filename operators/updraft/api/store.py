@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from updraft.exceptions import NotFoundError, RefusedError
+from updraft.storage import objects
 from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors
 from updraft.wire import LogLine
@@ -52,27 +53,15 @@ class JobStore:
         self.content(tenant).put_tree(tree)
 
     def status(self, tenant: str, job_id: str, role: str, attempt: int, learner: int) -> LearnerStatus | None:
-        with platform_errors():
-            text = self.open_store().get_bytes(Keys(tenant).status(job_id, role, attempt, learner))
-        return None if text is None else LearnerStatus.from_json(text)
+        return objects.read_status(tenant, job_id, role, attempt, learner, store=self.open_store())
 
     def log(
         self, tenant: str, job_id: str, role: str, attempt: int, learner: int, after: int, limit: int
     ) -> Sequence[LogLine]:
         """Lines with numbers above `after`, at most `limit` of them."""
-        found: list[LogLine] = []
-        store, last = self.open_store(), after
-        with platform_errors():
-            # Chunks are numbered in the order of their lines; one that was written twice is passed over.
-            for chunk in store.list(f"{Keys(tenant).logs(job_id, role, attempt, learner)}/"):
-                text = store.get_bytes(chunk.key) or b""
-                for line in map(LogLine.model_validate_json, text.splitlines()):
-                    if line.n > last:
-                        found.append(line)
-                        last = line.n
-                if len(found) >= limit:
-                    break
-        return found[:limit]
+        store = self.open_store()
+        found = objects.read_log(tenant, job_id, role, attempt, learner, after=after, limit=limit, store=store)
+        return [LogLine.model_validate(line) for line in found]
 
     def files(self, tenant: str, job_id: str, kind: str) -> list[JobFile]:
         """Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
@@ -115,7 +104,7 @@ def _prefix(keys: Keys, job_id: str, kind: str) -> tuple[str, tuple[str, ...]]:
     if kind == "results":
         return f"{keys.job(job_id)}/results/", ("export/",)
     if kind == "model":
-        return f"{keys.results(job_id, 'export', 1)}/", ()
+        return f"{keys.results(job_id, 'export', 1)}/{objects.EXPORT_FOLDER}/", ()
     name = kind.removeprefix("checkpoint:")
     if kind.startswith("checkpoint:") and name and "/" not in name and name not in (".", ".."):
         return f"{keys.checkpoint(job_id, name)}/", ()

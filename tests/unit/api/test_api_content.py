@@ -92,7 +92,7 @@ def finished(platform: Platform) -> None:
     for key, content in {
         f"{KEYS.results('digits-1', 'train', 1)}/metrics.csv": b"a,b",
         f"{KEYS.results('digits-1', 'evaluate', 1)}/report.html": b"<script>",
-        f"{KEYS.results('digits-1', 'export', 1)}/model/model.onnx": b"onnx",
+        f"{KEYS.results('digits-1', 'export', 1)}/export/model/model.onnx": b"onnx",
         f"{KEYS.checkpoint('digits-1', 'step-10')}/weights": b"w" * 700_000,
         f"{KEYS.checkpoint('digits-1', 'step-20')}/weights": b"half",
         f"{KEYS.results('digits-10', 'train', 1)}/other": b"another job",

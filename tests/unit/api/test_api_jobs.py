@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from unit.api.api_fakes import Platform
 from updraft.api.deadline import Deadline
 from updraft.ledger import Ledger
 from updraft.lifecycle import Evidence, State, Verdict
+from updraft.storage.logbook import LogBook
 from updraft_learner.contract import Keys, LearnerStatus
 
 API = "/updraft/api/v1"
@@ -221,16 +221,15 @@ def test_a_defect_gives_nothing_away(platform: Platform) -> None:
     }
 
 
-def put_log(platform: Platform, attempt: int, chunk: int, lines: dict[int, str]) -> None:
-    text = "".join(json.dumps({"n": n, "t": "2026-01-01T00:00:00Z", "line": line}) + "\n" for n, line in lines.items())
-    key = f"{KEYS.logs('digits-1', 'train', attempt, 1)}/{chunk:08d}.jsonl"
-    platform.store.put_bytes(key, text.encode())
+def put_log(platform: Platform, attempt: int, lines: dict[int, str]) -> None:
+    book = LogBook.open("default", "digits-1", "train", attempt, 1, store=platform.store)
+    book.append([{"n": n, "t": "2026-01-01T00:00:00Z", "line": line} for n, line in lines.items()])
 
 
 def test_logs_come_in_pages_and_each_line_once(platform: Platform) -> None:
     number = train(platform)
-    put_log(platform, number, 1, {1: "a", 2: "b"})
-    put_log(platform, number, 3, {3: "c", 4: "d"})
+    put_log(platform, number, {1: "a", 2: "b"})
+    put_log(platform, number, {3: "c", 4: "d"})
     client = platform.client()
     page = client.get(f"{API}/jobs/digits-1/logs?limit=3").json()
     assert [line["line"] for line in page["lines"]] == ["a", "b", "c"]
@@ -262,7 +261,7 @@ def test_logs_of_what_was_never_launched_are_a_404(platform: Platform) -> None:
 def test_the_page_of_jobs_leads_to_each_job_and_escapes_what_others_wrote(platform: Platform) -> None:
     number = train(platform)
     platform.ledger.move("digits-1", State.PROCESSING, "<script>alert(1)</script>")
-    put_log(platform, number, 1, {1: "</pre><script>alert(2)</script>"})
+    put_log(platform, number, {1: "</pre><script>alert(2)</script>"})
     platform.tracking.runs["run1"] = {"loss<b>": [(1, 1.0, 0.5)]}
     client = platform.client()
     jobs, job = client.get("/updraft/jobs"), client.get("/updraft/jobs/digits-1")
