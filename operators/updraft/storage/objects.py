@@ -1,201 +1,203 @@
-"""What a job leaves in the object store, for operators and triggers: markers, checkpoints, logs, the export.
+"""What learners and their sidecars left in the store: status, completion marker, checkpoints, exported model.
 
-Every object here was written by a learner's sidecar or by the trigger of its gang. Nothing is trusted before its
-digest was compared.
+Reads by tenant and job; ownership is checked by the caller. Called by operators, triggers and the API.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from updraft.exceptions import DataError
-from updraft.settings import settings
 from updraft.storage.errors import platform_errors
+from updraft.storage.logbook import LogBook, read_log
 from updraft.storage.platform import platform_store
-from updraft_learner.contract import CHECKPOINT_MARKER, Keys, LearnerDone
-from updraft_learner.store import ObjectStore
-from updraft_learner.trees import safe_path
+from updraft_learner.contract import CHECKPOINT_MARKER, Keys, LearnerStatus
+from updraft_learner.store import ObjectStore, StorageError
+from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise
 
-TAIL_LINES = 20
-COPY_BYTES = 1024 * 1024
+log = logging.getLogger(__name__)
 
+EXPORT_FOLDER = "export"  # below the RESULT_DIR of the exporting pod
+EXPORT_REPORT = "export.json"
 
-# --- completion markers -------------------------------------------------------------------------------------------
-
-
-def read_done(tenant: str, job_id: str, role: str, attempt: int, learner: int) -> dict[str, Any] | None:
-    """The learner's completion marker; None while its results are not stored completely."""
-    with platform_errors():
-        text = platform_store().get_bytes(Keys(tenant).done(job_id, role, attempt, learner))
-    if text is None:
-        return None
-    done = LearnerDone.from_json(text)
-    return {
-        "t": done.t,
-        "files": done.files,
-        "bytes": done.bytes,
-        "metrics_pending": done.metrics_pending,
-        "warnings": list(done.warnings),
-    }
-
-
-# --- checkpoints --------------------------------------------------------------------------------------------------
+__all__ = [
+    "CheckpointInfo",
+    "Exported",
+    "LogBook",
+    "delete_checkpoint",
+    "fetch_export",
+    "latest_checkpoint",
+    "list_checkpoints",
+    "read_done",
+    "read_log",
+    "read_status",
+]
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A complete checkpoint, from its marker."""
+    """A checkpoint that is complete in the store."""
 
     name: str
-    step: int
+    step: int  # 0 where the program gave none
     attempt: int
     learner: int
     metrics: Mapping[str, float]
     bytes: int
-    created: float  # unix seconds, by the learner's clock
     uri: str
+    created_at: datetime
 
 
-def list_checkpoints(tenant: str, job_id: str, store: ObjectStore | None = None) -> list[CheckpointInfo]:
-    """Complete checkpoints, lowest step first. One without a marker does not exist."""
-    used, keys = store or platform_store(), Keys(tenant)
-    found = []
+@dataclass(frozen=True)
+class Exported:
+    """The exported model, fetched and verified."""
+
+    model_folder: Path  # an MLflow model folder
+    formats: tuple[str, ...]
+    model_class: str
+    checks: str  # one line: how far each format differs from the program's own output
+    report: Mapping[str, Any]
+
+
+def read_status(
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
+) -> LearnerStatus | None:
+    """The learner's latest word; None before the first one, or when it cannot be read just now."""
     with platform_errors():
-        for item in used.list(f"{keys.checkpoints(job_id)}/"):
-            if item.key.rpartition("/")[2] != CHECKPOINT_MARKER:
+        text = (store or platform_store()).get_bytes(Keys(tenant).status(job_id, role, attempt, learner))
+    try:
+        return None if text is None else LearnerStatus.from_json(text)
+    except (ValueError, TypeError, AttributeError):  # overwritten every few seconds: half a file may be read
+        return None
+
+
+def read_done(
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
+) -> dict[str, Any] | None:
+    """The completion marker: only then is everything of this learner stored."""
+    with platform_errors():
+        text = (store or platform_store()).get_bytes(Keys(tenant).done(job_id, role, attempt, learner))
+    return None if text is None else _object(text)
+
+
+def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> list[CheckpointInfo]:
+    """Those with a marker whose files are all there in their full size; oldest first."""
+    used, keys = store or platform_store(), Keys(tenant)
+    root = f"{keys.checkpoints(job_id)}/"
+    with platform_errors():
+        sizes = {item.key[len(root) :]: item.size for item in used.list(root)}
+        found = []
+        for path in sizes:
+            name, _, file = path.partition("/")
+            if file != CHECKPOINT_MARKER:
                 continue
-            text = used.get_bytes(item.key)
-            if text is None:
-                continue  # deleted meanwhile
-            raw = json.loads(text)
-            found.append(
-                CheckpointInfo(
-                    name=raw["name"],
-                    step=int(raw.get("step") or 0),
-                    attempt=int(raw["attempt"]),
-                    learner=int(raw["learner"]),
-                    metrics={k: float(v) for k, v in (raw.get("metrics") or {}).items() if v is not None},
-                    bytes=int(raw["bytes"]),
-                    created=float(raw["created"]),
-                    uri=f"s3://{settings().bucket}/{keys.checkpoint(job_id, raw['name'])}",
-                )
-            )
-    return sorted(found, key=lambda c: (c.step, c.created, c.name))
+            marker = _object(used.get_bytes(f"{root}{path}") or b"")
+            info = None if marker is None else _checkpoint(keys, job_id, name, marker, sizes)
+            if info is None:
+                log.warning("Checkpoint %s of %s is damaged in the store; it is passed over", name, job_id)
+            else:
+                found.append((_age(info, marker or {}), info))
+    return [info for _, info in sorted(found, key=lambda pair: pair[0])]
 
 
-def latest_checkpoint(tenant: str, job_id: str) -> str | None:
-    """Name of the complete checkpoint with the highest step, the newest among equals."""
-    found = list_checkpoints(tenant, job_id)
+def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> str | None:
+    """Name of the checkpoint to go on from: the highest step; learner 1's where several learners have one."""
+    found = list_checkpoints(tenant, job_id, store=store)
     return found[-1].name if found else None
 
 
-def delete_checkpoint(tenant: str, job_id: str, name: str) -> None:
-    """The marker goes first: a deletion that is cut short leaves no checkpoint that looks complete."""
-    store, keys = platform_store(), Keys(tenant)
+def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore | None = None) -> None:
+    """The marker goes first, so that a half-deleted checkpoint does not count. Twice is harmless."""
+    if not name or "/" in name or name in (".", ".."):
+        raise DataError(f"checkpoint: {name!r} is no name of a checkpoint")
+    used, keys = store or platform_store(), Keys(tenant)
     with platform_errors():
-        store.delete(keys.checkpoint_marker(job_id, name))
-        for item in list(store.list(f"{keys.checkpoint(job_id, name)}/")):
-            store.delete(item.key)
+        used.delete(keys.checkpoint_marker(job_id, name))
+        for item in list(used.list(f"{keys.checkpoint(job_id, name)}/")):
+            used.delete(item.key)
 
 
-# --- logs ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LastLine:
-    """Where a log's record ends: number and time of its last line, and how many lines share that time."""
-
-    n: int = 0
-    t: str = ""
-    same: int = 0
-
-
-@dataclass
-class LogBook:
-    """The record of one learner's log: numbered chunks of JSON lines, each line once. One writer at a time."""
-
-    store: ObjectStore
-    folder: str
-    chunks: int = 0
-    last: LastLine = field(default_factory=LastLine)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-
-    @classmethod
-    def open(cls, tenant: str, job_id: str, role: str, attempt: int, learner: int) -> LogBook:
-        """The record as earlier writers left it."""
-        return cls.at(platform_store(), Keys(tenant).logs(job_id, role, attempt, learner))
-
-    @classmethod
-    def at(cls, store: ObjectStore, folder: str) -> LogBook:
-        book = cls(store, folder)
-        with platform_errors():
-            keys = [item.key for item in store.list(f"{folder}/")]
-            for key in keys[-2:]:  # the lines that share the last time may begin in the chunk before
-                for raw in (store.get_bytes(key) or b"").splitlines():
-                    book._note(json.loads(raw))
-        if keys:
-            book.chunks = int(keys[-1].rpartition("/")[2].partition(".")[0])
-        return book
-
-    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Store the lines as one more chunk. A chunk that could not be stored raises, and may be given again."""
-        body = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        with platform_errors():
-            self.store.put_bytes(f"{self.folder}/{self.chunks + 1:08d}.jsonl", body.encode())
-        self.chunks += 1
-        for line in lines:
-            self._note(line)
-
-    def _note(self, line: Mapping[str, Any]) -> None:
-        same = self.last.same + 1 if line["t"] == self.last.t else 1
-        self.last = LastLine(int(line["n"]), str(line["t"]), same)
-        self.tail.append(str(line["line"]))
-
-
-# --- the export ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Export:
-    """What the export pod made: an MLflow model folder, verified against its report, and what was checked."""
-
-    model_folder: Path
-    formats: tuple[str, ...]
-    model_class: str
-    checks: str
-
-
-def fetch_export(tenant: str, job_id: str, folder: Path) -> Export | None:
-    """Download the exported model; None when the export left no report. Raises DataError for a file that differs."""
-    store, keys = platform_store(), Keys(tenant)
-    prefix = f"{keys.results(job_id, 'export', 1)}/export"
+def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore | None = None) -> Exported | None:
+    """What the export pod left, laid out below `folder`; None when there is no report. Raises DataError if damaged."""
+    used = store or platform_store()
+    prefix = f"{Keys(tenant).results(job_id, 'export', 1)}/{EXPORT_FOLDER}/"
     with platform_errors():
-        text = store.get_bytes(f"{prefix}/export.json")
+        text = used.get_bytes(f"{prefix}{EXPORT_REPORT}")
         if text is None:
             return None
-        report = json.loads(text)
-        for path, facts in report["files"].items():
-            _fetch(store, f"{prefix}/{safe_path(path)}", folder / safe_path(path), facts["sha256"])
-    checks = "; ".join(
-        f"{name} differs by at most {made['max_abs_difference']:.2g} (allowed {made['tolerance']:g})"
-        for name, made in sorted(report["formats"].items())
-        if "max_abs_difference" in made
-    )
-    return Export(folder / "model", tuple(sorted(report["formats"])), str(report.get("model_class", "")), checks)
+        report = _object(text)
+        if report is None:
+            raise DataError(f"export: {EXPORT_REPORT} cannot be read; run the export again")
+        try:
+            facts = report["files"]
+            tree = Tree(tuple(TreeFile(path, str(f["sha256"]), int(f["size"])) for path, f in facts.items()))
+            formats = {str(name): dict(entry) for name, entry in report["formats"].items()}
+            model_class = str(report.get("model_class", ""))
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise DataError(f"export: {EXPORT_REPORT} is not of the known form ({type(exc).__name__})") from exc
+        try:
+            materialise(tree, folder, lambda file: used.open(f"{prefix}{file.path}"))
+        except StorageError as exc:
+            if exc.kind != "missing":
+                raise
+            raise DataError("export: a file of the exported model is not in the store; run the export again") from exc
+        except (DigestMismatch, TreeError) as exc:
+            raise DataError(f"export: {exc}; run the export again") from exc
+    if not (folder / "model").is_dir():
+        raise DataError("export: there is no folder `model` in what was exported; run the export again")
+    checks = ", ".join(_check(name, entry) for name, entry in formats.items())
+    return Exported(folder / "model", tuple(formats), model_class, checks, report)
 
 
-def _fetch(store: ObjectStore, key: str, target: Path, sha256: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    with store.open(key) as source, target.open("wb") as sink:
-        while block := source.read(COPY_BYTES):
-            digest.update(block)
-            sink.write(block)
-    if digest.hexdigest() != sha256:
-        raise DataError(f"{target.name} of the exported model is not what the export wrote; run the job again")
+def _check(name: str, entry: Mapping[str, Any]) -> str:
+    difference = entry.get("max_abs_difference")
+    return f"{name} differs by at most {difference:.1e}" if isinstance(difference, float) else name
+
+
+def _checkpoint(
+    keys: Keys, job_id: str, name: str, marker: Mapping[str, Any], sizes: Mapping[str, int]
+) -> CheckpointInfo | None:
+    try:
+        files = {path: int(facts["size"]) for path, facts in marker["files"].items()}
+        if any(sizes.get(f"{name}/{path}") != size for path, size in files.items()):
+            return None
+        return CheckpointInfo(
+            name=name,
+            step=int(marker.get("step") or 0),
+            attempt=int(marker.get("attempt") or 1),
+            learner=int(marker.get("learner") or 1),
+            metrics={str(key): float(value) for key, value in (marker.get("metrics") or {}).items()},
+            bytes=sum(files.values()),
+            uri=f"{keys.checkpoint(job_id, name)}/",
+            created_at=_time(marker.get("created")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def _age(info: CheckpointInfo, marker: Mapping[str, Any]) -> tuple[int, int, datetime, int]:
+    """Sorts older before newer. Without a step, the attempt and the time decide."""
+    step = marker.get("step")
+    return (-1 if step is None else info.step, info.attempt, info.created_at, -info.learner)
+
+
+def _time(value: Any) -> datetime:
+    """Seconds or RFC 3339, as the marker has it."""
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
+    moment = datetime.fromisoformat(str(value))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

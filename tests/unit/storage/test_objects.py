@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from updraft.exceptions import DataError
+from updraft.storage import objects
+from updraft.storage.objects import CheckpointInfo, Exported
+from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
+from updraft_learner.store import FolderStore
+
+KEYS = Keys("default")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def put_checkpoint(store: FolderStore, name: str, **marker: Any) -> None:
+    prefix = KEYS.checkpoint("job-1", name)
+    store.put_bytes(f"{prefix}/state.pt", b"12345")
+    files = {"state.pt": {"sha256": hashlib.sha256(b"12345").hexdigest(), "size": 5}}
+    store.put_bytes(KEYS.checkpoint_marker("job-1", name), json.dumps({"files": files, **marker}).encode())
+
+
+def names(store: FolderStore) -> list[str]:
+    return [info.name for info in objects.list_checkpoints("default", "job-1", store=store)]
+
+
+def test_status_and_completion_marker_are_read_when_they_are_there(store: FolderStore) -> None:
+    place = ("default", "job-1", "train", 1, 1)
+    assert objects.read_status(*place, store=store) is None
+    assert objects.read_done(*place, store=store) is None
+    status = LearnerStatus(t=1.0, phase="running", progress={"step": 3})
+    store.put_bytes(KEYS.status("job-1", "train", 1, 1), status.to_json().encode())
+    store.put_bytes(KEYS.done("job-1", "train", 1, 1), LearnerDone(t=2.0, files=4).to_json().encode())
+    assert objects.read_status(*place, store=store) == status
+    done = objects.read_done(*place, store=store)
+    assert done is not None
+    assert done["files"] == 4
+    store.put_bytes(KEYS.status("job-1", "train", 1, 1), b'{"t": 1.0, "ph')
+    assert objects.read_status(*place, store=store) is None
+
+
+def test_a_checkpoint_counts_when_its_marker_and_all_its_files_are_there(store: FolderStore) -> None:
+    put_checkpoint(store, "step-10-a1", step=10, metrics={"loss": 0.5, "x": "nan"}, created="2026-01-01T00:00:00Z")
+    store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-20-a1')}/state.pt", b"12345")
+    put_checkpoint(store, "step-30-a1", step=30)
+    store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-30-a1')}/state.pt", b"123")
+    put_checkpoint(store, "step-40-a1", step=40, created="nonsense")
+    store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-50-a1')}/sub/MANIFEST.json", b"{}")
+    (found,) = objects.list_checkpoints("default", "job-1", store=store)
+    assert found == CheckpointInfo(
+        "step-10-a1",
+        10,
+        1,
+        1,
+        found.metrics,
+        5,
+        "default/jobs/job-1/checkpoints/step-10-a1/",
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    assert found.metrics["loss"] == 0.5
+
+
+def test_the_latest_is_the_highest_step_then_attempt_then_learner_one(store: FolderStore) -> None:
+    assert objects.latest_checkpoint("default", "job-1", store=store) is None
+    put_checkpoint(store, "step-9-a1", step=9, attempt=1, created=100.0)
+    put_checkpoint(store, "step-10-a2-l2", step=10, attempt=2, learner=2, created=102.0)
+    put_checkpoint(store, "step-10-a2", step=10, attempt=2, learner=1, created=102.0)
+    put_checkpoint(store, "step-10-a1", step=10, attempt=1, created=103.0)
+    put_checkpoint(store, "final-a2", attempt=2, created=101.0)
+    assert names(store) == ["final-a2", "step-9-a1", "step-10-a1", "step-10-a2-l2", "step-10-a2"]
+    assert objects.latest_checkpoint("default", "job-1", store=store) == "step-10-a2"
+    assert objects.latest_checkpoint("default", "job-2", store=store) is None
+
+
+def test_deleting_takes_one_checkpoint_only(store: FolderStore) -> None:
+    put_checkpoint(store, "step-1-a1", step=1, created=1)
+    put_checkpoint(store, "step-1-a10", step=1, created=2)
+    objects.delete_checkpoint("default", "job-1", "step-1-a1", store=store)
+    objects.delete_checkpoint("default", "job-1", "step-1-a1", store=store)
+    assert names(store) == ["step-1-a10"]
+    for name in ("", "..", "a/b"):
+        with pytest.raises(DataError):
+            objects.delete_checkpoint("default", "job-1", name, store=store)
+
+
+def put_export(store: FolderStore, **changes: Any) -> dict[str, Any]:
+    prefix = f"{KEYS.results('job-1', 'export', 1)}/export/"
+    model = b"flavors: {}"
+    report = {
+        "formats": {"onnx": {"max_abs_difference": 1.5e-8}, "torch": {}},
+        "files": {"model/MLmodel": {"sha256": hashlib.sha256(model).hexdigest(), "size": len(model)}},
+        "model_class": "net.Net",
+        **changes,
+    }
+    store.put_bytes(f"{prefix}model/MLmodel", model)
+    store.put_bytes(f"{prefix}export.json", json.dumps(report).encode())
+    return report
+
+
+def test_an_export_is_fetched_and_verified(store: FolderStore, tmp_path: Path) -> None:
+    assert objects.fetch_export("default", "job-1", tmp_path / "a", store=store) is None
+    report = put_export(store)
+    assert objects.fetch_export("default", "job-1", tmp_path / "a", store=store) == Exported(
+        tmp_path / "a" / "model", ("onnx", "torch"), "net.Net", "onnx differs by at most 1.5e-08, torch", report
+    )
+    assert (tmp_path / "a" / "model" / "MLmodel").read_bytes() == b"flavors: {}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"files": {"model/MLmodel": {"sha256": "a" * 64, "size": 1}}}, "does not match its digest"),
+        ({"files": {"../../evil": {"sha256": "a" * 64, "size": 1}}}, "not of the known form"),
+        ({"files": {"model/gone": {"sha256": "a" * 64, "size": 1}}}, "is not in the store"),
+        ({"files": {}}, "there is no folder `model`"),
+        ({"formats": None}, "not of the known form"),
+    ],
+)
+def test_a_damaged_export_is_refused(store: FolderStore, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    put_export(store, **changes)
+    with pytest.raises(DataError, match=message):
+        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+    assert not (tmp_path / "evil").exists()
