@@ -106,8 +106,8 @@ def test_an_image_that_is_not_built_starts_once_it_is(local_cluster):
     local_cluster.create(body)
 
     def told_how():
-        statuses = local_cluster.read("patient").status.container_statuses or []
-        return "updraft images build updraft/unbuilt:1" in str(statuses)
+        statuses = local_cluster.read("patient").status.container_statuses
+        return statuses and "updraft images build updraft/unbuilt:1" in statuses[0].state.waiting.message
 
     eventually(told_how)
     folder = local_cluster.node.folder / "images" / "updraft-unbuilt-1"

@@ -73,9 +73,8 @@ class GarbageCollector:
         while True:
             seen = self._store.version
             self.collect()
-            if self._store.version == seen:
-                await self._store.changed(SWEEP_SECONDS)
-                await asyncio.sleep(0.1)  # many writes, one sweep
+            await self._store.changed(seen, SWEEP_SECONDS)
+            await asyncio.sleep(0.1)  # many writes, one sweep
 
     def collect(self) -> None:
         """One sweep over everything."""

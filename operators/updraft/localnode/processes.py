@@ -73,7 +73,7 @@ class ContainerProcess:
     folder: Path
     shim: ProcessId | None
     main: ProcessId | None = None
-    started_at: str = ""
+    started_at: str = ""  # empty: the program could not be started
     memory_limit_bytes: int | None = None
     popen: subprocess.Popen[bytes] | None = None
     exit: Exit | None = None
@@ -311,8 +311,8 @@ def _start(folder: Path, orders: bytes) -> ContainerProcess:
     with popen.stdout:
         line = popen.stdout.readline()
     told = json.loads(line) if line.strip() else {}
-    process.started_at = str(told.get("startedAt", ""))
     if "pid" in told:
+        process.started_at = str(told["startedAt"])
         process.main = ProcessId.of(int(told["pid"]))
         _record(process)
     else:

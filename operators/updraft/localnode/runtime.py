@@ -14,6 +14,7 @@ from updraft.localnode.volumes import remove_tree
 from updraft.localnode.worker import PodWorker
 
 logger = logging.getLogger(__name__)
+RETRY_SECONDS = 5.0
 
 
 class Runtime:
@@ -28,9 +29,10 @@ class Runtime:
         """Goes on for ever. Begins with what an earlier local node left."""
         await asyncio.to_thread(self._remove_unknown_folders)
         while True:
-            self.sync()
             self._ended.clear()
-            waits = {asyncio.create_task(self._kubelet.store.changed()), asyncio.create_task(self._ended.wait())}
+            seen = self._kubelet.store.version
+            self.sync()
+            waits = {asyncio.create_task(self._kubelet.store.changed(seen)), asyncio.create_task(self._ended.wait())}
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -100,17 +102,11 @@ class Runtime:
         try:
             await worker.run()
         except Exception:  # outermost line of a pod's task
-            logger.exception("pod %s: its worker failed", worker.uid)
-            self._fail(worker.uid)
+            logger.exception("pod %s: its worker failed; another one takes over", worker.uid)
+            await asyncio.sleep(RETRY_SECONDS)
         finally:
             del self._workers[worker.uid]
             self._ended.set()
-
-    def _fail(self, uid: str) -> None:
-        found = self._kubelet.store.by_uid(uid)
-        if found is not None:
-            failed = {"phase": "Failed", "reason": "NodeError", "message": "the local node failed; see its log"}
-            self._kubelet.store.update(*found[0], lambda new: new["status"].update(failed))
 
     def _remove_folder(self, uid: str) -> None:
         asyncio.get_running_loop().run_in_executor(None, remove_tree, self._kubelet.pod_folder(uid))

@@ -156,8 +156,7 @@ class Scheduler:
         while True:
             seen = self._store.version
             self.schedule_all()
-            if self._store.version == seen:
-                await self._store.changed()
+            await self._store.changed(seen)
 
     def schedule_all(self) -> None:
         """One pass over the pods that wait, oldest first."""

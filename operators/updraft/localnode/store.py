@@ -176,8 +176,10 @@ class Store:
             self._changed.set_result(None)
         self._changed = None
 
-    async def changed(self, timeout_seconds: float | None = None) -> bool:
-        """Waits for the next write; False when the time ran out first."""
+    async def changed(self, since: int, timeout_seconds: float | None = None) -> bool:
+        """Waits for a write after version `since`, also one that is past already; False when the time ran out first."""
+        if self.version != since:
+            return True
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait([self._changed], timeout=timeout_seconds)

@@ -74,7 +74,7 @@ class Watch:
             left = deadline - loop.time()
             if left <= 0:
                 break
-            if not await self.store.changed(min(left, BOOKMARK_SECONDS)):
+            if faults.watch_epoch == epoch and not await self.store.changed(version, min(left, BOOKMARK_SECONDS)):
                 if await request.is_disconnected():
                     return
                 if self.bookmarks:

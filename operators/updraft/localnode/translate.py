@@ -67,7 +67,7 @@ _END = r"(?![\w-])(?!\.\w)"
 
 
 def _pattern(rules: Translation) -> re.Pattern[str]:
-    alternatives = [r"(?:127\.0\.0\.1|localhost|0\.0\.0\.0):(?P<loopback>\d{1,5})(?!\d)"]
+    alternatives = [r"(?<![\w.-])(?:127\.0\.0\.1|localhost|0\.0\.0\.0):(?P<loopback>\d{1,5})(?!\d)"]
     if rules.mounts:
         mounts = "|".join(re.escape(m) for m in rules.longest_first())
         alternatives.append(f"{_PATH_START}(?P<mount>{mounts}){_END}")

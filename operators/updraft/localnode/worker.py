@@ -80,28 +80,42 @@ class PodWorker:
 
     # --- The life -------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Returns when no process of the pod is left and its status says how it ended."""
-        sequence = asyncio.create_task(self._sequence())
-        stopped = asyncio.create_task(self._stop_changed.wait())
+        """Returns when no process of the pod is left and its status says how it ended.
+
+        Cancelled (the node itself fails), it leaves the processes to the next local node.
+        """
         try:
-            await asyncio.wait({sequence, stopped}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
-            if self._stop is None and sequence.done():
-                sequence.result()
-            elif self._stop is None:
-                message = "Pod was active on the node longer than the specified deadline"
-                self.request_stop(self._grace_seconds, "DeadlineExceeded", message)
-            if self._stop is None:
-                self.request_stop(self._grace_seconds)
+            await self._until_end_or_stop()
         finally:
-            for task in (sequence, stopped, *self._sidecars):
+            for task in self._sidecars:
                 task.cancel()
-            await asyncio.gather(sequence, stopped, *self._sidecars, return_exceptions=True)
-            await asyncio.gather(*self._starting, return_exceptions=True)
-            await self._stop_containers()
+            await asyncio.gather(*self._sidecars, return_exceptions=True)
+        if self._stop is None:
+            self.request_stop(self._grace_seconds)
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await self._stop_containers()
         assert self._stop is not None
         why = (self._stop.reason, self._stop.message)
         self._phase = "Failed" if self._stop.reason else final_phase(self._records)
         self._publish(why)
+
+    async def _until_end_or_stop(self) -> None:
+        """Returns when the containers have run their course, or when they have to be stopped before."""
+        sequence = asyncio.create_task(self._sequence())
+        stopped = asyncio.create_task(self._stop_changed.wait())
+        try:
+            await asyncio.wait({sequence, stopped}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = sequence.done()
+            for task in (sequence, stopped):
+                task.cancel()
+            await asyncio.gather(sequence, stopped, return_exceptions=True)
+        if self._stop is None and not ended:
+            message = "Pod was active on the node longer than the specified deadline"
+            self.request_stop(self._grace_seconds, "DeadlineExceeded", message)
+        elif self._stop is None and (defect := sequence.exception()) is not None:
+            logger.error("pod %s: its worker failed", self._name, exc_info=defect)
+            self.request_stop(0, "NodeError", "The local node failed to run this pod; see its log.")
 
     async def _sequence(self) -> None:
         """Returns when the main containers have ended, or an init container has failed for good."""
@@ -206,7 +220,7 @@ class PodWorker:
         limit = memory_limit_bytes(record.spec)
         process = await self._kubelet.processes.start(folder, launch.argv, launch.environment, launch.cwd, limit)
         record.process = process
-        if process.main is not None:
+        if process.started_at:
             record.state = running_state(process)
             self._event(record, "Normal", "Started", f"Started container {record.name}")
         elif process.exit is not None:
@@ -352,7 +366,7 @@ class PodWorker:
             if record.process is None and record.exit_code is None:
                 limit = memory_limit_bytes(record.spec)
                 record.process = self._kubelet.processes.adopt(self._folder(record), limit)
-                if record.process is not None and record.process.main is not None:
+                if record.process is not None and record.process.started_at:
                     record.state = running_state(record.process)
 
     def _seconds_left(self) -> float | None:
