@@ -172,12 +172,19 @@ def guarded(command, environment):
         except BlockingIOError:
             print("Waiting for another installation in this checkout ...", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        process = subprocess.Popen(
-            command, cwd=str(REPOSITORY), env=environment, pass_fds=[lock.fileno()], start_new_session=True
-        )
         lock.truncate(0)
-        lock.write(str(process.pid))
-        lock.flush()
+
+        def note_number():  # by the installer's process itself, before it becomes the installer
+            os.write(lock.fileno(), str(os.getpid()).encode())
+
+        process = subprocess.Popen(
+            command,
+            cwd=str(REPOSITORY),
+            env=environment,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+            preexec_fn=note_number,
+        )
         try:
             return process.wait()
         except BaseException:
