@@ -153,6 +153,7 @@ class Sidecar:
             self.spool.wait_empty(mlflow_seconds, patient=True)
         self._stop_outputs.set()
         self.forwarder.wake()
+        self.spool.wake()
         for thread in self._outputs:
             thread.join()
         if self.spool.pending:

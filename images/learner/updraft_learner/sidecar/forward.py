@@ -102,7 +102,7 @@ class Forwarder:
                 continue
             delay_seconds = FIRST_DELAY_SECONDS
             if not worked:
-                self._journal.wait(self.position, 1.0)
+                self._journal.wait(self.position, 1.0, stop)
             elif self.pending < MAX_POINTS:
                 self._hurry.wait(self._min_seconds)
             self._hurry.clear()
@@ -110,6 +110,7 @@ class Forwarder:
     def wake(self) -> None:
         """Make the loop look at its stop event."""
         self._hurry.set()
+        self._journal.wake()
 
     def flush(self, timeout_seconds: float, *, patient: bool = False) -> bool:
         """Wait until what is in the journal now is in MLflow; False when it is not.

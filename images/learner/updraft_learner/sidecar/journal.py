@@ -86,10 +86,16 @@ class Journal:
         with self._changed:
             return Position(self._segment, self._size)
 
-    def wait(self, position: Position, timeout_seconds: float) -> bool:
-        """Wait until there is something after `position`."""
+    def wait(self, position: Position, timeout_seconds: float, stop: threading.Event) -> None:
+        """Wait until there is something after `position`, or `wake` is called after `stop` was set."""
         with self._changed:
-            return self._changed.wait_for(lambda: Position(self._segment, self._size) > position, timeout_seconds)
+            self._changed.wait_for(
+                lambda: stop.is_set() or Position(self._segment, self._size) > position, timeout_seconds
+            )
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def read(self, position: Position, limit_bytes: int = READ_BYTES) -> list[tuple[Entry, Position]]:
         """Entries after `position`, each with the position behind it; empty at the end."""

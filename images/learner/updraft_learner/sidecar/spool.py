@@ -118,6 +118,11 @@ class Spool:
                 with self._changed:
                     self._changed.wait_for(lambda: bool(self._waiting) or stop.is_set(), 1.0)
 
+    def wake(self) -> None:
+        """Make the loop look at its stop event."""
+        with self._changed:
+            self._changed.notify_all()
+
     def step(self) -> bool:
         """Upload the oldest artifact; False when there is none. Raises ServerUnavailable."""
         with self._changed:

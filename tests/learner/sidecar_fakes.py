@@ -1,0 +1,155 @@
+"""Doubles for the sidecar's surroundings: an MLflow server that can misbehave, and stores that fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import parse_qsl, urlsplit
+
+from updraft_learner.contract import PodConfig
+from updraft_learner.pod import MlflowCredentials, PodPaths
+from updraft_learner.sidecar.tracking import TrackingServer
+from updraft_learner.store import FolderStore, StorageError
+
+RUN = "run1"
+CONFIG = PodConfig(
+    job_id="job-1",
+    tenant="default",
+    role="train",
+    attempt=1,
+    learner=1,
+    learners=1,
+    bucket="updraft",
+    prefix="t",
+    mlflow_run_id=RUN,
+    mlflow_experiment_id="7",
+    listen="127.0.0.1:0",
+    system_metrics_seconds=0,
+)
+
+
+def make_paths(root: Path) -> PodPaths:
+    for folder in ("io", "checkpoints", "result", "logs", ".sidecar"):
+        (root / folder).mkdir(parents=True)
+    return PodPaths(root)
+
+
+class FakeMlflow:
+    """Keeps what it is given, doubles included, as MLflow does.
+
+    `behave` is called for every request with (method, path, body) and may return a status to answer with, "drop" to
+    close the connection before acting, or "drop after" to act and then close it.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: list[dict[str, Any]] = []
+        self.params: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+        self.artifacts: dict[str, bytes] = {}
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.authorization: set[str | None] = set()
+        self.behave: Callable[[str, str, dict[str, Any]], int | str | None] = lambda *_: None
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                fake._handle(self)
+
+            do_POST = do_PUT = do_PATCH = do_GET
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.uri = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def client(self) -> TrackingServer:
+        return TrackingServer(MlflowCredentials(self.uri, "user", "hush"), run_id=RUN, timeout_seconds=5)
+
+    def points(self, name: str) -> list[tuple[int, Any]]:
+        return [(item["step"], item["value"]) for item in self.metrics if item["key"] == name]
+
+    def sent(self, path: str) -> list[dict[str, Any]]:
+        return [body for _, called, body in self.calls if called == path]
+
+    def _handle(self, request: BaseHTTPRequestHandler) -> None:
+        data = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        parts = urlsplit(request.path)
+        self.authorization.add(request.headers.get("Authorization"))
+        if "/mlflow-artifacts/artifacts/" in parts.path:
+            path, body = parts.path.partition("/mlflow-artifacts/artifacts/")[2], {}
+        else:
+            path = parts.path.partition("/mlflow/")[2]
+            body = json.loads(data) if data else dict(parse_qsl(parts.query))
+        self.calls.append((request.command, path, body))
+        verdict = self.behave(request.command, path, body)
+        if verdict == "drop":
+            request.close_connection = True
+            return
+        status, answer = (
+            (verdict, {"error_code": "SAID_SO", "message": "as told"}) if isinstance(verdict, int) else (200, {})
+        )
+        if not isinstance(verdict, int):
+            answer = self._act(request.command, path, body, data)
+        if verdict == "drop after":
+            request.close_connection = True
+            return
+        payload = json.dumps(answer).encode()
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(payload)))
+        request.end_headers()
+        request.wfile.write(payload)
+
+    def _act(self, method: str, path: str, body: dict[str, Any], data: bytes) -> dict[str, Any]:
+        if method == "PUT":
+            self.artifacts[path] = data
+        elif path == "runs/log-batch":
+            self.metrics += body["metrics"]
+            self.params.update({item["key"]: item["value"] for item in body["params"]})
+            self.tags.update({item["key"]: item["value"] for item in body["tags"]})
+        elif path == "runs/get":
+            info = {
+                "run_id": RUN,
+                "experiment_id": "7",
+                "status": "RUNNING",
+                "artifact_uri": "mlflow-artifacts:/real/r1",
+            }
+            names = {item["key"] for item in self.metrics}
+            return {"run": {"info": info, "data": {"metrics": [{"key": name} for name in sorted(names)]}}}
+        elif path == "metrics/get-history":
+            found = [item for item in self.metrics if item["key"] == body["metric_key"]]
+            start = int(body.get("page_token", 0))
+            page = {"metrics": found[start : start + 3]}
+            return {**page, "next_page_token": str(start + 3)} if start + 3 < len(found) else page
+        return {}
+
+
+class FailingStore(FolderStore):
+    """Raises for the calls of which `fails(operation, key)` is true, and remembers the order of writes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fails: Callable[[str, str], bool] = lambda *_: False
+        self.written: list[str] = []
+
+    def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
+        if self.fails("put", key):
+            raise StorageError("unreachable", f"writing {key}: the object store cannot be reached")
+        super().put_file(key, source)
+        self.written.append(key)
+
+    def get_bytes(self, key: str) -> bytes | None:
+        if self.fails("get", key):
+            raise StorageError("unreachable", f"reading {key}: the object store cannot be reached")
+        return super().get_bytes(key)

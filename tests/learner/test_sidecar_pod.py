@@ -1,0 +1,252 @@
+"""The whole sidecar in one process: the endpoint as a client meets it, the drain, and what the platform then reads."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, make_paths
+
+from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
+from updraft_learner.sidecar import app
+from updraft_learner.sidecar.app import Sidecar
+
+PLACE = ("job-1", "train", 1, 1)
+KEYS = Keys("t")
+OWN = "7/run1/artifacts"
+
+
+@pytest.fixture
+def mlflow() -> Iterator[FakeMlflow]:
+    server = FakeMlflow()
+    yield server
+    server.close()
+
+
+class Pod:
+    """A started sidecar and an HTTP client of its endpoint."""
+
+    def __init__(self, root: Path, mlflow: FakeMlflow, config: PodConfig = CONFIG) -> None:
+        self.paths, self.store = make_paths(root), FailingStore(root.parent / "s3")
+        self.sidecar = Sidecar(config, self.paths, self.store, mlflow.client())
+        self.sidecar.start()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.sidecar.endpoint.port, timeout=20)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        chunked = iter([body[:2], body[2:]]) if isinstance(body, bytes) and headers == {} else data
+        connection.request(method, path, chunked, {"Authorization": "Bearer theirs", **(headers or {})})
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        return response.status, json.loads(text) if text else {}
+
+    def api(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        return self.ask(method, f"/api/2.0/mlflow/{path}", body)
+
+    def done(self) -> LearnerDone:
+        return LearnerDone.from_json(self.store.get_bytes(KEYS.done(*PLACE)) or b"{}")
+
+    def status(self) -> LearnerStatus:
+        return LearnerStatus.from_json(self.store.get_bytes(KEYS.status(*PLACE)) or b"{}")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, mlflow: FakeMlflow) -> Pod:
+    return Pod(tmp_path / "pod", mlflow)
+
+
+def test_a_batch_is_recorded_and_sent_with_our_credentials(pod: Pod, mlflow: FakeMlflow) -> None:
+    metrics = [
+        {"key": "loss", "value": 0.5, "timestamp": 1000, "step": 1},
+        {"key": "loss", "value": "NaN", "timestamp": 2000, "step": 2},
+        {"key": "loss", "value": 9, "timestamp": 1000, "step": 1},
+        {"key": "acc", "value": 1, "timestamp": 1000, "step": 1, "model_id": "m-1"},
+    ]
+    body = {
+        "run_id": RUN,
+        "metrics": metrics,
+        "params": [{"key": "p", "value": "1"}],
+        "tags": [{"key": "t", "value": "x"}],
+    }
+    assert pod.api("POST", "runs/log-batch", body) == (200, {})
+    pod.sidecar.drain()
+    assert mlflow.points("loss") == [(1, 0.5), (2, "NaN")]
+    assert [item["model_id"] for item in mlflow.metrics if item["key"] == "acc"] == ["m-1"]
+    assert (mlflow.params, mlflow.tags["t"]) == ({"p": "1"}, "x")
+    assert mlflow.authorization == {"Basic dXNlcjpodXNo"}
+    assert pod.done().metrics_pending == 0
+
+
+REFUSED = [
+    ("POST", "runs/log-metric", {"run_id": "other", "key": "a", "value": 1}, 403, "run 'other' is not the job's"),
+    ("POST", "runs/log-metric", {"key": "a", "value": 1}, 403, "run None is not the job's"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "a"}, 400, "value of metric 'a' is no number"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "", "value": 1}, 400, "key '' is refused"),
+    ("POST", "runs/log-batch", {"run_id": RUN, "metrics": 5}, 400, "metrics is no list of objects"),
+    ("POST", "runs/log-metric", [1], 400, "no JSON object"),
+    ("POST", "runs/set-tag", {"run_id": RUN, "key": "updraft.x", "value": "1"}, 403, "belongs to the platform"),
+    ("POST", "runs/delete-tag", {"run_id": RUN, "key": "mlflow.user"}, 403, "belongs to the platform"),
+    ("POST", "runs/delete", {"run_id": RUN}, 403, "the platform alone ends, deletes"),
+    ("POST", "registered-models/create", {"name": "m"}, 403, "export.register_as"),
+    ("POST", "runs/create", {"experiment_id": "8"}, 403, "experiment 8 is not the job's"),
+    ("GET", "experiments/get?experiment_id=8", None, 403, "experiment 8 is not the job's"),
+    ("GET", "users/get", None, 404, "is not part of the job's MLflow endpoint"),
+    ("DELETE", "logged-models/m-1", None, 403, "creates, reads and finishes models"),
+    ("GET", "logged-models/..%2F..%2Fruns", None, 403, "creates, reads and finishes models"),
+    ("GET", "logged-models/..", None, 400, "no id of a logged model"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "message"), REFUSED)
+def test_everything_else_is_refused_in_mlflows_form(
+    pod: Pod, mlflow: FakeMlflow, method: str, path: str, body: Any, status: int, message: str
+) -> None:
+    found, answer = pod.api(method, path, body)
+    assert (found, set(answer)) == (status, {"error_code", "message"})
+    assert message in answer["message"]
+    assert not [call for call in mlflow.calls if call[0] != "GET"]
+
+
+def test_starting_ending_and_nesting_runs_stays_in_the_jobs_run(pod: Pod, mlflow: FakeMlflow) -> None:
+    tags = [{"key": key, "value": "v"} for key in ("mlflow.parentRunId", "mlflow.user", "mlflow.source.name", "own")]
+    status, answer = pod.api("POST", "runs/create", {"experiment_id": "0", "tags": tags})
+    assert (status, answer["run"]["info"]["run_id"]) == (200, RUN)
+    assert answer["run"]["info"]["artifact_uri"] == f"mlflow-artifacts:/{OWN}"
+    assert pod.api("POST", "runs/update", {"run_id": RUN, "status": "FAILED"})[1]["run_info"]["status"] == "RUNNING"
+    pod.sidecar.drain()
+    assert mlflow.tags == {"own": "v"}
+    assert "runs/update" not in {path for _, path, _ in mlflow.calls}
+
+
+def test_while_the_server_is_away_the_run_is_answered_from_memory(pod: Pod, mlflow: FakeMlflow) -> None:
+    mlflow.behave = lambda *_: "drop"
+    pod.api("POST", "runs/log-metric", {"run_id": RUN, "key": "loss", "value": 2, "timestamp": 5000, "step": 4})
+    pod.api("POST", "runs/log-parameter", {"run_id": RUN, "key": "lr", "value": "1"})
+    status, answer = pod.api("GET", f"runs/get?run_id={RUN}")
+    assert status == 200
+    assert answer["run"]["data"] == {
+        "metrics": [{"key": "loss", "value": 2.0, "step": 4, "timestamp": 5000}],
+        "params": [{"key": "lr", "value": "1"}],
+        "tags": [],
+    }
+    status, answer = pod.api("GET", f"metrics/get-history?run_id={RUN}&metric_key=loss")
+    assert (status, answer["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")
+
+
+def test_artifacts_go_to_the_servers_own_place_in_any_encoding(pod: Pod, mlflow: FakeMlflow) -> None:
+    base = "/api/2.0/mlflow-artifacts/artifacts"
+    assert pod.ask("PUT", f"{base}/{OWN}/docs/a%20b.txt", b"whole", {"Content-Type": "text/plain"}) == (200, {})
+    assert pod.ask("PUT", f"{base}/{OWN}/chunked.bin", b"chunked", {}) == (200, {})
+    assert pod.ask("PUT", f"{base}/{OWN}/empty", b"", {"Content-Length": "0"}) == (200, {})
+    for path in ("7/other/artifacts/x", f"{OWN}/../../x", f"{OWN}/a%5Cb", OWN, "8/run1/artifacts/x", "7/models/m/x"):
+        assert pod.ask("PUT", f"{base}/{path}", b"x", {"Content-Type": "text/plain"})[0] in (400, 403)
+    pod.sidecar.drain()
+    assert mlflow.artifacts == {
+        "real/r1/docs/a%20b.txt": b"whole",
+        "real/r1/chunked.bin": b"chunked",
+        "real/r1/empty": b"",
+    }
+
+
+def test_the_marker_is_written_last_and_says_what_is_there(pod: Pod, mlflow: FakeMlflow) -> None:
+    (pod.paths.result / "model.bin").write_bytes(b"12345")
+    (pod.paths.logs / "train.log").write_bytes(b"1")
+    checkpoint = pod.paths.checkpoints / "step-3"
+    checkpoint.mkdir()
+    (checkpoint / "w").write_bytes(b"123")
+    (checkpoint / "COMPLETE").touch()
+    (pod.paths.checkpoints / "step-4").mkdir()
+    lines = [{"step": 3, "metrics": {"loss": 1.5}}, {"progress": {"step": 3, "total": 4}}, "oops"]
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (pod.paths.io / "metrics.jsonl").write_text(text)
+    pod.sidecar.drain()
+    assert pod.store.written[-1] == KEYS.done(*PLACE)
+    done = pod.done()
+    assert replace(done, t=0) == LearnerDone(
+        t=0,
+        files=4,
+        bytes=9,
+        metrics_sent=1,
+        metrics_pending=0,
+        final_checkpoint="step-3-a1",
+        warnings=(
+            "metrics file: line 3 of this process: it is not JSON",
+            "checkpoint step-4 has no COMPLETE; not stored",
+        ),
+    )
+    status = pod.status()
+    assert (status.phase, status.progress, status.last_metrics) == ("done", {"step": 3, "total": 4}, {"loss": 1.5})
+    assert (status.bad_lines, status.pending_bytes, [item.name for item in status.checkpoints]) == (1, 0, ["step-3-a1"])
+    assert pod.store.get_bytes(f"{KEYS.files(*PLACE)}/train.log") == b"1"
+    assert LearnerStatus.from_json(status.to_json()) == status
+
+
+def test_a_store_that_is_away_at_the_end_is_waited_for(
+    pod: Pod, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pod.paths.result / "model.bin").write_bytes(b"12345")
+    tries: list[str] = []
+    pod.store.fails = lambda operation, key: operation == "put" and (tries.append(key), len(tries) < 6)[1]
+    monkeypatch.setattr(app.time, "sleep", lambda seconds: None)
+    pod.sidecar.drain()
+    assert pod.done().files == 1
+    assert len(tries) > 6
+
+
+def test_mlflow_away_at_the_end_leaves_everything_in_the_store(pod: Pod, mlflow: FakeMlflow) -> None:
+    mlflow.behave = lambda *_: "drop"
+    (pod.paths.io / "metrics.jsonl").write_text(json.dumps({"step": 1, "metrics": {"loss": 1}}) + "\n")
+    pod.ask("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{OWN}/a", b"kept", {"Content-Type": "x"})
+    pod.sidecar.drain(mlflow_seconds=0.2)
+    done = pod.done()
+    assert (done.metrics_pending, done.artifacts_pending) == (1, 1)
+    assert pod.store.get_bytes(f"{KEYS.artifacts(*PLACE)}/00000001.data") == b"kept"
+    assert json.loads(pod.store.get_bytes(f"{KEYS.artifacts(*PLACE)}/00000001.json") or b"") == {
+        "owner": "run",
+        "path": "a",
+    }
+    chunks = b"".join(pod.store.get_bytes(item.key) or b"" for item in pod.store.list(KEYS.metrics(*PLACE)))
+    assert [json.loads(line)["metrics"] for line in chunks.splitlines()] == [{"loss": 1.0}]
+
+
+def test_a_stop_request_touches_the_stop_file_and_follows_no_link(pod: Pod, tmp_path: Path) -> None:
+    pod.store.put_bytes(KEYS.stop(*PLACE), b"")
+    pod.sidecar._next_stop_poll = 0.0
+    pod.sidecar.publish()
+    assert (pod.paths.io / "stop").exists()
+    (pod.paths.io / "stop").unlink()
+    (pod.paths.io / "stop").symlink_to(tmp_path / "elsewhere")
+    pod.sidecar._next_stop_poll = 0.0
+    with pytest.raises(OSError, match="symbolic link"):
+        pod.sidecar.publish()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_many_threads_write_at_once_and_nothing_is_lost(pod: Pod, mlflow: FakeMlflow) -> None:
+    def write(worker: int) -> None:
+        for step in range(25):
+            body = {"run_id": RUN, "key": f"m{worker}", "value": step, "timestamp": step, "step": step}
+            assert pod.api("POST", "runs/log-metric", body)[0] == 200
+
+    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pod.sidecar.drain()
+    assert {worker: mlflow.points(f"m{worker}") for worker in range(6)} == {
+        worker: [(step, float(step)) for step in range(25)] for worker in range(6)
+    }
+
+
+def test_health_is_answered(pod: Pod) -> None:
+    assert pod.ask("GET", "/updraft/health") == (200, {"status": "ok"})
