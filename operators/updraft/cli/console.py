@@ -161,6 +161,8 @@ def ago(moment: datetime | None) -> str:
 
 def duration(seconds: float) -> str:
     whole = max(int(seconds), 0)
+    if 0 < seconds < 10:
+        return f"{seconds:.1f} s"
     if whole < 100:
         return f"{whole} s"
     if whole < 6_000:

@@ -36,6 +36,7 @@ MARKS = {
     "restarting": ("↻", "yellow"),
 }
 WAITING = ("·", "dim")
+NOT_RUN = ("skipped", "upstream_failed", "removed")
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,8 @@ def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
         told_phase = _phase(before.get(stage.name))
         phase = _phase(stage)
         if phase is not None and phase != told_phase:
-            took = f" after {stage_time(stage, current.at)}" if stage.ended_at and stage.started_at else ""
+            seconds = stage_time(stage, current.at) if stage.ended_at else ""
+            took = f" after {seconds}" if seconds else ""
             lines.append(f"{stamp}   {stage.name}: {phase}{took}")
     if previous is None or _training_moved(previous, current):
         text = training_text(current)
@@ -258,7 +260,7 @@ def learner_text(learner: Learner) -> str:
 
 
 def stage_time(stage: Stage, now: datetime) -> str:
-    if stage.started_at is None:
+    if stage.started_at is None or stage.state in NOT_RUN:
         return ""
     return duration(((stage.ended_at or now) - stage.started_at).total_seconds())
 
@@ -310,7 +312,8 @@ def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
     rows = []
     for key, value in verdict.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{k}: {v}" for k, v in value.items())
+            named = {f"learner {k}" if str(k).isdigit() else k: v for k, v in value.items() if v is not None}
+            value = ", ".join(f"{k}: {v}" for k, v in named.items())
         elif isinstance(value, list):
             value = ", ".join(map(str, value))
         if value not in (None, "", [], {}) and key not in ("state", "reason"):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from updraft.wire import JobDetail, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
+PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 
 
 def register(app: typer.Typer) -> None:
@@ -92,18 +93,13 @@ def show(job: JobArgument, follow: FollowOption = False, as_json: JsonOption = F
 
 
 def _print_job(job: JobDetail, stages: list[Stage]) -> None:
-    from rich.text import Text
-
     from updraft.cli import live
 
-    console = out()
-    console.print(Text.assemble((job.id, "bold"), "  ", (job.state, state_style(job.state)), "  ", job.reason))
-    snapshot = live.Snapshot(job, tuple(stages))
+    out().print(live.render(live.Snapshot(job, tuple(stages))))
     if job.queue is not None and job.queue.place is not None:
         say(f"place {job.queue.place} in the queue: {job.queue.reason}")
     if job.cancel_requested and not job.ended:
         say("cancelling was asked for", "yellow")
-    console.print(live.render(snapshot) if stages else "")
     history = [
         (f"{transition.at.astimezone():%Y-%m-%d %H:%M:%S}", transition.state, transition.reason)
         for transition in job.transitions
@@ -317,7 +313,6 @@ def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch:
         table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    if console.is_terminal:
-        console.print(table)
-    else:
-        console.print(table, width=console.measure(table).maximum if rows else None, crop=False)
+    if not console.is_terminal:
+        console.width = PIPE_COLUMNS
+    console.print(table)

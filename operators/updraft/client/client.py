@@ -36,6 +36,18 @@ from updraft.wire import (
 
 TRAIN_DAG = "train_model"
 DEFAULT_TENANT = "default"
+LIFE_CYCLE = (
+    "admit",
+    "stage_data",
+    "validate_data",
+    "train",
+    "watch_checkpoints",
+    "evaluate",
+    "export_model",
+    "register_model",
+    "promote",
+    "release",
+)
 POLL_SECONDS = 2.0
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
@@ -152,7 +164,7 @@ class Client:
         return TransitionList.model_validate(self.http.json("GET", f"{_job(job_id)}/transitions"))
 
     def stages(self, job: JobDetail) -> list[Stage]:
-        """The tasks of the job's DAG run, in the order in which they started; those to come last."""
+        """The tasks of the job's DAG run, in the order of a job's life."""
         answer = self.http.json("GET", f"{_dag_run(job.dag_id, job.run_id)}/taskInstances", params={"limit": 100})
         stages = [
             Stage(
@@ -164,7 +176,8 @@ class Client:
             )
             for task in answer["task_instances"]
         ]
-        return sorted(stages, key=lambda s: (s.started_at is None, s.started_at.timestamp() if s.started_at else 0.0))
+        known = {name: place for place, name in enumerate(LIFE_CYCLE)}
+        return sorted(stages, key=lambda stage: known.get(stage.name, len(known)))
 
     def logs(
         self,

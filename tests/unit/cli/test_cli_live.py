@@ -64,7 +64,7 @@ def test_lines_tell_each_change_once() -> None:
     assert live.changes(None, first) == ["00:00:00 QUEUED: place 1"]
     assert live.changes(first, second) == ["00:00:00   train: running"]
     assert live.changes(second, third) == []
-    assert live.changes(third, fourth) == ["00:00:00   train: success after 5 s"]
+    assert live.changes(third, fourth) == ["00:00:00   train: success after 5.0 s"]
 
 
 def test_lines_tell_progress_by_the_tenth() -> None:

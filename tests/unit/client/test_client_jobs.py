@@ -70,7 +70,7 @@ def test_cancel_ends_a_run_whose_first_task_has_not_come(airflow: FakeAirflow, c
         client.cancel("digits-2")
 
 
-def test_stages_are_in_the_order_in_which_they_started(airflow: FakeAirflow, client: Client) -> None:
+def test_stages_are_in_the_order_of_a_jobs_life(airflow: FakeAirflow, client: Client) -> None:
     accepted(airflow)
     airflow.jobs["digits-1"] = [job_answer()]
     airflow.runs["digits-1"]["tasks"] = [
