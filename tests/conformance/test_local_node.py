@@ -220,11 +220,10 @@ def test_pods_outlive_a_killed_node_and_are_taken_over(own_node):
     cluster = own_node
     go = cluster.node.folder / "go"
     script = f"echo before; while [ ! -e {go} ]; do sleep 0.1; done; echo after; exit 5"
-    cluster.create(cluster.pod("survivor", script))
+    version = cluster.create(cluster.pod("survivor", script)).metadata.resource_version
     cluster.create(cluster.pod("short", f"while [ ! -e {go} ]; do sleep 0.1; done"))
     for name in ("survivor", "short"):
         cluster.wait_phase(name, "Running")
-    version = cluster.read("survivor").metadata.resource_version
 
     cluster.node.kill()
     go.touch()
