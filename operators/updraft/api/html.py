@@ -17,6 +17,7 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.8rem; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .25rem 1rem .25rem 0; vertical-align: top; }
 tr { border-bottom: 1px solid var(--line); } th, .soft { color: var(--soft); font-weight: normal; }
 pre { border: 1px solid var(--line); padding: .8rem; overflow-x: auto; max-height: 32rem; }
+td:not(:last-child) { white-space: nowrap; }
 nav a { margin-right: 1rem; } .state { font-weight: 600; white-space: nowrap; }
 .COMPLETED { color: #2e8b57; } .FAILED { color: #d0342c; } .CANCELLED { color: #b8860b; }
 progress { width: 8rem; }
