@@ -163,8 +163,7 @@ class LearnerOperator(KubernetesPodOperator):
         result: objects.Manifest = ApiClient().sanitize_for_serialization(pod)
         main = next(c for c in result["spec"]["containers"] if c["name"] == contract.MAIN_CONTAINER)
         main["env"] = self._environment(job, manifest, launch, command)
-        if launch.learners > 1:
-            main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
+        main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
         return result
 
     def _environment(self, job: Job, manifest: Manifest, launch: Launch, command: str) -> list[objects.Manifest]:
