@@ -1,16 +1,15 @@
 """Judges data by a Great Expectations suite before a learner starts.
 
-    suite.py    what a suite is, its digest, and what Great Expectations would drop silently
-    table.py    files of a data set become one pandas table
-    judge.py    the suite's verdict on the table
-
-Great Expectations and pandas take seconds to import and are imported only inside the calls; the operator asks the
-ledger first whether this data was judged by this suite before.
+Tables (CSV, Parquet, JSON, NPZ) are read as they are; of images and other files a table of path, size, digest and label
+is made. A result belongs to the data's digest and the suite's: the caller asks the ledger first, and Great Expectations
+is imported only when there is something new to judge.
 """
 
 from __future__ import annotations
 
-from updraft.validation.judge import ValidationResult, validate
+from updraft.validation.result import ValidationResult
+from updraft.validation.run import validate, validate_stored
+from updraft.validation.select import needed_paths
 from updraft.validation.suite import suite_digest
 
-__all__ = ["ValidationResult", "suite_digest", "validate"]
+__all__ = ["ValidationResult", "needed_paths", "suite_digest", "validate", "validate_stored"]

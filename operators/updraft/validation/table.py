@@ -1,109 +1,42 @@
-"""Files of a data set become one pandas table: a table file's rows, or a row per file.
-
-Several table files of the same columns are put one below the other. An image folder, or anything else, gets a generated
-table of files: path, size_bytes, sha256, extension, label (the folder that holds the file).
-"""
+"""Files to one pandas table. pandas and NumPy are imported inside; nothing is ever unpickled."""
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import DataError
-from updraft_learner.trees import Tree
+from updraft.validation.select import TABLES, Selection
+from updraft_learner.trees import TreeFile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".npz": "npz",
-}
+MOST_COLUMNS = 1_000  # of one array; wider ones become facts per sample
 
 
-def format_of(tree: Tree, asked: str) -> tuple[str, tuple[str, ...]]:
-    """The format that a data set is read as, and the paths of its files of that format.
-
-    `auto` takes the one table format that is there; without any, or with several, a table of files is made.
-    """
-    paths: dict[str, list[str]] = {}
-    for file in tree.files:
-        kind = FORMATS.get(PurePosixPath(file.path).suffix.lower())
-        if kind is not None:
-            paths.setdefault(kind, []).append(file.path)
-    if asked in ("files", "images"):
-        return "files", ()
-    if asked == "auto":
-        if len(paths) == 1:
-            kind, found = next(iter(paths.items()))
-            return kind, tuple(sorted(found))
-        return "files", ()
-    if asked not in paths:
-        endings = ", ".join(sorted(end for end, kind in FORMATS.items() if kind == asked))
-        raise DataError(f"data.format: {asked}, but the data set has no file that ends in {endings}")
-    return asked, tuple(sorted(paths[asked]))
-
-
-def read_table(folder: Path, tree: Tree, kind: str, paths: Sequence[str]) -> pd.DataFrame:
-    """The table of a data set whose files lie below `folder`. Raises DataError for a file that cannot be read."""
+def read_table(folder: Path, selection: Selection) -> pd.DataFrame:
+    """The table that expectations are about. Raises DataError naming the file that cannot be read."""
     import pandas as pd
 
-    if kind == "files":
-        return _file_table(tree)
-    parts = []
-    for path in paths:
-        try:
-            parts.append(_read(folder / path, kind))
-        except (ValueError, OSError, KeyError) as exc:
-            raise DataError(f"{path} cannot be read as {kind}: {str(exc).splitlines()[0][:200]}") from exc
-    first = list(parts[0].columns)
-    for path, part in zip(paths, parts, strict=True):
-        if list(part.columns) != first:
-            differing = sorted({str(c) for c in part.columns} ^ {str(c) for c in first})[:5]
-            raise DataError(
-                f"{path} has other columns than {paths[0]} ({', '.join(differing)}); they are one table only"
-            )
-    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    if selection.format not in TABLES:
+        return file_table(selection.files)
+    parts: list[pd.DataFrame] = []
+    for file in selection.files:
+        part = _read(folder / file.path, file.path, selection.format)
+        if parts and set(part.columns) != set(parts[0].columns):
+            raise DataError(_other_columns(selection.files[0].path, parts[0], file.path, part))
+        parts.append(part if not parts else part[list(parts[0].columns)])
+    table = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    if table.empty:
+        raise DataError(f"data: {selection.files[0].path} has no rows; upload the data again")
+    return table
 
 
-def _read(path: Path, kind: str) -> pd.DataFrame:
-    import pandas as pd
-
-    if kind == "csv":
-        return pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-    if kind == "parquet":
-        return pd.read_parquet(path)
-    if kind == "jsonl":
-        return pd.read_json(path, lines=True)
-    return _read_npz(path)
-
-
-def _read_npz(path: Path) -> pd.DataFrame:
-    """A row per sample: one-dimensional arrays as they are, larger ones as minimum, maximum and mean of each sample."""
-    import numpy as np
-    import pandas as pd
-
-    columns: dict[str, object] = {}
-    with np.load(path, allow_pickle=False) as arrays:  # a pickle would run its author's code
-        for name in arrays.files:
-            array = arrays[name]
-            if array.ndim == 1:
-                columns[name] = array
-            elif array.ndim > 1:
-                flat = array.reshape(len(array), -1)
-                columns |= {f"{name}_min": flat.min(1), f"{name}_max": flat.max(1), f"{name}_mean": flat.mean(1)}
-    lengths = {name: len(column) for name, column in columns.items()}  # type: ignore[arg-type]
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"its arrays differ in length: {lengths}")
-    return pd.DataFrame(columns)
-
-
-def _file_table(tree: Tree) -> pd.DataFrame:
+def file_table(files: Sequence[TreeFile]) -> pd.DataFrame:
+    """A row per file: path, size_bytes, sha256, label (its folder), extension."""
     import pandas as pd
 
     rows = [
@@ -111,9 +44,91 @@ def _file_table(tree: Tree) -> pd.DataFrame:
             "path": file.path,
             "size_bytes": file.size,
             "sha256": file.sha256,
-            "extension": PurePosixPath(file.path).suffix.lower(),
-            "label": PurePosixPath(file.path).parent.name,
+            "label": PurePosixPath(file.path).parent.name or None,
+            "extension": PurePosixPath(file.path).suffix.lower().lstrip("."),
         }
-        for file in tree.files
+        for file in files
     ]
-    return pd.DataFrame(rows, columns=["path", "size_bytes", "sha256", "extension", "label"])
+    return pd.DataFrame(rows, columns=["path", "size_bytes", "sha256", "label", "extension"])
+
+
+def _read(path: Path, name: str, format: str) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        if format == "npz":
+            return _arrays(path, name)
+        if format == "csv":
+            table: pd.DataFrame = pd.read_csv(path, sep="\t" if ".tsv" in name.lower() else ",")
+        elif format == "parquet":
+            table = pd.read_parquet(path)
+        else:
+            loaded: Any = pd.read_json(path, lines=format == "jsonl")
+            if not isinstance(loaded, pd.DataFrame):
+                raise DataError(f"data: {name} is JSON, but no list of records")
+            table = loaded
+    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as exc:
+        # pandas' parser errors are ValueErrors, pyarrow's too.
+        raise DataError(f"data: {name} cannot be read as {format} ({_short(exc)}); correct the file or format") from exc
+    table.columns = [str(column) for column in table.columns]
+    return table
+
+
+def _arrays(path: Path, name: str) -> pd.DataFrame:
+    """Arrays of equal length side by side: 1-D as a column, 2-D as columns NAME_0, NAME_1, …; larger ones as facts per
+    sample: NAME_min, NAME_max, NAME_mean, NAME_nonfinite."""
+    import numpy as np
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    with np.load(path, allow_pickle=False) as bundle:
+        for key in bundle.files:
+            try:
+                array = bundle[key]
+            except ValueError as exc:
+                raise DataError(f"data: array {key!r} of {name} holds Python objects, which are never read") from exc
+            if array.ndim == 0:
+                continue
+            lengths[key] = len(array)
+            columns |= _columns(key, array)
+    if not columns:
+        raise DataError(f"data: {name} holds no arrays; upload the data again")
+    if len(set(lengths.values())) > 1:
+        described = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise DataError(
+            f"data: the arrays of {name} have different lengths ({described}), so they are no table; store one file "
+            "per split"
+        )
+    return pd.DataFrame(columns)
+
+
+def _columns(key: str, array: Any) -> dict[str, Any]:
+    import numpy as np
+
+    if array.ndim == 1:
+        return {key: array}
+    flat = array.reshape(len(array), -1)
+    if array.ndim == 2 and flat.shape[1] <= MOST_COLUMNS:
+        return {f"{key}_{number}": flat[:, number] for number in range(flat.shape[1])}
+    if not np.issubdtype(flat.dtype, np.number) or flat.shape[1] == 0:
+        return {f"{key}_size": np.full(len(array), flat.shape[1])}
+    return {
+        f"{key}_min": flat.min(axis=1),
+        f"{key}_max": flat.max(axis=1),
+        f"{key}_mean": flat.mean(axis=1),
+        f"{key}_nonfinite": (~np.isfinite(flat)).sum(axis=1),
+    }
+
+
+def _other_columns(first: str, one: pd.DataFrame, name: str, other: pd.DataFrame) -> str:
+    absent = sorted(set(one.columns) - set(other.columns))[:5]
+    extra = sorted(set(other.columns) - set(one.columns))[:5]
+    parts = [f"lacks {', '.join(absent)}"] if absent else []
+    parts += [f"has {', '.join(extra)} besides"] if extra else []
+    return f"data: {name} has other columns than {first}: it {' and '.join(parts)}; all tables need the same columns"
+
+
+def _short(exc: Exception) -> str:
+    lines = str(exc).strip().splitlines()
+    return (lines[0] if lines else type(exc).__name__)[:200]

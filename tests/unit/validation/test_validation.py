@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from updraft.exceptions import DataError
-from updraft.validation import suite_digest, validate
+from updraft.validation import ValidationResult, suite_digest, validate, validate_stored
 from updraft_learner.trees import Tree, scan
 
 CSV = "label,pixel\n0,1\n1,16\n12,3\n"
 
 
-def data(folder: Path, **files: str | bytes) -> Tree:
+def data(folder: Path, files: dict[str, str | bytes]) -> Tree:
     for name, content in files.items():
-        path = folder / name.replace("__", "/").replace("_", ".")
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-    tree, _ = scan(folder)
-    return tree
+    return scan(folder)[0]
 
 
 def suite(*expectations: tuple[str, dict[str, Any]], severity: str = "critical") -> dict[str, Any]:
@@ -36,81 +37,83 @@ def between(column: str, low: float, high: float) -> tuple[str, dict[str, Any]]:
     return "expect_column_values_to_be_between", {"column": column, "min_value": low, "max_value": high}
 
 
-def test_a_table_that_meets_its_suite_passes(tmp_path: Path) -> None:
-    result = validate(tmp_path, data(tmp_path, t_csv=CSV), suite(between("label", 0, 12), between("pixel", 0, 16)))
-    assert (result.success, result.evaluated, result.failed, result.rows) == (True, 2, (), 3)
+def rows(number: int) -> tuple[str, dict[str, Any]]:
+    return "expect_table_row_count_to_equal", {"value": number}
 
 
-def test_what_failed_is_said_with_column_bounds_and_examples(tmp_path: Path) -> None:
-    result = validate(tmp_path, data(tmp_path, t_csv=CSV), suite(between("label", 0, 9)))
-    assert not result.success
+def test_data_that_meets_its_suite_passes(tmp_path: Path) -> None:
+    result = validate(tmp_path, data(tmp_path, {"t.csv": CSV}), suite(between("label", 0, 12), between("pixel", 0, 16)))
+    assert result == ValidationResult(
+        success=True,
+        evaluated=2,
+        statistics={"format": "csv", "files": 1, "rows": 3, "columns": 2, "expectations": 2},
+        duration_seconds=result.duration_seconds,
+    )
+    assert json.loads(json.dumps(result.to_json()))["statistics"]["rows"] == 3
+
+
+def test_what_failed_is_said_with_bounds_and_examples_in_the_order_of_the_suite(tmp_path: Path) -> None:
+    asked = suite(
+        rows(5),
+        between("label", 0, 9),
+        between("labels", 0, 9),
+        ("expect_column_to_exist", {"column": "zz"}),
+        ("expect_column_mean_to_be_between", {"column": "pixel", "min_value": 10}),
+        ("expect_table_columns_to_match_set", {"column_set": ["label", "text"]}),
+        ("expect_column_values_to_be_in_set", {"column": "label", "value_set": [0, 1]}),
+    )
+    result = validate(tmp_path, data(tmp_path, {"t.csv": CSV}), asked)
+    assert (result.success, result.evaluated) == (False, 7)
     assert result.failed == (
-        "expect_column_values_to_be_between(column=label, max_value=9, min_value=0): "
-        "1 of 3 values unexpected, such as 12",
+        "expect_table_row_count_to_equal(value=5): observed 3",
+        "expect_column_values_to_be_between(column=label, 0..9): 1 of 3 values unexpected, e.g. 12",
+        "expect_column_values_to_be_between(column=labels, 0..9): there is no column labels; there are label, pixel",
+        "expect_column_to_exist(column=zz): there is no column zz; there are label, pixel",
+        "expect_column_mean_to_be_between(column=pixel, 10..): observed 6.66667",
+        "expect_table_columns_to_match_set(column_set=[label, text]): unexpected: pixel; missing: text",
+        "expect_column_values_to_be_in_set(column=label, value_set=[0, 1]): 1 of 3 values unexpected, e.g. 12",
     )
 
 
-def test_a_missing_column_is_a_failure_with_its_message(tmp_path: Path) -> None:
-    result = validate(tmp_path, data(tmp_path, t_csv=CSV), suite(between("labels", 0, 9)))
+def test_expectations_about_the_same_thing_do_not_replace_each_other(tmp_path: Path) -> None:
+    result = validate(tmp_path, data(tmp_path, {"t.csv": CSV}), suite(rows(3), rows(4), rows(3)))
+    assert (result.evaluated, result.failed) == (3, ("expect_table_row_count_to_equal(value=4): observed 3",))
+
+
+def test_an_expectation_that_breaks_is_a_failure_with_its_message(tmp_path: Path) -> None:
+    asked = suite(("expect_column_values_to_match_regex", {"column": "label", "regex": "("}))
+    result = validate(tmp_path, data(tmp_path, {"t.csv": "label\na\nb\n"}), asked)
     assert not result.success
-    assert "labels" in result.failed[0]
+    assert "could not be evaluated" in result.failed[0]
 
 
 def test_an_expectation_that_is_only_a_warning_does_not_fail_the_data(tmp_path: Path) -> None:
-    result = validate(tmp_path, data(tmp_path, t_csv=CSV), suite(between("label", 0, 9), severity="warning"))
+    result = validate(tmp_path, data(tmp_path, {"t.csv": CSV}), suite(between("label", 0, 9), severity="warning"))
     assert result.success
     assert len(result.warnings) == 1
 
 
-def test_an_unknown_expectation_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="did you mean 'expect_column_values_to_be_between'"):
-        validate(tmp_path, data(tmp_path, t_csv=CSV), suite(("expect_column_values_to_be_betwen", {"column": "label"})))
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (suite(("expect_column_values_to_be_betwen", {})), "did you mean 'expect_column_values_to_be_between'"),
+        ({"name": "s", "expectations": []}, "no expectations"),
+        ({"name": "s"}, "no expectations"),
+        (suite(("expect_column_values_to_be_between", {"colum": "label"})), "colum: extra fields not permitted"),
+        ({"expectations": [{"kwargs": {}}]}, r"expectations\[0\]: has no type"),
+        ({"expectations": [{"type": "expect_x", "kwargs": []}]}, r"expectations\[0\]\.kwargs: is no mapping"),
+        (suite(rows(1), severity="fatal"), "'fatal' is not one of critical, warning, info"),
+    ],
+)
+def test_a_suite_that_cannot_be_meant_is_refused(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        validate(tmp_path, data(tmp_path, {"t.csv": CSV}), asked)
 
 
-def test_an_empty_suite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no expectations"):
-        validate(tmp_path, data(tmp_path, t_csv=CSV), {"name": "s", "expectations": []})
-
-
-def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    wrong = suite(("expect_column_values_to_be_between", {"colum": "label"}))
-    with pytest.raises(DataError, match="suite cannot be used"):
-        validate(tmp_path, data(tmp_path, t_csv=CSV), wrong)
-
-
-def test_several_tables_of_the_same_columns_are_one(tmp_path: Path) -> None:
-    tree = data(tmp_path, a_csv=CSV, b_csv=CSV)
-    assert validate(tmp_path, tree, suite(("expect_table_row_count_to_equal", {"value": 6}))).success
-
-
-def test_tables_of_other_columns_are_refused(tmp_path: Path) -> None:
-    tree = data(tmp_path, a_csv=CSV, b_csv="x,y\n1,2\n")
-    with pytest.raises(DataError, match=r"b\.csv has other columns than a\.csv"):
-        validate(tmp_path, tree, suite(between("label", 0, 12)))
-
-
-def test_an_image_folder_gets_a_table_of_its_files(tmp_path: Path) -> None:
-    tree = data(tmp_path, cat__1_png=b"\x89PNG1", dog__2_png=b"\x89PNG2")
-    labels = ("expect_column_values_to_be_in_set", {"column": "label", "value_set": ["cat", "dog"]})
-    sizes = between("size_bytes", 1, 100)
-    assert validate(tmp_path, tree, suite(labels, sizes)).success
-
-
-def test_an_npz_is_a_row_per_sample_and_never_unpickled(tmp_path: Path) -> None:
-    import numpy as np
-
-    np.savez(tmp_path / "d.npz", label=np.array([0, 1]), image=np.arange(8).reshape(2, 2, 2))
-    tree, _ = scan(tmp_path)
-    assert validate(tmp_path, tree, suite(between("label", 0, 1), between("image_max", 3, 7))).success
-    np.savez(tmp_path / "d.npz", label=np.array([{"evil": 1}], dtype=object))
-    tree, _ = scan(tmp_path)
-    with pytest.raises(DataError, match=r"d\.npz cannot be read"):
-        validate(tmp_path, tree, suite(between("label", 0, 1)))
-
-
-def test_a_broken_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"t\.parquet cannot be read as parquet"):
-        validate(tmp_path, data(tmp_path, t_parquet="no parquet"), suite(between("label", 0, 1)))
+def test_everything_wrong_with_a_suite_is_said_at_once(tmp_path: Path) -> None:
+    asked = suite(("expect_nothing_at_all", {}), ("expect_column_to_exits", {}))
+    with pytest.raises(DataError, match=r"expectations\[0\].*expectations\[1\]"):
+        validate(tmp_path, data(tmp_path, {"t.csv": CSV}), asked)
 
 
 def test_the_digest_is_of_what_is_asked_not_of_names_and_notes() -> None:
@@ -119,6 +122,22 @@ def test_the_digest_is_of_what_is_asked_not_of_names_and_notes() -> None:
     other["expectations"][0]["meta"] = {"notes": "why"}
     assert suite_digest(one) == suite_digest(other)
     assert suite_digest(one) != suite_digest(suite(between("a", 0, 2)))
+    assert suite_digest(one) != suite_digest(one, format="csv")
+
+
+def test_only_the_files_that_are_needed_are_fetched(tmp_path: Path) -> None:
+    tree = data(tmp_path / "source", {"t.csv": CSV, "README.md": "hello"})
+    fetched: list[str] = []
+
+    def fetch(tree: Tree, folder: Path, paths: Iterable[str]) -> None:
+        for path in paths:
+            fetched.append(path)
+            (folder / path).write_bytes((tmp_path / "source" / path).read_bytes())
+
+    assert validate_stored(fetch, tree, suite(rows(3))).success
+    assert fetched == ["t.csv"]
+    assert validate_stored(fetch, tree, suite(rows(2)), format="files").success
+    assert fetched == ["t.csv"]
 
 
 def test_importing_the_package_imports_neither_great_expectations_nor_pandas() -> None:
