@@ -9,7 +9,7 @@ differently; then a pod stays Pending until a place is free, within the deploy t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from updraft.allocation.model import Amounts, Node, Request
@@ -93,8 +93,15 @@ def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
     return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(space.free, need, whole, strict=True))
 
 
-def _best_fit(order: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    spaces = [_Space(node, node.amounts) for node in nodes]
+def add_to(free: Mapping[str, Amounts], request: Request, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+    """What is left when the request is put beside a placement of which `free` was left; None if it does not fit so."""
+    return _best_fit([request], nodes, free)
+
+
+def _best_fit(
+    order: Sequence[Request], nodes: Sequence[Node], free: Mapping[str, Amounts] | None = None
+) -> dict[str, Amounts] | None:
+    spaces = [_Space(node, node.amounts if free is None else free[node.name]) for node in nodes]
     for request in order:
         left = request.learners
         while left:

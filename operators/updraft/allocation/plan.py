@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
-from updraft.allocation.packing import free_after, never_fits
+from updraft.allocation.packing import add_to, free_after, never_fits
 
 
 def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity: Capacity) -> Plan:
@@ -24,14 +24,20 @@ def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity
     impossible: list[Impossible] = []
     ready = capacity.ready
     ahead: Request | None = None  # the one in line directly before
+    free = free_after(running, ready)
     for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
         if capacity.nodes and never_fits(request, capacity.nodes):
             impossible.append(Impossible(request.job_id, _why_never(request, capacity.nodes)))
             continue
-        if ahead is None and free_after([*running, request], ready) is not None:
-            running.append(request)
-            started.append(request.job_id)
-            continue
+        if ahead is None:
+            # Beside the others as they lie; else all anew.
+            left = add_to(free, request, ready) if free is not None else None
+            left = left or free_after([*running, request], ready)
+            if left is not None:
+                free = left
+                running.append(request)
+                started.append(request.job_id)
+                continue
         place = len(waiting) + 1
         waiting.append(Waiting(request.job_id, place, _why_waiting(place, request, running, ready, ahead)))
         ahead = request
