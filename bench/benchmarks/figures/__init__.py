@@ -1,0 +1,1 @@
+"""One module per published figure; each has NAME, TITLE and `measure(options) -> Measured`."""

@@ -1,0 +1,96 @@
+"""A platform of the benchmarks' own, with the environments that are prepared already. It is always ended.
+
+Called by the figures. The stack of the checkout itself is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from updraft.client import Client, load_config
+from updraft.stack.layout import Home
+
+from benchmarks.machine import REPOSITORY
+
+PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft").absolute()
+DAGS = REPOSITORY / "bench" / "dags"
+UP_SECONDS, DOWN_SECONDS = 400, 180
+STACK = (sys.executable, "-m", "updraft.stack")
+
+
+class BenchmarkError(Exception):
+    """A figure could not be measured; says why."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    home: Home
+    client: Client
+
+
+def learner_python(image: str = "updraft-learner-pytorch-2-15") -> Path:
+    """Python of a learner's environment."""
+    path = PREPARED / "images" / image / "bin" / "python"
+    if not path.exists():
+        raise BenchmarkError(f"{path} does not exist; build the environments: python -m updraft.stack prepare")
+    return path
+
+
+def fresh_home(name: str, *, environments: bool = True) -> Home:
+    """An empty home; its environments are the prepared ones, unless it is to build its own."""
+    home = Home(root=PREPARED / name, repository=REPOSITORY)
+    down(home)
+    shutil.rmtree(home.root, ignore_errors=True)
+    home.root.mkdir(parents=True, mode=0o700)
+    if environments:
+        learner_python()
+        for folder in (home.images, home.environments):
+            folder.symlink_to(PREPARED / folder.name, target_is_directory=True)
+    return home
+
+
+def environment(home: Home) -> dict[str, str]:
+    return {**os.environ, "UPDRAFT_HOME": str(home.root), "NO_COLOR": "1", "COLUMNS": "160"}
+
+
+def up(home: Home) -> None:
+    """Two CPUs whatever the machine has, so that all machines do the same."""
+    done = subprocess.run(
+        [*STACK, "up", "--cpus", "2", "--memory-mib", "12288"],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=UP_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BenchmarkError(f"the platform did not start:\n{done.stdout}{done.stderr}")
+
+
+def down(home: Home) -> None:
+    if home.root.exists():
+        subprocess.run(
+            [*STACK, "down"], env=environment(home), capture_output=True, timeout=DOWN_SECONDS, check=False
+        )
+
+
+@contextmanager
+def running_stack(name: str = "bench", *, dags: Path | None = None) -> Iterator[Stack]:
+    """A fresh platform, with the DAGs of another folder beside its own if named; ended and removed afterwards."""
+    home = fresh_home(name)
+    if dags is not None:
+        (home.root / "dags").symlink_to(dags, target_is_directory=True)
+    try:
+        up(home)
+        with Client(load_config({"UPDRAFT_HOME": str(home.root)})) as client:
+            yield Stack(home, client)
+    finally:
+        down(home)
+    shutil.rmtree(home.root, ignore_errors=True)  # after a failure it is kept, with its logs
