@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from updraft.exceptions import RefusedError
+from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle import State
-from updraft.operators.job import ends_job, fail, ledger, memory_mib, record_failure, run_key
+from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib, record_failure, run_key
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from updraft.ledger import Job
     from updraft.manifest import Manifest
 
+NAME_CHARACTERS = 40  # a longer name is wrong, and is not used as one
+
 
 class AdmitOperator(BaseOperator):
     """Records the job and ends when its whole gang is granted; defers while it waits in line."""
@@ -31,8 +33,8 @@ class AdmitOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         manifest = self._judge(context)
-        job = self._record(context, manifest)
-        with ends_job(context, Cause.CONFIGURATION):
+        self._record(context, manifest)
+        with ends_job(context, Cause.CONFIGURATION) as job:
             self._open_run(context, job, manifest)
             self._enqueue(job, manifest)
             answer = ask(job.id, _nodes())
@@ -53,8 +55,9 @@ class AdmitOperator(BaseOperator):
             raise fail(context, job.id, Cause.CANCELLED, reason)
         if kind == "impossible":
             raise RefusedError(reason)
-        ledger().move(job.id, State.DEPLOYING, f"admitted: {reason}")
-        self.log.info("Admitted: %s", reason)
+        granted = _amounts(manifest_of(job))
+        ledger().move(job.id, State.DEPLOYING, f"admitted: {granted}")
+        self.log.info("Admitted: %s", granted)
         return job.id
 
     def _judge(self, context: Context) -> Manifest:
@@ -82,7 +85,9 @@ class AdmitOperator(BaseOperator):
         """A refused manifest is a job too: it can be listed, with its reason, and it ends FAILED."""
         box = raw.get("manifest")
         name = raw.get("name") or (box.get("name") if isinstance(box, Mapping) else None)
-        job = self._record_as(context, str(name or "invalid"), "default", {"name": name})
+        if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
+            name = "invalid"
+        job = self._record_as(context, name, "default", {"name": name})
         record_failure(job.id, self.task_id, Cause.CONFIGURATION, str(error))
 
     def _record(self, context: Context, manifest: Manifest) -> Job:
@@ -95,17 +100,21 @@ class AdmitOperator(BaseOperator):
         from updraft.lifecycle import job_id_of_run
 
         dag_id, run_id = run_key(context)
-        return ledger().record_job(
-            NewJob(
-                id=job_id_of_run(dag_id, run_id, name),
-                tenant=tenant,
-                name=name,
-                dag_id=dag_id,
-                run_id=run_id,
-                manifest=dict(canonical),
-                submitted_by=context["dag_run"].triggering_user_name or "schedule",
-            )
+        new = NewJob(
+            id=job_id_of_run(dag_id, run_id, name),
+            tenant=tenant,
+            name=name,
+            dag_id=dag_id,
+            run_id=run_id,
+            manifest=dict(canonical),
+            submitted_by=context["dag_run"].triggering_user_name or "schedule",
         )
+        try:
+            return ledger().record_job(new)
+        except UnavailableError:
+            raise
+        except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
+            raise AirflowFailException(str(exc)) from exc
 
     def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
         from updraft import tracking
@@ -151,6 +160,15 @@ class AdmitOperator(BaseOperator):
         )
         if ledger().job(job.id).state is State.PENDING:
             ledger().move(job.id, State.QUEUED, "waiting to be admitted")
+
+
+def _amounts(manifest: Manifest) -> str:
+    """What is granted, as its submitter wrote it: `2 x (0.5 CPU, 256 MiB)`."""
+    resources = manifest.resources
+    parts = [f"{resources.cpus:g} CPU", f"{memory_mib(manifest)} MiB"]
+    if resources.gpus:
+        parts.append(f"{resources.gpus} GPU" + (f" {resources.gpu_type}" if resources.gpu_type else ""))
+    return f"{resources.learners} x ({', '.join(parts)})"
 
 
 def _described(manifest: Manifest) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.operators.job import find_job, ledger, manifest_of, run_key
+from updraft.exceptions import UnavailableError
+from updraft.operators.job import find_job, last_try, ledger, manifest_of, run_key
 from updraft.operators.links import LINKS
 from updraft.triggers.checkpoints import CheckpointTrigger
 
@@ -47,19 +48,25 @@ class WatchCheckpointsOperator(BaseOperator):
         from updraft import tracking
 
         job = find_job(context)
-        found = ledger().checkpoints(job.id)
+        found = ledger().checkpoints(job.id, with_deleted=True)
         self.log.info("%d checkpoint(s), %d kept", len(found), sum(c.deleted_at is None for c in found))
-        if job.mlflow_run_id and found:
-            rows = [
-                {
-                    "name": c.name,
-                    "step": c.step,
-                    "attempt": c.attempt,
-                    "bytes": c.bytes,
-                    "uri": c.uri,
-                    "metrics": dict(c.metrics),
-                    "deleted": c.delete_reason,
-                }
-                for c in found
-            ]
+        if not job.mlflow_run_id or not found:
+            return
+        rows = [
+            {
+                "name": c.name,
+                "step": c.step,
+                "attempt": c.attempt,
+                "bytes": c.bytes,
+                "uri": c.uri,
+                "metrics": dict(c.metrics),
+                "deleted": c.delete_reason,
+            }
+            for c in found
+        ]
+        try:
             tracking.log_json(tracking.client(), job.mlflow_run_id, "checkpoints.json", rows)
+        except UnavailableError as exc:
+            if not last_try(context):
+                raise
+            self.log.warning("The run's list of checkpoints could not be written: %s", exc)

@@ -1,7 +1,7 @@
 """What all tasks of a job share: finding the job, and turning an error into the right end.
 
-An error that waiting may cure is left to Airflow's retries. Every other error of ours is recorded once as the job's
-failure and ends the task for good; `release` makes the verdict of it.
+An error that waiting may cure is left to Airflow's retries, and recorded when those are used up. Every other error of
+ours is recorded once as the job's failure and ends the task for good; `release` makes the verdict of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.exceptions import NotFoundError, UnavailableError, UpdraftError
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 FAILURE = "failure"  # effect: the first task that failed, and why
 MODEL_VERSION = "model_version"
+DECISION = "promotion decided"  # and against which champion; recorded before the alias is moved
 PROMOTION = "promotion"
 
 
@@ -71,17 +72,43 @@ def memory_mib(manifest: Manifest) -> int:
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 
+def last_try(context: Context) -> bool:
+    """Whether Airflow will not run this task again by itself."""
+    ti = context["ti"]
+    return bool(ti.try_number > ti.max_tries)
+
+
+def stop_if_cancelled(context: Context, job_id: str) -> None:
+    """Ends this task, and with it the job, if a person has asked for it."""
+    by = ledger().job(job_id).cancel_requested_by
+    if by is not None:
+        raise fail(context, job_id, Cause.CANCELLED, f"cancelled by {by}")
+
+
 @contextmanager
-def ends_job(context: Context, cause: Cause) -> Iterator[Job]:
-    """The job of this task; an UpdraftError inside becomes its recorded failure with the given cause."""
-    job = find_job(context)
+def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
+    """The job of this task; an UpdraftError inside becomes its recorded failure with the given cause.
+
+    Does not let a job go on that has ended, has failed already (this task may run a second time) or was cancelled.
+    `must_run`: only an end stops it; for work that leaves things behind when it is passed over.
+    """
+    try:
+        job = find_job(context)
+    except NotFoundError as exc:
+        raise AirflowFailException(f"{exc}: `admit` has not run; submit the job again") from exc
     if job.ended:
         raise AirflowFailException(
             f"job {job.id} has ended {job.state.value} ({job.reason}); an end has no exit, submit it again"
         )
+    if not must_run:
+        if (failure := ledger().effect(job.id, FAILURE)) is not None:
+            raise AirflowFailException(failure["reason"])
+        stop_if_cancelled(context, job.id)
     try:
         yield job
-    except UnavailableError:
+    except UnavailableError as exc:
+        if last_try(context):
+            raise fail(context, job.id, Cause.INFRASTRUCTURE, str(exc)) from exc
         raise
     except UpdraftError as exc:
         raise fail(context, job.id, cause, str(exc)) from exc

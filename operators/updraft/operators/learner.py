@@ -7,16 +7,17 @@ this task stops nothing by itself: see `on_kill`.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from updraft.exceptions import RefusedError
 from updraft.kubernetes import gang, objects
 from updraft.kubernetes.objects import Launch
 from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib
 from updraft.operators.links import LINKS
-from updraft.recovery.outcome import Cause, Outcome, judge
+from updraft.recovery.outcome import Cause, Outcome, evidence, judge
 from updraft.settings import settings
 from updraft.triggers.gang import GangTrigger, tails_of
 from updraft_learner import contract
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from kubernetes.client import CoreV1Api
 
-    from updraft.ledger import Job
+    from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
 
 STOP_SECONDS = 30  # what the peers of a failed learner are given to leave
@@ -33,7 +34,6 @@ ENDINGS = {
     "cancelled": Cause.CANCELLED,
     "deadline": Cause.DEADLINE,
     "blocked": Cause.CONFIGURATION,
-    "error": Cause.INFRASTRUCTURE,
 }
 
 
@@ -63,11 +63,11 @@ class LearnerOperator(KubernetesPodOperator):
             if command is None:
                 raise AirflowSkipException(f"the manifest asks for no {self.role}")
             attempt = ledger().current_attempt(job.id, self.role)
-            if attempt is not None and attempt.outcome == Cause.DONE:
-                self.log.info("Attempt %d of %s is done already", attempt.number, self.role)
-                return
-            if attempt is None or attempt.ended_at is not None:
+            if attempt is None:
                 number = ledger().open_attempt(job.id, self.role)
+            elif attempt.ended_at is not None:  # this task was killed between judging and its own end
+                self._end(context, job, manifest, attempt)
+                return
             else:
                 number = attempt.number
                 self.log.info("Re-attaching to attempt %d", number)
@@ -76,20 +76,30 @@ class LearnerOperator(KubernetesPodOperator):
             self._wait(job, manifest, launch)
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
-        with ends_job(context, Cause.INFRASTRUCTURE) as job:
+        with ends_job(context, Cause.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
             attempt = ledger().current_attempt(job.id, self.role)
             if attempt is None:
                 raise RuntimeError(f"job {job.id} has no attempt of {self.role}")  # a defect of ours
-            launch = self._launch(job, manifest, attempt.number)
-            outcome = self._judge(manifest, launch, event)
-            self._free(launch, stop=not outcome.ok)
-            ledger().close_attempt(
-                job.id, self.role, launch.attempt, outcome.cause.value, outcome.reason, dict(outcome.evidence)
-            )
-            if not outcome.ok:
-                raise fail(context, job.id, outcome.cause, outcome.reason)
-            self.log.info("%s: %s", self.role, outcome.reason)
+            if attempt.ended_at is None:
+                launch = self._launch(job, manifest, attempt.number)
+                outcome = self._judge(manifest, launch, event)
+                if outcome is None:
+                    self.log.info("The learners are alive; going on (%s)", event["reason"])
+                    self._wait(job, manifest, launch)
+                # Recorded before the pods are deleted: without them nobody could judge a second time.
+                attempt = ledger().close_attempt(
+                    job.id, self.role, launch.attempt, outcome.cause.value, outcome.reason, dict(outcome.evidence)
+                )
+            self._end(context, job, manifest, attempt)
+
+    def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt) -> None:
+        """Frees what a closed attempt held and ends the task as the attempt ended. Harmless when done twice."""
+        done = attempt.outcome == Cause.DONE
+        self._free(self._launch(job, manifest, attempt.number), stop=not done)
+        if not done:
+            raise fail(context, job.id, Cause(str(attempt.outcome)), str(attempt.reason))
+        self.log.info("%s: %s", self.role, attempt.reason)
 
     def on_kill(self) -> None:
         """Nothing is deleted here: this also runs when a worker is stopped. `cancel` is a request in the ledger that
@@ -133,6 +143,9 @@ class LearnerOperator(KubernetesPodOperator):
             service=objects.headless_service(launch) if launch.learners > 1 else None,
             pods=objects.role_to_pods(pod, launch, config),
         )
+        if ledger().job(job.id).ended:  # `release` came first: this process was taken for dead
+            gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
+            raise RefusedError(f"job {job.id} ended while its learners were being created; they are removed")
         ledger().record_effect(job.id, deployed, {"pods": [launch.pod_name(n + 1) for n in range(launch.learners)]})
         self.log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
 
@@ -215,9 +228,9 @@ class LearnerOperator(KubernetesPodOperator):
 
     # --- wait, judge, free --------------------------------------------------------------------------------------
 
-    def _wait(self, job: Job, manifest: Manifest, launch: Launch) -> None:
+    def _wait(self, job: Job, manifest: Manifest, launch: Launch) -> NoReturn:
         limit = manifest.budget.max_runtime
-        now = time.time()
+        launched = min(a.started_at for a in ledger().attempts(job.id) if a.role == self.role)
         self.defer(
             trigger=GangTrigger(
                 conn_id=settings().kubernetes_conn_id,
@@ -227,15 +240,15 @@ class LearnerOperator(KubernetesPodOperator):
                 role=launch.role,
                 attempt=launch.attempt,
                 learners=launch.learners,
-                deploy_by=now + settings().deploy_timeout_seconds,
-                deadline=now + limit.total_seconds() if limit else None,
+                deploy_by=time.time() + settings().deploy_timeout_seconds,
+                deadline=(launched + limit).timestamp() if limit else None,
                 store_seconds=float(settings().store_grace_seconds),
             ),
             method_name="finished",
         )
 
-    def _judge(self, manifest: Manifest, launch: Launch, event: dict[str, Any]) -> Outcome:
-        """From pods and markers as they are now; the event only says why the watching ended."""
+    def _judge(self, manifest: Manifest, launch: Launch, event: dict[str, Any]) -> Outcome | None:
+        """From pods and markers as they are now; the event only says why the watching ended. None: nothing ended."""
         from updraft.storage import objects as stored
 
         pods = gang.observe(self._core(), launch)
@@ -248,6 +261,9 @@ class LearnerOperator(KubernetesPodOperator):
             tails=tails_of(event),
             memory=f"{memory_mib(manifest)} MiB",
         )
+        if outcome is None and event["kind"] not in ENDINGS:
+            return None
+        outcome = outcome or Outcome(ENDINGS[event["kind"]], event["reason"], evidence(pods, markers))
         if event["kind"] in ENDINGS and not outcome.ok and outcome.cause is not Cause.PROGRAM:
             return Outcome(ENDINGS[event["kind"]], event["reason"], outcome.evidence)
         if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:

@@ -11,14 +11,18 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.exceptions import DataError
 from updraft.lifecycle import State
-from updraft.operators.job import MODEL_VERSION, PROMOTION, ends_job, ledger, manifest_of
+from updraft.operators.job import DECISION, MODEL_VERSION, PROMOTION, ends_job, ledger, manifest_of
 from updraft.operators.links import LINKS
+from updraft.operators.replay import replay_metrics
 from updraft.recovery.outcome import Cause
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from mlflow import MlflowClient
 
     from updraft.ledger import Job
+    from updraft.manifest import Export
+    from updraft.tracking import VersionRef
 
 
 class RegisterOperator(BaseOperator):
@@ -77,7 +81,6 @@ class PromoteOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         from updraft import tracking
-        from updraft.manifest import decide
 
         with ends_job(context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
@@ -92,22 +95,38 @@ class PromoteOperator(BaseOperator):
             mine = tracking.VersionRef(
                 version["name"], str(version["version"]), version["model_id"], job.mlflow_run_id or ""
             )
-            # Two jobs of one series decide one after the other: the second meets the first as champion.
-            with ledger().lock(f"promote {mine.name}"):
-                current = tracking.champion(client, mine.name)
-                if current is not None and current[0].version == mine.version:
-                    decision, reason = True, "it is the champion already"
-                else:
-                    found = decide(
-                        export.rules,
-                        tracking.metrics(client, mine.run_id),
-                        current[1] if current else None,
-                    )
-                    decision, reason = found.promote, found.reason
-                    if decision:
-                        tracking.set_champion(client, mine)
-            tracking.tag_version(
-                client, mine, {"updraft.promoted": str(decision).lower(), "updraft.promotion_reason": reason}
-            )
-            ledger().record_effect(job.id, PROMOTION, {"promoted": decision, "reason": reason, "alias": "champion"})
-            self.log.info("%s: %s", "Promoted" if decision else "Not promoted", reason)
+            outcome = ledger().effect(job.id, PROMOTION)
+            if outcome is None:
+                replay_metrics(job)
+                # Two jobs of one series decide one after the other: the second meets the first as champion.
+                with ledger().lock(f"promote {mine.name}"):
+                    outcome = self._promote(job, client, mine, export)
+            tags = {
+                "updraft.promoted": str(outcome["promoted"]).lower(),
+                "updraft.promotion_reason": outcome["reason"],
+            }
+            tracking.tag_version(client, mine, tags)
+            self.log.info("%s: %s", "Promoted" if outcome["promoted"] else "Not promoted", outcome["reason"])
+
+    def _promote(self, job: Job, client: MlflowClient, mine: VersionRef, export: Export) -> dict[str, Any]:
+        """Decide once, move the alias at most once: the decision is recorded with the champion that it was made
+        against, so a second run moves the alias only while that one still holds it."""
+        from updraft import tracking
+        from updraft.manifest import decide
+
+        current = tracking.champion(client, mine.name)
+        holder = current[0].version if current else None
+        decision = ledger().effect(job.id, DECISION)
+        if decision is None:
+            found = decide(export.rules, tracking.metrics(client, mine.run_id), current[1] if current else None)
+            decision = {"promote": found.promote, "reason": found.reason, "over": holder}
+            decision = ledger().record_effect(job.id, DECISION, decision)
+        promoted, reason = bool(decision["promote"]), str(decision["reason"])
+        if promoted and holder != mine.version:
+            if holder == decision["over"]:
+                tracking.set_champion(client, mine)
+            else:
+                promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
+        outcome: dict[str, Any] = {"promoted": promoted, "reason": reason, "alias": tracking.CHAMPION}
+        recorded: dict[str, Any] = ledger().record_effect(job.id, PROMOTION, outcome)
+        return recorded

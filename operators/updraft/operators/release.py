@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.exceptions import NotFoundError
+from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.operators.job import FAILURE, MODEL_VERSION, PROMOTION, find_job, ledger, manifest_of
 from updraft.operators.links import LINKS
+from updraft.operators.replay import replay_metrics
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
 
@@ -35,12 +36,30 @@ class ReleaseOperator(BaseOperator):
         except NotFoundError:
             self.log.warning("This run was never recorded as a job: nothing to release")
             return
-        self._remove(job)
+        # The verdict needs neither the cluster nor MLflow: one of them being away must not keep the job from its end.
         verdict = job.verdict or self._verdict(job)
-        ledger().finish(job.id, verdict)
-        ledger().release(job.id)
-        self._tell_mlflow(job, verdict)
+        verdict = ledger().finish(job.id, verdict).verdict or verdict
         self.log.info("%s: %s", verdict.state.value, verdict.reason)
+        self._close_attempts(job, verdict)
+        away: list[UnavailableError] = []
+        try:
+            self._remove(job)
+            ledger().release(job.id)  # not before: what still runs is not free
+        except UnavailableError as exc:
+            away.append(exc)
+        try:
+            self._tell_mlflow(job, verdict)
+        except UnavailableError as exc:
+            away.append(exc)
+        if away:
+            raise UnavailableError("; ".join(map(str, away)))
+
+    def _close_attempts(self, job: Job, verdict: Verdict) -> None:
+        """A job that has ended has no open attempt, whoever ended its task."""
+        cause = Cause.CANCELLED if verdict.state is State.CANCELLED else Cause.INFRASTRUCTURE
+        for attempt in ledger().attempts(job.id):
+            if attempt.ended_at is None:
+                ledger().close_attempt(job.id, attempt.role, attempt.number, cause.value, verdict.reason)
 
     def _remove(self, job: Job) -> None:
         """What learners and their helpers left; after a normal end there is nothing."""
@@ -53,7 +72,8 @@ class ReleaseOperator(BaseOperator):
         left = gang.delete(core, namespace, selector, grace_seconds=STOP_SECONDS)
         if left:
             self.log.warning("%d pod(s) were left and are removed", left)
-            gang.wait_gone(core, namespace, selector, timeout_seconds=STOP_SECONDS + 30)
+            if not gang.wait_gone(core, namespace, selector, timeout_seconds=STOP_SECONDS + 30):
+                self.log.warning("Not all of them are gone yet; their node may not answer")
 
     def _verdict(self, job: Job) -> Verdict:
         book = ledger()
@@ -71,9 +91,9 @@ class ReleaseOperator(BaseOperator):
             state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
             details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
             return Verdict(state, failure["reason"], replace(evidence, details=details))
-        if job.cancel_requested_by:
-            return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
         missing = self._missing(job, version, promotion)
+        if missing and job.cancel_requested_by:
+            return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
         if missing:
             return Verdict(State.FAILED, f"{missing[0]} did not finish; look at its log in Airflow", evidence)
         return Verdict(State.COMPLETED, self._summary(version, promotion), evidence)
@@ -109,6 +129,7 @@ class ReleaseOperator(BaseOperator):
 
         if not job.mlflow_run_id:
             return
+        replay_metrics(job)
         client = tracking.client()
         tags = {"updraft.verdict": verdict.state.value, "updraft.reason": verdict.reason}
         tracking.set_tags(client, job.mlflow_run_id, tags)

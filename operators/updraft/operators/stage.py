@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from updraft.exceptions import DataError, RefusedError
 from updraft.lifecycle import State
-from updraft.operators.job import ends_job, ledger, manifest_of
+from updraft.operators.job import ends_job, ledger, manifest_of, stop_if_cancelled
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
@@ -36,23 +35,23 @@ class StageOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         with ends_job(context, Cause.DATA) as job:
             manifest = manifest_of(job)
-            code = self._stage_code(job, manifest) if manifest.code else None
-            data = [self._stage_data(job, item) for item in manifest.data]
+            code = self._stage_code(context, job, manifest) if manifest.code else None
+            data = [self._stage_data(context, job, item) for item in manifest.data]
             ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
             total = sum(d["bytes"] for d in data)
             files = sum(d["files"] for d in data)
             ledger().move(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB")
             self._lineage(job, code, data)
 
-    def _stage_code(self, job: Job, manifest: Manifest) -> Staged:
+    def _stage_code(self, context: Context, job: Job, manifest: Manifest) -> Staged:
         source = str(manifest.code)
         self._check_local("code", source)
-        return self._stage(job, source, settings().code_limit_bytes, manifest.code_secret)
+        return self._stage(context, job, source, settings().code_limit_bytes, manifest.code_secret)
 
-    def _stage_data(self, job: Job, item: Data) -> dict[str, Any]:
+    def _stage_data(self, context: Context, job: Job, item: Data) -> dict[str, Any]:
         self._check_local("data.source", item.source)
         limit = min(item.limit_bytes or settings().data_limit_bytes, settings().data_limit_bytes)
-        staged = self._stage(job, item.source, limit, item.secret)
+        staged = self._stage(context, job, item.source, limit, item.secret)
         if staged.files == 0:
             raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
         return {
@@ -65,7 +64,7 @@ class StageOperator(BaseOperator):
             "provenance": dict(staged.provenance),
         }
 
-    def _stage(self, job: Job, source: str, limit_bytes: int, secret: str | None) -> Staged:
+    def _stage(self, context: Context, job: Job, source: str, limit_bytes: int, secret: str | None) -> Staged:
         from updraft.storage import content_store, stage_source
 
         credentials: Mapping[str, str] | None = None
@@ -73,7 +72,12 @@ class StageOperator(BaseOperator):
             from updraft.kubernetes.secrets import read_secret
 
             credentials = read_secret(settings(), job.tenant, secret)
-        self.log.info("Staging %s", source)
+
+        def progress(line: str) -> None:
+            self.log.info(line)
+            stop_if_cancelled(context, job.id)
+
+        progress(f"Staging {source}")
         staged = stage_source(
             source,
             content_store(job.tenant),
@@ -81,7 +85,7 @@ class StageOperator(BaseOperator):
             limit_bytes=limit_bytes,
             credentials=credentials,
             secret_name=secret,
-            progress=self.log.info,
+            progress=progress,
         )
         self.log.info(
             "Staged %s: %d files, %.1f MB, tree %s", source, staged.files, staged.bytes / 1e6, staged.tree_sha256
@@ -129,6 +133,7 @@ class ValidateOperator(BaseOperator):
                 if item.expectations is None:
                     self.log.info("%s: no expectations", item.source)
                     continue
+                stop_if_cancelled(context, job.id)
                 failed += self._validate(job, item, staged)
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
@@ -143,21 +148,24 @@ class ValidateOperator(BaseOperator):
                 f"data.expectations: {suite!r} is a file that was not sent along; submit with `updraft submit`, or "
                 "write the suite itself into the manifest"
             )
-        fingerprint, digest = staged["tree"], suite_digest(suite)
+        # The same files read in another format are other data to the suite.
+        fingerprint, digest = staged["tree"], f"{suite_digest(suite)}:{item.format}"
         known = ledger().validation(job.tenant, fingerprint, digest)
         if known is None:
             from updraft.storage import content_store
-            from updraft.validation import validate
+            from updraft.validation import validate_stored
 
             store = content_store(job.tenant)
-            tree = store.get_tree(fingerprint)
-            with tempfile.TemporaryDirectory(prefix="updraft-validate-") as folder:
-                store.fetch(tree, Path(folder))
-                result = validate(Path(folder), tree, suite, format=item.format)
+            result = validate_stored(store.fetch, store.get_tree(fingerprint), suite, format=item.format)
             known = ledger().record_validation(
                 job.tenant, fingerprint, digest, success=result.success, result=result.to_json()
             )
             self.log.info("%s: %d expectations evaluated", item.source, result.evaluated)
+            for warning in result.warnings:
+                self.log.warning("%s: %s", item.source, warning)
         else:
             self.log.info("%s: unchanged since it was judged at %s; not judged again", item.source, known.at)
-        return [f"{item.source}: {text}" for text in known.result.get("failed", ())]
+        if known.success:
+            return []
+        texts = known.result.get("failed") or ["does not meet its suite"]
+        return [f"{item.source}: {text}" for text in texts]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Param
+from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from updraft.manifest import Manifest, form_fields
 from updraft.operators.admit import AdmitOperator
@@ -23,6 +24,7 @@ DEFAULT_ARGS: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
 }
+RELEASE_RETRIES = 30  # about two hours: what a job holds and shows is brought to its end when the cluster is back
 DAG_ARGS: dict[str, Any] = {
     "catchup": False,
     "default_args": DEFAULT_ARGS,
@@ -36,7 +38,7 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
-def train_tasks() -> None:
+def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
     """admit, stage, validate, train beside its checkpoint watch, evaluate, export, register, promote; then release."""
     admit = AdmitOperator(task_id="admit")
     stage = StageOperator(task_id="stage_data")
@@ -48,8 +50,10 @@ def train_tasks() -> None:
     register = RegisterOperator(task_id="register_model")
     promote = PromoteOperator(task_id="promote")
     # A teardown that could fail the run would be its only leaf, and a failed job a green run.
-    release = ReleaseOperator(task_id="release").as_teardown()
+    release = ReleaseOperator(task_id="release", retries=RELEASE_RETRIES).as_teardown()
 
     admit >> stage >> validate >> [train, watch]
     train >> evaluate >> export >> register >> promote
     [promote, watch] >> release
+    # Not before: each task would take a copy of the whole form, at every parse.
+    dag.params = ParamsDict(form)

@@ -85,7 +85,9 @@ def _text(value: object) -> str | None:
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """From a pod in API form (camel case)."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    scheduled: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "PodScheduled"), {})
+    scheduled: Mapping[str, Any] = next(
+        (c for c in status.get("conditions") or () if c.get("type") == "PodScheduled"), {}
+    )
     unscheduled = (scheduled.get("message") or scheduled.get("reason")) if scheduled.get("status") == "False" else None
     return PodFacts(
         name=metadata["name"],

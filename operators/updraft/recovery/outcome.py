@@ -51,32 +51,46 @@ def judge(
     markers: Mapping[int, Mapping[str, Any] | None],
     tails: Mapping[int, Sequence[str]],
     memory: str,
-) -> Outcome:
-    """The outcome of a launch whose pods are as observed. `markers`: completion marker per learner; `tails`: last
-    lines of each learner's log, for the reason a person reads; `memory`: the limit, as the manifest says it."""
-    evidence = {
-        "pods": [pod.evidence() for pod in pods],
-        "exit_codes": {str(p.learner): p.main.exit_code for p in pods},
-        "markers": {str(n): marker is not None for n, marker in markers.items()},
-    }
-    present = {p.learner for p in pods}
+) -> Outcome | None:
+    """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
+
+    `markers`: completion marker per learner; `tails`: last lines of each learner's log, for the reason a person
+    reads; `memory`: the limit, as the manifest says it."""
+    seen = evidence(pods, markers)
     failures = [f for p in pods if (f := _failure(p, tails.get(p.learner, ()), memory)) is not None]
     # A peer that was stopped because another failed says nothing: the first real cause counts.
     failures.sort(key=lambda f: (f[0], f[1]))
     if failures:
         _, _, cause, reason = failures[0]
-        return Outcome(cause, reason, evidence)
-    missing = [n for n in range(1, learners + 1) if n not in present and markers.get(n) is None]
+        return Outcome(cause, reason, seen)
+    present = {p.learner for p in pods}
+    everyone = range(1, learners + 1)
+    missing = [n for n in everyone if n not in present]
     if missing:
-        return Outcome(Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and it left no result", evidence)
-    unstored = [n for n in range(1, learners + 1) if markers.get(n) is None]
+        stored = "left no result" if markers.get(missing[0]) is None else "nobody saw how its program ended"
+        return Outcome(Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and {stored}", seen)
+    if not all(p.ended for p in pods):
+        return None
+    unseen = [p.learner for p in pods if p.main.exit_code is None]
+    if unseen:
+        return Outcome(Cause.INFRASTRUCTURE, f"learner {unseen[0]}: its pod ended before its program ran", seen)
+    unstored = [n for n in everyone if markers.get(n) is None]
     if unstored:
         return Outcome(
             Cause.INFRASTRUCTURE,
             f"learner {unstored[0]}: the program ended with 0, but its results were not stored completely",
-            evidence,
+            seen,
         )
-    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", evidence)
+    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", seen)
+
+
+def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """What an outcome is judged by, to be kept with it."""
+    return {
+        "pods": [pod.evidence() for pod in pods],
+        "exit_codes": {str(p.learner): p.main.exit_code for p in pods},
+        "markers": {str(n): marker is not None for n, marker in markers.items()},
+    }
 
 
 def _failure(pod: PodFacts, tail: Sequence[str], memory: str) -> tuple[int, str, Cause, str] | None:

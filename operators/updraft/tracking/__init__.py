@@ -10,10 +10,11 @@ Importing this package costs seconds (mlflow): callers import it where they use 
 from __future__ import annotations
 
 from updraft.tracking.auth import client
-from updraft.tracking.registry import VersionRef, champion, find_version, register, set_champion, tag_version
+from updraft.tracking.registry import CHAMPION, VersionRef, champion, find_version, register, set_champion, tag_version
 from updraft.tracking.runs import RunRef, close_run, log_datasets, log_json, metrics, open_run, set_tags
 
 __all__ = [
+    "CHAMPION",
     "RunRef",
     "VersionRef",
     "champion",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from updraft.tracking.runs import TAG_JOB, unavailable
+from updraft.tracking.runs import TAG_JOB, answering
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,9 +54,7 @@ def register(
     Killed anywhere and called again, it goes on: a version of this run is returned as it is, a logged model that
     is READY is used, one that never became READY is replaced. Raises UnavailableError.
     """
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with answering(client):
         done = find_version(client, name, run_id)
         if done is not None:
             return done
@@ -71,8 +69,6 @@ def register(
             model_id=model_id,
         )
         return _ref(version)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
 
 
 def _logged_model(
@@ -89,8 +85,11 @@ def _logged_model(
 
     known = client.search_logged_models([experiment_id], filter_string=f"tags.`{TAG_JOB}` = '{job_id}'")
     for model in known:
-        if model.source_run_id == run_id and model.name == name and model.status == LoggedModelStatus.READY:
+        if model.source_run_id != run_id or model.name != name:
+            continue
+        if model.status == LoggedModelStatus.READY:
             return str(model.model_id)
+        client.delete_logged_model(model.model_id)  # a killed upload
     model = client.create_logged_model(
         experiment_id,
         name=name,
@@ -115,35 +114,31 @@ def _ensure_registered(client: MlflowClient, name: str) -> None:
 
 
 def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, float]] | None:
-    """The version that holds the alias, and the metrics of its run."""
+    """The version that holds the alias, and the metrics of its run (none, if it has no run any more)."""
     from mlflow.exceptions import MlflowException
 
-    try:
-        version = client.get_model_version_by_alias(name, CHAMPION)
-    except MlflowException as exc:
-        if exc.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise unavailable(client, exc) from exc
-    try:
-        return _ref(version), dict(client.get_run(str(version.run_id)).data.metrics)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
+    with answering(client):
+        try:
+            version = client.get_model_version_by_alias(name, CHAMPION)
+        except MlflowException as exc:
+            if exc.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+        try:
+            metrics = dict(client.get_run(version.run_id).data.metrics) if version.run_id else {}
+        except MlflowException as exc:
+            if exc.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            metrics = {}
+        return _ref(version), metrics
 
 
 def set_champion(client: MlflowClient, version: VersionRef) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with answering(client):
         client.set_registered_model_alias(version.name, CHAMPION, version.version)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
 
 
 def tag_version(client: MlflowClient, version: VersionRef, tags: Mapping[str, str]) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with answering(client):
         for key, value in tags.items():
             client.set_model_version_tag(version.name, version.version, key, value[:5000])
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc

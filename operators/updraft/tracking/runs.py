@@ -6,7 +6,8 @@ Called by the operators. Every function may be called twice with the same effect
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 TAG_JOB = "updraft.job_id"
 PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
+PARAMS_PER_REQUEST = 100
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ def open_run(
     Raises UnavailableError when the tracking server does not answer.
     """
     from mlflow.entities import Param, RunTag
-    from mlflow.exceptions import MlflowException
 
-    try:
+    with answering(client):
         experiment_id = _experiment(client, experiment)
         run = _find(client, experiment_id, job_id)
         if run is None:
@@ -52,15 +53,23 @@ def open_run(
             )
         known = run.data.params
         fresh = [Param(k, str(v)[:PARAM_LIMIT]) for k, v in params.items() if k not in known]
-        client.log_batch(run.info.run_id, params=fresh[:100], tags=[RunTag(k, v[:5000]) for k, v in tags.items()])
+        client.log_batch(run.info.run_id, tags=[RunTag(k, v[:5000]) for k, v in tags.items()])
+        for start in range(0, len(fresh), PARAMS_PER_REQUEST):
+            client.log_batch(run.info.run_id, params=fresh[start : start + PARAMS_PER_REQUEST])
         client.log_text(run.info.run_id, json.dumps(manifest, indent=2, sort_keys=True), "manifest.json")
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
     return RunRef(run.info.run_id, experiment_id)
 
 
-def unavailable(client: MlflowClient, exc: Exception) -> UnavailableError:
-    return UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}")
+@contextmanager
+def answering(client: MlflowClient) -> Iterator[None]:
+    """MLflow's errors, and those of its HTTP library that it lets through, as UnavailableError."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+
+    try:
+        yield
+    except (MlflowException, RequestException) as exc:
+        raise UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}") from exc
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
@@ -88,48 +97,33 @@ def _find(client: MlflowClient, experiment_id: str, job_id: str) -> Run | None:
 
 def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None:
     from mlflow.entities import RunTag
-    from mlflow.exceptions import MlflowException
 
-    try:
+    with answering(client):
         client.log_batch(run_id, tags=[RunTag(k, str(v)[:5000]) for k, v in tags.items()])
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
 
 
 def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
     """Last value of each metric of the run."""
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with answering(client):
         return dict(client.get_run(run_id).data.metrics)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
 
 
 def close_run(client: MlflowClient, run_id: str, state: State) -> None:
     """Bring the run's status to the verdict's (FINISHED, FAILED or KILLED)."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.set_terminated(run_id, status=MLFLOW_STATUS[state])
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
+    with answering(client):
+        if client.get_run(run_id).info.status != MLFLOW_STATUS[state]:  # a second time would move its end
+            client.set_terminated(run_id, status=MLFLOW_STATUS[state])
 
 
 def log_json(client: MlflowClient, run_id: str, path: str, document: Any) -> None:
     """Write a small JSON document into the run's artifacts; a later call replaces it."""
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with answering(client):
         client.log_text(run_id, json.dumps(document, indent=2), path)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc
 
 
 def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, Any]]) -> None:
     """Name the data that the run was given: source, digest of its content, number of files."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
-    from mlflow.exceptions import MlflowException
 
     inputs = [
         DatasetInput(
@@ -144,8 +138,6 @@ def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, 
         )
         for item in data
     ]
-    try:
-        if inputs:
+    if inputs:
+        with answering(client):
             client.log_inputs(run_id, inputs)
-    except MlflowException as exc:
-        raise unavailable(client, exc) from exc

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.exceptions import UpdraftError
+from updraft.exceptions import UnavailableError, UpdraftError
 
 POLL_SECONDS = 1.5
 
@@ -38,8 +38,10 @@ class AdmitTrigger(BaseTrigger):
             while True:
                 try:
                     kind, reason = await self._ask(api)
-                except UpdraftError as exc:
+                except UnavailableError as exc:
                     kind, reason = "waiting", str(exc)
+                except UpdraftError as exc:  # such as a job that left the line: waiting does not help
+                    kind, reason = "impossible", str(exc)
                 except Exception as exc:  # noqa: BLE001 - an unreachable cluster or ledger: go on waiting
                     kind, reason = "waiting", f"the cluster or the ledger cannot be asked: {type(exc).__name__}"
                 if reason != shown:
@@ -70,11 +72,13 @@ def ask(job_id: str, nodes: list[dict[str, Any]]) -> tuple[str, str]:
 
     ledger = open_ledger(settings().ledger_url)
     job = ledger.job(job_id)
+    if job.ended:
+        return "impossible", f"job {job_id} has ended {job.state.value}"
     if job.cancel_requested_by is not None:
         return "cancelled", f"cancelled by {job.cancel_requested_by}"
     admission = ledger.try_admit(job_id, capacity_from_nodes(nodes))
     if admission.granted:
-        return "granted", admission.reason
+        return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
     ledger.move(job_id, State.QUEUED, admission.reason)

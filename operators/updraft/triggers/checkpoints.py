@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from updraft.ledger import Checkpoint
 
 POLL_SECONDS = 4.0
+LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 
 class CheckpointTrigger(BaseTrigger):
-    """Fires `{"checkpoints": n}` when the train task of the run has ended and the last markers were read."""
+    """Fires `{"kind": "ended"}` when the train task of the run has ended and the last markers were read."""
 
     def __init__(
         self, *, job_id: str, dag_id: str, run_id: str, train_task: str, keep: Mapping[str, Any] | None
@@ -44,21 +45,22 @@ class CheckpointTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        ended, last_looks = False, 0
         while True:
-            ended = await self._train_ended()
             try:
-                fresh = await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep)
-                for checkpoint in fresh:
+                # Asked first: what is stored before the end is seen by the look after it.
+                ended = ended or await self._train_ended()
+                for checkpoint in await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep):
                     self.log.info(
                         "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
                     )
-            except Exception as exc:  # noqa: BLE001 - an unreachable store or ledger: looked at again
+                if ended:
+                    break
+            except Exception as exc:  # noqa: BLE001 - an unreachable store, ledger or Airflow: looked at again
                 self.log.warning("Checkpoints could not be looked at: %s: %s", type(exc).__name__, str(exc)[:200])
-                if not ended:
-                    await asyncio.sleep(POLL_SECONDS)
-                    continue
-            if ended:
-                break
+                last_looks += ended
+                if last_looks >= LAST_LOOKS:
+                    break
             await asyncio.sleep(POLL_SECONDS)
         yield TriggerEvent({"kind": "ended"})
 
@@ -84,7 +86,7 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
 
     ledger = open_ledger(settings().ledger_url)
     job = ledger.job(job_id)
-    known = {c.name for c in ledger.checkpoints(job_id)}
+    known = {c.name for c in ledger.checkpoints(job_id, with_deleted=True)}
     fresh = [
         ledger.record_checkpoint(
             job_id,
@@ -94,6 +96,7 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
             metrics=info.metrics,
             bytes=info.bytes,
             uri=info.uri,
+            created_at=info.created_at,
         )
         for info in objects.list_checkpoints(job.tenant, job_id)
         if info.name not in known

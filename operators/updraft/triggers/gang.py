@@ -27,6 +27,8 @@ TICK_SECONDS = 2.0  # cancel requests and deadlines are looked at this often
 MISSING_SECONDS = 20.0  # a pod that the watch does not show for this long is gone
 BLOCKED_SECONDS = 15.0  # an image that cannot be pulled for this long will not come by itself
 LOG_END_SECONDS = 20.0
+LOG_STOP_SECONDS = 8.0
+LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 20
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 WORDS = {"evaluate": "evaluating", "export": "exporting"}
@@ -78,15 +80,12 @@ class GangTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        try:
-            async with shared_watch(self.conn_id, self.launch.namespace) as watch:
+        async with shared_watch(self.conn_id, self.launch.namespace) as watch:
+            try:
                 kind, reason = await self._observe(watch)
                 await self._finish_logs()
-        except UpdraftError as exc:
-            kind, reason = "error", str(exc)
-        finally:
-            for task, _ in self._followers.values():
-                task.cancel()
+            finally:
+                await self._stop_followers()
         tails = {str(learner): list(lines) for learner, lines in self._tails.items()}
         yield TriggerEvent({"kind": kind, "reason": reason, "tails": tails})
 
@@ -138,7 +137,11 @@ class GangTrigger(BaseTrigger):
         from updraft.ledger import open_ledger
         from updraft.settings import settings
 
-        return open_ledger(settings().ledger_url).job(self.launch.job_id).cancel_requested_by
+        try:
+            return open_ledger(settings().ledger_url).job(self.launch.job_id).cancel_requested_by
+        except UpdraftError as exc:  # the learners do not need the ledger; it is asked again
+            self.log.warning("Whether the job was cancelled is not known: %s", exc)
+            return None
 
     async def _show(self, pods: Sequence[PodFacts]) -> None:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
@@ -149,9 +152,13 @@ class GangTrigger(BaseTrigger):
             (state, reason) == self._shown or ORDER.index(state) < ORDER.index(self._shown[0])
         ):
             return
+        try:
+            await asyncio.to_thread(self._move, state, reason)
+        except UpdraftError as exc:  # said again at the next look
+            self.log.warning("%s could not be recorded: %s", state.value, exc)
+            return
         self._shown = (state, reason)
         self.log.info("%s: %s", state.value, reason)
-        await asyncio.to_thread(self._move, state, reason)
 
     def _move(self, state: State, reason: str) -> None:
         from updraft.ledger import open_ledger
@@ -186,9 +193,15 @@ class GangTrigger(BaseTrigger):
 
         launch = self.launch
         tail = self._tails.setdefault(learner, deque(maxlen=TAIL_LINES))
-        book = await asyncio.to_thread(
-            objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
-        )
+        while True:
+            try:
+                book = await asyncio.to_thread(
+                    objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
+                )
+                break
+            except UpdraftError as exc:  # where an earlier trigger stopped has to be known
+                self.log.warning("The log of learner %d is not read yet: %s", learner, exc)
+                await asyncio.sleep(LOG_RETRY_SECONDS)
         last = book.last
         cursor = logs.Cursor(n=last.n, t=last.t, same=last.same)
         tail.extend(book.tail)
@@ -205,12 +218,22 @@ class GangTrigger(BaseTrigger):
         await logs.record(lines, cursor, write, finished=finished)
 
     async def _finish_logs(self) -> None:
-        """Give the followers a bounded time to read the ends of the logs and to store them."""
-        for _, finished in self._followers.values():
-            finished.set()
+        """Give the followers of ended containers a bounded time to read the ends of the logs and to store them.
+
+        Those of containers that still run would not end by themselves: what they have is stored by stopping them.
+        """
+        ended = [task for task, finished in self._followers.values() if finished.is_set()]
+        if ended:
+            await asyncio.wait(ended, timeout=LOG_END_SECONDS)
+        await self._stop_followers()
+
+    async def _stop_followers(self) -> None:
         tasks = [task for task, _ in self._followers.values()]
+        self._followers.clear()
+        for task in tasks:
+            task.cancel()  # on its way out a follower stores the lines that it has
         if tasks:
-            done, _ = await asyncio.wait(tasks, timeout=LOG_END_SECONDS)
+            done, _ = await asyncio.wait(tasks, timeout=LOG_STOP_SECONDS)
             for task in done:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     self.log.warning("A learner's log could not be kept: %s", error)

@@ -1,0 +1,58 @@
+"""Before a job's metrics are compared and before its MLflow run is closed: what sidecars could not send to MLflow."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from updraft.operators.job import ledger, manifest_of
+from updraft.settings import settings
+from updraft_learner.contract import Keys
+
+if TYPE_CHECKING:
+    from updraft.ledger import Attempt, Job
+
+log = logging.getLogger(__name__)
+
+
+def replay_metrics(job: Job) -> None:
+    """Bring into the job's MLflow run what its learners recorded and MLflow has not; once per learner and attempt.
+
+    A learner without a completion marker was lost with its sidecar: what it had stored counts too.
+    Raises UnavailableError.
+    """
+    if job.mlflow_run_id is None:
+        return
+    for attempt in ledger().attempts(job.id):
+        learners = manifest_of(job).resources.learners if attempt.role == "train" else 1
+        for learner in range(1, learners + 1):
+            _replay(job, job.mlflow_run_id, attempt, learner)
+
+
+def _replay(job: Job, run_id: str, attempt: Attempt, learner: int) -> None:
+    from updraft.storage import objects, platform_store
+    from updraft.storage.errors import platform_errors
+    from updraft.tracking.replay import replay
+
+    place = (job.id, attempt.role, attempt.number, learner)
+    key = f"replayed {attempt.role} {attempt.number} {learner}"
+    if ledger().effect(job.id, key) is not None:
+        return
+    done = objects.read_done(job.tenant, *place)
+    if done is not None and not done.get("metrics_pending") and not done.get("artifacts_pending"):
+        return
+    keys = Keys(job.tenant)
+    with platform_errors():
+        replayed = replay(settings(), platform_store(), run_id, keys.metrics(*place), keys.artifacts(*place))
+    for warning in replayed.warnings:
+        log.warning("%s of learner %d: %s", attempt.role, learner, warning)
+    if replayed.points or replayed.artifacts:
+        log.info(
+            "Learner %d of %s: %d points and %d artifacts reached MLflow late",
+            learner,
+            attempt.role,
+            replayed.points,
+            replayed.artifacts,
+        )
+    if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
+        ledger().record_effect(job.id, key, {"points": replayed.points, "artifacts": replayed.artifacts})
