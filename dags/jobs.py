@@ -20,10 +20,9 @@ for job in load_jobs(Path(__file__).parent.parent / "jobs"):
         dag_id=f"job_{job.path.parent.name.replace('-', '_')}",
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
         schedule=manifest.schedule.cron if manifest and manifest.schedule else None,
-        params=params(manifest),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,
     ) as dag:
-        train_tasks()
+        train_tasks(dag, params(manifest))
     globals()[dag.dag_id] = dag

@@ -15,9 +15,8 @@ with DAG(
     dag_id="train_model",
     description="One manifest in, one verified model in the registry out",
     schedule=None,
-    params=params(),
     tags=["updraft"],
     doc_md=__doc__,
     **DAG_ARGS,
-):
-    train_tasks()
+) as dag:
+    train_tasks(dag, params())

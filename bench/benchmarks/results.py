@@ -136,9 +136,7 @@ def noise_doubts(noise: Noise) -> tuple[str, ...]:
     jitter = max(noise.jitter_before, noise.jitter_after)
     others = max(noise.others_before, noise.others_after)
     if jitter > JITTER_LIMIT:
-        found.append(
-            f"the machine was noisy: the same piece of work varied by {jitter:.0%} (limit {JITTER_LIMIT:.0%})"
-        )
+        found.append(f"the machine was noisy: the same piece of work varied by {jitter:.0%} (limit {JITTER_LIMIT:.0%})")
     if others > OTHERS_LIMIT:
         found.append(f"others used {others:.2f} cores beside the measurement (limit {OTHERS_LIMIT:g})")
     return tuple(found)

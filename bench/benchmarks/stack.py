@@ -76,9 +76,7 @@ def up(home: Home) -> None:
 
 def down(home: Home) -> None:
     if home.root.exists():
-        subprocess.run(
-            [*STACK, "down"], env=environment(home), capture_output=True, timeout=DOWN_SECONDS, check=False
-        )
+        subprocess.run([*STACK, "down"], env=environment(home), capture_output=True, timeout=DOWN_SECONDS, check=False)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Time a training's checkpoints, in the background and synchronously in turn, and print the seconds as JSON.
 
-    python checkpoint_stall.py --megabytes 210 --rounds 9 --upload-to http://127.0.0.1:8080/bucket --folder /somewhere
+python checkpoint_stall.py --megabytes 210 --rounds 9 --upload-to http://127.0.0.1:8080/bucket --folder /somewhere
 """
 
 from __future__ import annotations

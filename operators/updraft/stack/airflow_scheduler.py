@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections.abc import Iterable
 
 PRELOADED = (
     "airflow.dag_processing.bundles.manager",
@@ -26,12 +27,16 @@ PRELOADED = (
 )
 
 
-def main() -> None:
-    for name in PRELOADED:
+def preload(names: Iterable[str]) -> None:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError:  # a task that needs it will say so where people look
             logging.getLogger(__name__).warning("%s cannot be imported", name, exc_info=True)
+
+
+def main() -> None:
+    preload(PRELOADED)
     sys.argv = ["airflow", "scheduler", "--skip-serve-logs"]
     importlib.import_module("airflow.__main__").main()
 

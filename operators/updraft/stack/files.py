@@ -107,6 +107,10 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "print_stats_interval": 0,
         },
     }
+    if home.own_dags.is_dir():
+        sections["dag_processor"]["dag_bundle_config_list"] = json.dumps(
+            [_bundle("dags-folder"), _bundle("own-dags", path=str(home.own_dags))]
+        )
     parser = configparser.RawConfigParser()
     for section, values in sections.items():
         # Airflow's own parser interpolates.
@@ -115,6 +119,11 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
     text.write("# Generated at each start; changes are lost.\n")
     parser.write(text)
     return text.getvalue()
+
+
+def _bundle(name: str, **arguments: str) -> dict[str, object]:
+    """A folder of DAGs; without a path, `core.dags_folder`."""
+    return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": arguments}
 
 
 def mlflow_authentication(home: Home, shown: dict[str, str]) -> str:

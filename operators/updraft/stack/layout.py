@@ -60,6 +60,11 @@ class Home:
         return self.root / "airflow"
 
     @property
+    def own_dags(self) -> Path:
+        """DAG files of the home's owner, read beside the platform's where the folder exists at a start."""
+        return self.root / "dags"
+
+    @property
     def mlflow(self) -> Path:
         return self.root / "mlflow"
 

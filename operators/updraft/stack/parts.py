@@ -257,7 +257,7 @@ def build_parts(
         airflow_daemon(
             "airflow-dag-processor",
             "Airflow DAG processor",
-            [python, "-m", "airflow", "dag-processor"],
+            [python, "-m", "updraft.stack.airflow_dag_processor"],
             "dag_processor",
         ),
         airflow_daemon(

@@ -1,0 +1,26 @@
+"""`python -m updraft.stack.airflow_dag_processor`: Airflow's DAG processor, with the imports of our DAGs made once.
+
+It forks for each parse of each file. By itself it would import ahead only the `airflow.*` modules that a file names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from updraft.stack.airflow_scheduler import preload
+
+PRELOADED = (
+    "airflow.providers.cncf.kubernetes.operators.pod",
+    "updraft.operators.wiring",
+)
+
+
+def main() -> None:
+    preload(PRELOADED)
+    sys.argv = ["airflow", "dag-processor"]
+    importlib.import_module("airflow.__main__").main()
+
+
+if __name__ == "__main__":
+    main()
