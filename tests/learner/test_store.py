@@ -68,6 +68,31 @@ def test_large_files_go_up_in_parts(endpoint: str, tmp_path: Path) -> None:
     assert [(item.key, item.size) for item in store.list("")] == [("file", 40 << 20)]
 
 
+def test_a_part_that_fails_is_sent_again_and_a_hopeless_upload_is_cleaned_up(endpoint: str) -> None:
+    store = connect(endpoint, "parts", attempts=2, sleep=lambda seconds: None)
+    store._client.create_bucket(Bucket="parts")
+    content = bytes(range(256)) * (20 << 12)
+    original, failures, parts = store._client.upload_part, [1], []
+
+    def upload_part(**request: Any) -> Any:
+        parts.append(request["PartNumber"])
+        if request["PartNumber"] == 2 and failures:
+            failures.pop()
+            raise ConnectionResetError
+        return original(**request)
+
+    store._client.upload_part = upload_part
+    store.put_file("file", lambda: io.BytesIO(content))
+    assert parts == [1, 2, 2]
+    assert store.open("file").read() == content
+    failures.extend([1] * 9)
+    with pytest.raises(StorageError) as caught:
+        store.put_file("other", lambda: io.BytesIO(content))
+    assert caught.value.kind == "unreachable"
+    assert [item.key for item in store.list("")] == ["file"]
+    assert store._client.list_multipart_uploads(Bucket="parts").get("Uploads", []) == []
+
+
 def test_a_stream_that_breaks_goes_on_where_it_was(endpoint: str) -> None:
     store = connect(endpoint, "stream")
     store._client.create_bucket(Bucket="stream")

@@ -13,7 +13,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar
 
@@ -65,7 +67,7 @@ class ObjectStore(Protocol):
     def put_bytes(self, key: str, data: bytes) -> None: ...
 
     def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
-        """Store a file's content. `source` may be a function that opens it; it is called again for every try."""
+        """Store a file's content. `source` may be a function that opens it."""
 
     def get_bytes(self, key: str) -> bytes | None:
         """Content of a small object, or None when there is none."""
@@ -97,7 +99,6 @@ class Store:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         import boto3
-        from boto3.s3.transfer import TransferConfig
         from botocore.config import Config
 
         self.bucket = bucket
@@ -123,22 +124,38 @@ class Store:
                 max_pool_connections=16,
             ),
         )
-        # One thread: a background upload must not take the trainer's core.
-        self._transfer = TransferConfig(
-            multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False, max_concurrency=1
-        )
 
     def put_bytes(self, key: str, data: bytes) -> None:
         self._try(f"writing {key}", lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data))
 
     def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
-        opener = (lambda: source.open("rb")) if isinstance(source, Path) else source
+        # Not boto3's transfer: after a failed part it goes on reading, and holds the whole file in memory.
+        with source.open("rb", buffering=0) if isinstance(source, Path) else source() as file:
+            first = _read(file, PART_BYTES)
+            if len(first) < PART_BYTES:
+                self.put_bytes(key, first)
+            else:
+                self._put_parts(key, first, file)
 
-        def put() -> None:
-            with opener() as file:
-                self._client.upload_fileobj(file, self.bucket, key, Config=self._transfer)
-
-        self._try(f"writing {key}", put)
+    def _put_parts(self, key: str, first: bytes, file: BinaryIO) -> None:
+        """A multipart upload, one part in memory at a time; each part is tried again by itself."""
+        action, where = f"writing {key}", {"Bucket": self.bucket, "Key": key}
+        where["UploadId"] = str(self._try(action, lambda: self._client.create_multipart_upload(**where)["UploadId"]))
+        try:
+            done: list[dict[str, Any]] = []
+            data = first
+            while data:
+                number = len(done) + 1
+                upload = partial(self._client.upload_part, **where, PartNumber=number, Body=data)
+                done.append({"PartNumber": number, "ETag": self._try(action, upload)["ETag"]})
+                # A server takes 10,000 parts: later ones are larger.
+                data = _read(file, PART_BYTES * (1 + number // 1000))
+            complete = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": done})
+            self._try(action, complete)
+        except BaseException:
+            with suppress(Exception):  # the failure itself is what counts
+                self._client.abort_multipart_upload(**where)
+            raise
 
     def get_bytes(self, key: str) -> bytes | None:
         try:
@@ -276,6 +293,15 @@ def _message(kind: Kind, action: str, where: str, detail: str) -> str:
         "refused": "the object store refused the request",
     }[kind]
     return f"{where}: {action}: {text} ({detail})"
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """`size` bytes, fewer only at the end: an unbuffered file may give less than it was asked for."""
+    chunks, left = [], size
+    while left and (chunk := file.read(left)):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
 
 
 class FolderStore:
