@@ -1,6 +1,6 @@
 """Parse the DAG files of a folder as Airflow's DAG processor does, and print the seconds as JSON.
 
-    python parse_dags.py --rounds 20 [--preload MODULE ...] dags/
+    python parse_dags.py --rounds 20 [--as-stack] dags/
 
 The processor imports, takes all of it out of the garbage collector's sight, imports the `airflow.*` modules that a file
 names when it first meets the file, and parses each file in a fork of itself.
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--preload", nargs="*", default=[], metavar="MODULE")
+    parser.add_argument("--as-stack", action="store_true", help="as the embedded stack starts the processor")
     options = parser.parse_args()
     files = sorted(options.folder.glob("*.py"))
 
@@ -32,8 +32,10 @@ def main() -> None:
     from airflow.dag_processing.dagbag import BundleDagBag  # noqa: F401
     from airflow.utils.file import iter_airflow_imports
 
-    for name in options.preload:
-        importlib.import_module(name)
+    if options.as_stack:
+        from updraft.stack.airflow_dag_processor import prepare
+
+        prepare()
     gc.freeze()
     for file in files:
         for name in iter_airflow_imports(str(file)):

@@ -7,11 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from updraft.stack.airflow_dag_processor import PRELOADED
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
@@ -25,7 +22,7 @@ PROGRAM = REPOSITORY / "bench" / "programs" / "parse_dags.py"
 
 def measure(options: Options) -> Measured:
     rounds = options.pairs(20, 3)
-    ours, plain = parse(rounds, PRELOADED), parse(rounds, ())
+    ours, plain = parse(rounds, "--as-stack"), parse(rounds)
     values = [
         Value(name=f"dags/{file}", unit="s", samples=tuple(seconds), budget=BUDGET)
         for file, seconds in ours["seconds"].items()
@@ -48,11 +45,11 @@ def measure(options: Options) -> Measured:
     )
 
 
-def parse(rounds: int, preloaded: Sequence[str]) -> dict[str, Any]:
+def parse(rounds: int, *arguments: str) -> dict[str, Any]:
     dags = REPOSITORY / "dags"
     with tempfile.TemporaryDirectory(prefix="updraft-bench-") as folder:
         done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(dags), "--rounds", str(rounds), "--preload", *preloaded],
+            [sys.executable, str(PROGRAM), str(dags), "--rounds", str(rounds), *arguments],
             cwd=folder,
             env=airflow_environment(Path(folder), dags),
             capture_output=True,

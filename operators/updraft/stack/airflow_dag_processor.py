@@ -16,8 +16,15 @@ PRELOADED = (
 )
 
 
-def main() -> None:
+def prepare() -> None:
+    """What every parse would do again."""
     preload(PRELOADED)
+    if "updraft.operators.wiring" in sys.modules:
+        sys.modules["updraft.operators.wiring"].params()  # the manifest's schema, kept by its module
+
+
+def main() -> None:
+    prepare()
     sys.argv = ["airflow", "dag-processor"]
     importlib.import_module("airflow.__main__").main()
 
