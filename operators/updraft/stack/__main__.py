@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 
 from updraft.exceptions import UpdraftError
@@ -100,6 +101,8 @@ def _build(home: Home, names: tuple[str, ...], *, servers: bool) -> None:
         if not environments.is_built(home, name):
             print(f"Building {name} …", flush=True)
         environments.build_image(home, name, lambda _line: None)
+    if servers and not os.environ.get(environments.TORCH_INDEX_VARIABLE):
+        environments.build_torch_tests(home, lambda _line: None)
 
 
 if __name__ == "__main__":

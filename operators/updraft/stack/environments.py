@@ -45,16 +45,24 @@ def image_names(home: Home) -> tuple[str, ...]:
 
 def build_mlflow(home: Home, progress: Progress) -> None:
     """MLflow's own environment, unless it is already as the lock file says. Raises StackError."""
-    target = home.mlflow_environment
+    options = ["--package", "updraft-mlflow-server", "--no-dev"]
+    _build(home, home.mlflow_environment, options, progress, "MLflow server")
+
+
+def build_torch_tests(home: Home, progress: Progress) -> None:
+    """The PyTorch learner's environment with the test tools in it; its files are those of the learner's image."""
+    options = ["--package", "updraft-learner", "--extra", "pytorch", "--no-default-groups", "--group", "test"]
+    _build(home, home.environments / "torch-tests", options, progress, "PyTorch learner with test tools")
+
+
+def _build(home: Home, target: Path, options: list[str], progress: Progress, what: str) -> None:
     marker = target / footprint.READY_MARKER
     digest = hashlib.sha256((home.repository / "uv.lock").read_bytes()).hexdigest()
     if marker.is_file() and marker.read_text() == digest:
         return
     marker.unlink(missing_ok=True)
-    command = [find_uv(home), "sync", "--frozen", "--package", "updraft-mlflow-server", "--no-dev"]
-    _run(
-        home, command + ["--python", sys.executable], {"UV_PROJECT_ENVIRONMENT": str(target)}, progress, "MLflow server"
-    )
+    command = [find_uv(home), "sync", "--frozen", *options, "--python", sys.executable]
+    _run(home, command, {"UV_PROJECT_ENVIRONMENT": str(target)}, progress, what)
     marker.write_text(digest)
 
 
