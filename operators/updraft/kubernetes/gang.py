@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 30
 def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int] = frozenset(), **kwargs: Any) -> Any:
     """One request, tried again with back-off where that may help; None for a status in `ok`."""
     from kubernetes.client.exceptions import ApiException
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
     from urllib3.exceptions import HTTPError
 
     def transient(exc: BaseException) -> bool:
@@ -34,7 +34,7 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
         for attempt in Retrying(
             retry=retry_if_exception(transient),
             stop=stop_after_attempt(6),
-            wait=wait_exponential_jitter(initial=0.5, max=10),
+            wait=wait_random_exponential(multiplier=0.5, max=10),
             reraise=True,
         ):
             with attempt:

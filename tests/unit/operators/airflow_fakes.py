@@ -1,0 +1,181 @@
+"""Runs the tasks of a job as Airflow does: retries, deferrals, processes that are lost in the middle."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from unit.operators.platform_fakes import (
+    Blade,
+    FakeCluster,
+    FakeMlflowClient,
+    SimulatedKill,
+    role_of,
+    store_checkpoint,
+    store_done,
+    store_export,
+)
+from updraft.ledger import Ledger
+from updraft_learner.store import FolderStore
+
+RUN_ID = "digits-1"
+ORDER = (
+    "admit",
+    "stage_data",
+    "validate_data",
+    "train",
+    "watch_checkpoints",
+    "evaluate",
+    "export_model",
+    "register_model",
+    "promote",
+    "release",
+)
+
+
+class Platform:
+    """Everything of one job: its outsides, and `run` to run its tasks."""
+
+    def __init__(self, folder: Path, ledger: Ledger, dag: Any, params: dict[str, Any]) -> None:
+        self.blade = Blade()
+        self.cluster = FakeCluster()
+        self.mlflow = FakeMlflowClient()
+        self.store = FolderStore(folder / "store")
+        self.ledger = ledger
+        self.dag = dag
+        self.params = params
+        self.run_id = RUN_ID
+        self.states: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
+        self.kills = 0
+        self.max_tries = 4
+        self.dies_later_each_time = False  # the n-th try of a task dies after its n-th call
+        self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    # --- the DAG run ---
+
+    def run_all(self) -> dict[str, str]:
+        for task_id in ORDER:
+            self.run(task_id)
+        return self.states
+
+    def run(self, task_id: str) -> str:
+        """Upstream states decide whether it runs; `release` always does."""
+        upstream = [self.states.get(t, "success") for t in self.dag.task_dict[task_id].upstream_task_ids]
+        rule = str(getattr(self.dag.task_dict[task_id].trigger_rule, "value", ""))
+        if task_id != "release" and any(s in ("failed", "upstream_failed") for s in upstream):
+            self.states[task_id] = "upstream_failed"
+        elif task_id != "release" and rule == "all_success" and "skipped" in upstream:
+            self.states[task_id] = "skipped"
+        else:
+            self.states[task_id] = self._tries(task_id)
+        return self.states[task_id]
+
+    def _tries(self, task_id: str) -> str:
+        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+        for number in range(1, self.max_tries + 2):
+            if self.dies_later_each_time:
+                self.blade.falls_after = self.blade.calls + number
+            try:
+                self._process(task_id, number)
+                return "success"
+            except AirflowSkipException:
+                return "skipped"
+            except AirflowFailException as exc:
+                self.errors[task_id] = str(exc)
+                return "failed"
+            except SimulatedKill:
+                self.kills += 1
+            except Exception as exc:  # noqa: BLE001 - as Airflow: any other error is tried again
+                self.errors[task_id] = f"{type(exc).__name__}: {exc}"
+        return "failed"
+
+    def _process(self, task_id: str, try_number: int) -> None:
+        """One try: a new process for `execute`, and one more for each time the task wakes."""
+        from airflow.sdk.exceptions import TaskDeferred
+
+        method, event = "execute", None
+        while True:
+            self.blade.new_process()
+            task = copy.copy(self.dag.task_dict[task_id])
+            context = self.context(task_id, try_number)
+            try:
+                if event is None:
+                    inspect.unwrap(type(task).execute)(task, context)
+                else:
+                    getattr(task, method)(context, event)
+                return
+            except TaskDeferred as deferred:
+                method, event = deferred.method_name, self._event(deferred.trigger)
+
+    def context(self, task_id: str, try_number: int = 1) -> Any:
+        return {
+            "dag": self.dag,
+            "params": self.params,
+            "dag_run": SimpleNamespace(dag_id=self.dag.dag_id, run_id=self.run_id, triggering_user_name="ada"),
+            "ti": SimpleNamespace(
+                task_id=task_id,
+                dag_id=self.dag.dag_id,
+                run_id=self.run_id,
+                map_index=-1,
+                try_number=try_number,
+                max_tries=self.max_tries,
+            ),
+            "run_id": self.run_id,
+        }
+
+    # --- what happens while a task is deferred ---
+
+    def _event(self, trigger: Any) -> dict[str, Any]:
+        from updraft.triggers.admit import ask
+        from updraft.triggers.checkpoints import follow_checkpoints
+
+        # Of a trigger only its arguments reach the triggerer.
+        path, kwargs = trigger.serialize()
+        name = path.rpartition(".")[2]
+        self.events.append((name, kwargs))
+        self.blade.new_process()
+        if name == "AdmitTrigger":
+            nodes = self.cluster._plain(self.cluster.list_node())["items"]
+            kind, reason = ask(kwargs["job_id"], nodes)
+            assert kind != "waiting", reason
+            return {"kind": kind, "reason": reason}
+        if name == "CheckpointTrigger":
+            follow_checkpoints(kwargs["job_id"], kwargs["keep"])
+            return {"kind": "ended"}
+        return self.pods_end(self, kwargs["job_id"])
+
+    def pods_succeed(self, job_id: str) -> dict[str, Any]:
+        """Every program ends with 0, its sidecar stores everything."""
+        for name, pod in self.cluster.pods.items():
+            role, attempt, learner = role_of(pod)
+            self.cluster.set_status(name, exit_code=0)
+            if role == "train" and learner == 1:
+                for step in (1, 2, 3, 4):
+                    store_checkpoint(self.store, job_id, f"step-{step}", step, {"acc": step / 10})
+            if role == "export":
+                store_export(self.store, job_id)
+            run = self.mlflow.runs.get(self.ledger.job(job_id).mlflow_run_id or "")
+            if run is not None:
+                run.data.metrics["acc"] = 0.9
+            store_done(self.store, job_id, role, attempt, learner)
+        return {"kind": "ended", "reason": "all pods have ended", "tails": {}}
+
+    def pods_fail(self, job_id: str) -> dict[str, Any]:
+        """The first learner's program exits with 3; sidecars store what there is, as they always do."""
+        for name, pod in self.cluster.pods.items():
+            role, attempt, learner = role_of(pod)
+            self.cluster.set_status(name, exit_code=3 if learner == 1 else None)
+            if learner == 1:
+                store_done(self.store, job_id, role, attempt, learner)
+        return {"kind": "failed", "reason": "learner 1 failed", "tails": {"1": ["no labels"]}}
+
+    @property
+    def job(self) -> Any:
+        return self.ledger.job_of_run(self.dag.dag_id, self.run_id)

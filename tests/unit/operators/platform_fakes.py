@@ -1,0 +1,371 @@
+"""What the operators stand on, in memory: a cluster, MLflow, a store in a folder, and an Airflow that can lose a process.
+
+The ledger is a real one. Each outside is reached through a `Watched` proxy, so that a test can end the process after
+any call that had its effect.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
+from updraft_learner.store import FolderStore
+
+
+class SimulatedKill(BaseException):
+    """The process is gone: SIGKILL."""
+
+
+class Blade:
+    """Ends the process after its n-th call to the outside; whatever the dying process still tries has no effect."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.falls_after: int | None = None
+        self.down = False
+        self.log: list[str] = []
+        self._lock = threading.Lock()
+
+    def around(self, name: str, call: Callable[[], Any]) -> Any:
+        if self.down:
+            raise SimulatedKill
+        result = call()
+        with self._lock:
+            self.calls += 1
+            self.log.append(name)
+            if self.calls == self.falls_after:
+                self.down = True
+        if self.down:
+            raise SimulatedKill
+        return result
+
+    def new_process(self) -> None:
+        self.down = False
+
+
+class Watched:
+    """A proxy whose method calls go through the blade."""
+
+    def __init__(self, target: Any, blade: Blade) -> None:
+        self._target, self._blade = target, blade
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+        return lambda *args, **kwargs: self._blade.around(name, lambda: value(*args, **kwargs))
+
+
+# --- cluster ---------------------------------------------------------------------------------------------------------
+
+
+def _api_error(status: int) -> Exception:
+    from kubernetes.client.exceptions import ApiException
+
+    error = ApiException(status=status, reason="as told")
+    error.body = json.dumps({"message": "as told"})
+    return error
+
+
+class Obj:
+    """An API object as clients see it: `.metadata.name`, and whole for `sanitize_for_serialization`."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+        self.metadata = SimpleNamespace(name=raw["metadata"]["name"])
+
+
+class FakeCluster:
+    """The part of CoreV1Api that the operators call. Pods end when a test says so."""
+
+    def __init__(self, cpus: str = "4") -> None:
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {"pod": {}, "service": {}, "secret": {}, "namespace": {}}
+        self.created: list[str] = []
+        self.cpus = cpus
+        self.refuse: Callable[[str, str], int | None] = lambda verb, name: None
+        self.api_client = SimpleNamespace(sanitize_for_serialization=self._plain)
+
+    @staticmethod
+    def _plain(value: Any) -> Any:
+        if isinstance(value, SimpleNamespace):
+            return {"items": [item.raw for item in value.items]}
+        return value.raw
+
+    def _check(self, verb: str, name: str) -> None:
+        if (status := self.refuse(verb, name)) is not None:
+            raise _api_error(status)
+
+    def _create(self, kind: str, body: dict[str, Any]) -> Obj:
+        name = body["metadata"]["name"]
+        self._check(f"create {kind}", name)
+        if name in self.objects[kind]:
+            raise _api_error(409)
+        self.objects[kind][name] = copy.deepcopy(body)
+        self.created.append(f"{kind} {name}")
+        return Obj(self.objects[kind][name])
+
+    def _list(self, kind: str, selector: str) -> Any:
+        self._check(f"list {kind}", selector)
+        wanted = dict(part.split("=") for part in selector.split(","))
+        found = [
+            Obj(raw)
+            for raw in self.objects[kind].values()
+            if wanted.items() <= raw["metadata"].get("labels", {}).items()
+        ]
+        return SimpleNamespace(items=found)
+
+    def _delete(self, kind: str, name: str) -> None:
+        self._check(f"delete {kind}", name)
+        if self.objects[kind].pop(name, None) is None:
+            raise _api_error(404)
+
+    def read_namespace(self, name: str, **_: Any) -> Obj:
+        if name not in self.objects["namespace"]:
+            raise _api_error(404)
+        return Obj(self.objects["namespace"][name])
+
+    def create_namespace(self, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("namespace", body)
+
+    def list_node(self, **_: Any) -> Any:
+        self._check("list node", "")
+        node = {
+            "metadata": {"name": "node-1"},
+            "status": {
+                "allocatable": {"cpu": self.cpus, "memory": "16Gi", "pods": "100"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+        return SimpleNamespace(items=[Obj(node)])
+
+    def create_namespaced_pod(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("pod", body)
+
+    def create_namespaced_service(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("service", body)
+
+    def create_namespaced_secret(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("secret", body)
+
+    def list_namespaced_pod(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
+        return self._list("pod", label_selector)
+
+    def list_namespaced_service(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
+        return self._list("service", label_selector)
+
+    def list_namespaced_secret(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
+        return self._list("secret", label_selector)
+
+    def delete_namespaced_pod(self, name: str, namespace: str, **_: Any) -> None:
+        self._delete("pod", name)
+
+    def delete_namespaced_service(self, name: str, namespace: str, **_: Any) -> None:
+        self._delete("service", name)
+
+    def delete_namespaced_secret(self, name: str, namespace: str, **_: Any) -> None:
+        self._delete("secret", name)
+
+    @property
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return self.objects["pod"]
+
+    @property
+    def left(self) -> list[str]:
+        return [name for kind in ("pod", "service", "secret") for name in self.objects[kind]]
+
+    def set_status(self, name: str, *, exit_code: int | None = None, phase: str = "", **status: Any) -> None:
+        """A pod whose program runs, or has ended with this code."""
+        ended = exit_code is not None
+        state: dict[str, Any] = {"running": {}}
+        if ended:
+            reason = "Completed" if exit_code == 0 else "Error"
+            state = {"terminated": {"exitCode": exit_code, "reason": reason, "finishedAt": "2026-01-01T00:00:00Z"}}
+        done = {"terminated": {"exitCode": 0}}
+        self.pods[name]["status"] = {
+            "phase": phase or ({0: "Succeeded", None: "Running"}.get(exit_code, "Failed")),
+            "initContainerStatuses": [
+                {"name": "updraft-stage", "state": done},
+                {"name": "updraft-sidecar", "state": done if ended else {"running": {}}},
+            ],
+            "containerStatuses": [{"name": "base", "state": state}],
+            **status,
+        }
+
+
+# --- MLflow ----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(code: int, message: str) -> Exception:
+    from mlflow.exceptions import MlflowException
+
+    return MlflowException(message, error_code=code)
+
+
+class FakeMlflowClient:
+    """MlflowClient's methods that the platform calls, over one server's memory."""
+
+    def __init__(self) -> None:
+        self.tracking_uri = "http://mlflow.test"
+        self.away = False
+        self.experiments: dict[str, str] = {}
+        self.runs: dict[str, Any] = {}
+        self.files: dict[tuple[str, str], str] = {}
+        self.inputs: dict[str, set[tuple[str, str]]] = {}
+        self.models: dict[str, Any] = {}
+        self.registered: set[str] = set()
+        self.versions: list[Any] = []
+        self.aliases: dict[tuple[str, str], str] = {}
+        self.alias_moves: list[str] = []
+        self.endings: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if callable(value) and object.__getattribute__(self, "away"):
+            raise _refusal(1, f"API request to {self.tracking_uri} failed: connection refused")
+        return value
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        found = self.experiments.get(name)
+        return None if found is None else SimpleNamespace(experiment_id=found, lifecycle_stage="active")
+
+    def create_experiment(self, name: str) -> str:
+        if name in self.experiments:
+            raise _refusal(3001, "exists")
+        self.experiments[name] = str(len(self.experiments) + 1)
+        return self.experiments[name]
+
+    def create_run(self, experiment_id: str, *, tags: dict[str, str], run_name: str) -> Any:
+        run_id = f"run{len(self.runs) + 1}"
+        info = SimpleNamespace(run_id=run_id, experiment_id=experiment_id, status="RUNNING", run_name=run_name)
+        data = SimpleNamespace(params={}, tags=dict(tags), metrics={})
+        self.runs[run_id] = SimpleNamespace(info=info, data=data)
+        return copy.deepcopy(self.runs[run_id])
+
+    def get_run(self, run_id: str) -> Any:
+        if run_id not in self.runs:
+            raise _refusal(6, f"no run {run_id}")
+        return copy.deepcopy(self.runs[run_id])
+
+    def search_runs(self, experiment_ids: list[str], *, filter_string: str, **_: Any) -> list[Any]:
+        key, value = _tag(filter_string)
+        return [
+            copy.deepcopy(run)
+            for run in self.runs.values()
+            if run.info.experiment_id in experiment_ids and run.data.tags.get(key) == value
+        ]
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        assert len(params) <= 100
+        run = self.runs[run_id]
+        for param in params:
+            if run.data.params.setdefault(param.key, param.value) != param.value:
+                raise _refusal(1000, "params are immutable")
+        for tag in tags:
+            run.data.tags[tag.key] = tag.value
+
+    def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
+        self.files[run_id, artifact_file] = text
+
+    def log_inputs(self, run_id: str, datasets: Any) -> None:
+        self.inputs.setdefault(run_id, set()).update((d.dataset.name, d.dataset.digest) for d in datasets)
+
+    def set_terminated(self, run_id: str, *, status: str) -> None:
+        self.runs[run_id].info.status = status
+        self.endings.append(status)
+
+    def create_logged_model(self, experiment_id: str, **fields: Any) -> Any:
+        model = SimpleNamespace(
+            model_id=f"m-{len(self.models) + 1}", experiment_id=experiment_id, status="PENDING", **fields
+        )
+        self.models[model.model_id] = model
+        return model
+
+    def search_logged_models(self, experiment_ids: list[str], *, filter_string: str) -> list[Any]:
+        key, value = _tag(filter_string)
+        return [copy.copy(model) for model in self.models.values() if model.tags.get(key) == value]
+
+    def log_model_artifacts(self, model_id: str, local_dir: str) -> None:
+        self.models[model_id].files = sorted(p.name for p in Path(local_dir).rglob("*") if p.is_file())
+
+    def finalize_logged_model(self, model_id: str, status: Any) -> None:
+        self.models[model_id].status = status
+
+    def delete_logged_model(self, model_id: str) -> None:
+        del self.models[model_id]
+
+    def create_registered_model(self, name: str) -> None:
+        if name in self.registered:
+            raise _refusal(3001, "exists")
+        self.registered.add(name)
+
+    def create_model_version(self, name: str, **fields: Any) -> Any:
+        number = sum(v.name == name for v in self.versions) + 1
+        version = SimpleNamespace(name=name, version=str(number), tags_set={}, **fields)
+        self.versions.append(version)
+        return version
+
+    def search_model_versions(self, filter_string: str) -> list[Any]:
+        run_id = filter_string.partition("'")[2].rstrip("'")
+        return [v for v in self.versions if v.run_id == run_id]
+
+    def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
+        self.aliases[name, alias] = version
+        self.alias_moves.append(version)
+
+    def get_model_version_by_alias(self, name: str, alias: str) -> Any:
+        number = self.aliases.get((name, alias))
+        if number is None:
+            raise _refusal(1000 if name in self.registered else 6, "no such alias")
+        return next(v for v in self.versions if (v.name, v.version) == (name, number))
+
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        next(v for v in self.versions if (v.name, v.version) == (name, version)).tags_set[key] = value
+
+
+def _tag(filter_string: str) -> tuple[str, str]:
+    match = re.fullmatch(r"tags\.`([^`]+)` = '([^']+)'", filter_string)
+    assert match, filter_string
+    return match[1], match[2]
+
+
+# --- what pods leave -------------------------------------------------------------------------------------------------
+
+
+def store_checkpoint(store: FolderStore, job_id: str, name: str, step: int, metrics: dict[str, float]) -> None:
+    keys, data = Keys("default"), b"weights"
+    store.put_bytes(f"{keys.checkpoint(job_id, name)}/model.pt", data)
+    marker = {"files": {"model.pt": {"size": len(data)}}, "step": step, "attempt": 1, "metrics": metrics, "created": 1}
+    store.put_bytes(f"{keys.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}", json.dumps(marker).encode())
+
+
+def store_done(store: FolderStore, job_id: str, role: str, attempt: int, learner: int, **facts: Any) -> None:
+    key = Keys("default").done(job_id, role, attempt, learner)
+    store.put_bytes(key, json.dumps({"t": 1.0, "files": 1, **facts}).encode())
+
+
+def store_export(store: FolderStore, job_id: str) -> None:
+    import hashlib
+
+    prefix = f"{Keys('default').results(job_id, 'export', 1)}/export/"
+    files = {"model/MLmodel": b"flavors: {}\n", "model/model.onnx": b"onnx"}
+    for path, data in files.items():
+        store.put_bytes(prefix + path, data)
+    report = {
+        "model_class": "Net",
+        "formats": {"onnx": {"max_abs_difference": 1e-7}},
+        "files": {p: {"sha256": hashlib.sha256(d).hexdigest(), "size": len(d)} for p, d in files.items()},
+    }
+    store.put_bytes(f"{prefix}export.json", json.dumps(report).encode())
+
+
+def role_of(pod: dict[str, Any]) -> tuple[str, int, int]:
+    """Role, attempt and learner of a pod."""
+    labels = pod["metadata"]["labels"]
+    return labels[LABEL_ROLE], int(labels["updraft.dev/attempt"]), int(labels[LABEL_LEARNER])
