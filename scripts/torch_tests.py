@@ -1,4 +1,4 @@
-"""Run the tests that are marked `torch` in the PyTorch learner's environment, which `python -m updraft.stack prepare` builds.
+"""Run the tests marked `torch` in the PyTorch learner's environment, which `python -m updraft.stack prepare` builds.
 
 With UPDRAFT_TORCH_INDEX that environment is not built, and this says so: the tests are skipped, not passed.
 """

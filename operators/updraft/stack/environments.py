@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import psutil
 
