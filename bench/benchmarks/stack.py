@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.machine import REPOSITORY
 from updraft.client import Client, load_config
 from updraft.stack.layout import Home
-
-from benchmarks.machine import REPOSITORY
 
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft").absolute()
 DAGS = REPOSITORY / "bench" / "dags"

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from updraft.stack.layout import bin_folder
-
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, Value
 from benchmarks.stack import BenchmarkError, learner_python
+from updraft.stack.layout import bin_folder
 
 NAME, TITLE = "checkpoint_stall", "Stall of a training by a checkpoint"
 BUDGET = Budget(at="most", value=0.05)
