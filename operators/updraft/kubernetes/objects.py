@@ -79,6 +79,9 @@ def learner_pod(base: Manifest, config: PodConfig, *, sidecar_image: str, grace_
     main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
     main.setdefault("volumeMounts", []).append({"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR})
     main["workingDir"] = contract.CODE_DIR
+    for part in ("command", "args"):
+        if main.get(part):
+            main[part] = [verbatim(word) for word in main[part]]
     main["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     ours = {
         "image": sidecar_image,
@@ -205,8 +208,14 @@ def credentials_secret(launch: Launch, credentials: Mapping[str, Any]) -> Manife
 
 def environment(base: Mapping[str, str], secrets: tuple[tuple[str, str, str], ...]) -> list[Manifest]:
     """Environment entries of the program: plain values, then `(env name, secret name, key)` references."""
-    entries: list[Manifest] = [{"name": k, "value": v} for k, v in base.items()]
+    entries: list[Manifest] = [{"name": k, "value": verbatim(v)} for k, v in base.items()]
     entries += [
         {"name": env, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for env, secret, key in secrets
     ]
     return entries
+
+
+def verbatim(text: str) -> str:
+    """`text` as a container gets it unchanged: Kubernetes would make `$` of `$$`, and of `$(NAME)` the value of a
+    variable, also of a secret, before the shell sees its quotes."""
+    return text.replace("$", "$$")

@@ -78,8 +78,10 @@ def last_try(context: Context) -> bool:
     return bool(ti.try_number > ti.max_tries)
 
 
-def stop_if_cancelled(context: Context, job_id: str) -> None:
-    """Ends this task, and with it the job, if a person has asked for it."""
+def stop_if_over(context: Context, job_id: str) -> None:
+    """Ends this task if the job has failed already (this task may run a second time) or a person has cancelled it."""
+    if (failure := ledger().effect(job_id, FAILURE)) is not None:
+        raise AirflowFailException(failure["reason"])
     by = ledger().job(job_id).cancel_requested_by
     if by is not None:
         raise fail(context, job_id, Cause.CANCELLED, f"cancelled by {by}")
@@ -89,8 +91,8 @@ def stop_if_cancelled(context: Context, job_id: str) -> None:
 def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
     """The job of this task; an UpdraftError inside becomes its recorded failure with the given cause.
 
-    Does not let a job go on that has ended, has failed already (this task may run a second time) or was cancelled.
-    `must_run`: only an end stops it; for work that leaves things behind when it is passed over.
+    Does not let a job go on that has ended, or that `stop_if_over` stops; with `must_run`, only an end stops it: for
+    work that leaves things behind when it is passed over.
     """
     try:
         job = find_job(context)
@@ -101,9 +103,7 @@ def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Itera
             f"job {job.id} has ended {job.state.value} ({job.reason}); an end has no exit, submit it again"
         )
     if not must_run:
-        if (failure := ledger().effect(job.id, FAILURE)) is not None:
-            raise AirflowFailException(failure["reason"])
-        stop_if_cancelled(context, job.id)
+        stop_if_over(context, job.id)
     try:
         yield job
     except UnavailableError as exc:

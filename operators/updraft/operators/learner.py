@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import gang, objects
 from updraft.kubernetes.objects import Launch
-from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib
+from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause, Outcome, evidence, judge
 from updraft.settings import settings
@@ -57,13 +57,14 @@ class LearnerOperator(KubernetesPodOperator):
         self.role = role
 
     def execute(self, context: Context) -> None:
-        with ends_job(context, Cause.CONFIGURATION) as job:
+        with ends_job(context, Cause.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
             command = self._command(manifest)
             if command is None:
                 raise AirflowSkipException(f"the manifest asks for no {self.role}")
             attempt = ledger().current_attempt(job.id, self.role)
             if attempt is None:
+                stop_if_over(context, job.id)
                 number = ledger().open_attempt(job.id, self.role)
             elif attempt.ended_at is not None:  # this task was killed between judging and its own end
                 self._end(context, job, manifest, attempt)
@@ -127,6 +128,7 @@ class LearnerOperator(KubernetesPodOperator):
         deployed = f"deployed {launch.role} {launch.attempt}"
         if ledger().effect(job.id, deployed) is not None:
             return
+        stop_if_over(context, job.id)
         config = self._config(job, manifest, launch)
         pod = objects.learner_pod(
             self._base_pod(context, job, manifest, launch, command),

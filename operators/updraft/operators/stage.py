@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from updraft.exceptions import DataError, RefusedError
 from updraft.lifecycle import State
-from updraft.operators.job import ends_job, ledger, manifest_of, stop_if_cancelled
+from updraft.operators.job import ends_job, ledger, manifest_of, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
@@ -75,7 +75,7 @@ class StageOperator(BaseOperator):
 
         def progress(line: str) -> None:
             self.log.info(line)
-            stop_if_cancelled(context, job.id)
+            stop_if_over(context, job.id)
 
         progress(f"Staging {source}")
         staged = stage_source(
@@ -133,7 +133,7 @@ class ValidateOperator(BaseOperator):
                 if item.expectations is None:
                     self.log.info("%s: no expectations", item.source)
                     continue
-                stop_if_cancelled(context, job.id)
+                stop_if_over(context, job.id)
                 failed += self._validate(job, item, staged)
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))

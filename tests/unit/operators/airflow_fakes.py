@@ -19,6 +19,7 @@ from unit.operators.platform_fakes import (
     store_done,
     store_export,
 )
+
 from updraft.ledger import Ledger
 from updraft_learner.store import FolderStore
 
@@ -56,6 +57,12 @@ class Platform:
         self.dies_later_each_time = False  # the n-th try of a task dies after its n-th call
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
         self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def become(self, other: Platform) -> None:
+        """All that is not in the ledger's or the store's files."""
+        self.cluster, self.mlflow = copy.deepcopy(other.cluster), copy.deepcopy(other.mlflow)
+        self.params, self.states = copy.deepcopy(other.params), dict(other.states)
+        self.pods_end, self.run_id = other.pods_end, other.run_id
 
     # --- the DAG run ---
 

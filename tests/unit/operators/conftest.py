@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +45,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     )
     values = {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW_CONN_UPDRAFT_KUBERNETES": json.dumps({"conn_type": "kubernetes", "extra": {"kube_config": KUBE_CONFIG}}),
+        "AIRFLOW_CONN_UPDRAFT_KUBERNETES": json.dumps(
+            {"conn_type": "kubernetes", "extra": {"kube_config": KUBE_CONFIG}}
+        ),
         "UPDRAFT_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db",
         "UPDRAFT_S3_ENDPOINT": "http://127.0.0.1:1",
         "UPDRAFT_MLFLOW_URI": "http://127.0.0.1:1",
@@ -83,7 +89,7 @@ def dag() -> Any:
 def make_platform(
     environment: Path, empty_ledger: bytes, dag: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Makes a whole new platform with one job of this manifest; later ones replace earlier ones."""
+    """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use."""
     from unit.operators.airflow_fakes import Platform
     from unit.operators.platform_fakes import Watched
 
@@ -102,17 +108,25 @@ def make_platform(
 
     made: list[Ledger] = []
 
-    def make(**changes: Any) -> Platform:
+    def make(like: Platform | None = None, **changes: Any) -> Platform:
         folder = environment / str(len(made))
         folder.mkdir()
-        (folder / "ledger.db").write_bytes(empty_ledger)
+        if like is None:
+            (folder / "ledger.db").write_bytes(empty_ledger)
+        else:
+            shutil.copytree(like.store.root, folder / "store")
+            with (
+                closing(sqlite3.connect(like.store.root.parent / "ledger.db")) as source,
+                closing(sqlite3.connect(folder / "ledger.db")) as target,
+            ):
+                source.backup(target)
         monkeypatch.setenv("UPDRAFT_LEDGER_URL", f"sqlite:///{folder}/ledger.db")
         settings.cache_clear()
         ledger = Ledger(f"sqlite:///{folder}/ledger.db")
         made.append(ledger)
-        raw = {**MANIFEST, **changes}
-        defaults = dag.params.dump()
-        platform = Platform(folder, ledger, dag, {**defaults, "manifest": raw})
+        platform = Platform(folder, ledger, dag, {**dag.params.dump(), "manifest": {**MANIFEST, **changes}})
+        if like is not None:
+            platform.become(like)
         store = Watched(platform.store, platform.blade)
         watched_ledger = Watched(ledger, platform.blade)
         monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: watched_ledger)
@@ -130,9 +144,7 @@ def make_platform(
         monkeypatch.setattr(
             updraft.validation, "validate_stored", lambda fetch, tree, suite, format: ValidationResult(True, 1)
         )
-        import hashlib
-
-        for name in ("CODE", "DATA"):
+        for name in () if like else ("CODE", "DATA"):
             data = name.encode()
             digest = hashlib.sha256(data).hexdigest()
             tree = Tree((TreeFile("file.txt", digest, len(data)),))

@@ -1,4 +1,4 @@
-"""What the operators stand on, in memory: a cluster, MLflow, a store in a folder, and an Airflow that can lose a process.
+"""What the operators stand on, in memory: a cluster, MLflow, what pods leave in the store, and sudden death.
 
 The ledger is a real one. Each outside is reached through a `Watched` proxy, so that a test can end the process after
 any call that had its effect.

@@ -1,0 +1,445 @@
+"""What each task does when things are not as they should be, and what a person reads then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.operators.airflow_fakes import ORDER, Platform
+from unit.operators.platform_fakes import store_done
+
+from updraft.lifecycle import State
+
+Make = Callable[..., Platform]
+
+
+def until(platform: Platform, task_id: str) -> Platform:
+    for earlier in ORDER[: ORDER.index(task_id)]:
+        platform.run(earlier)
+    return platform
+
+
+def failure(platform: Platform) -> dict[str, str]:
+    return dict(platform.ledger.effect(platform.job.id, "failure") or {})
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The synchronous client's back-off takes no time."""
+    import tenacity.nap
+
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
+
+
+# --- admit ---
+
+
+def test_the_line_says_what_was_granted(make_platform: Make) -> None:
+    platform = until(make_platform(), "stage_data")
+    reasons = [t.reason for t in platform.ledger.transitions(platform.job.id)]
+    assert reasons == ["submitted", "waiting to be admitted", "admitted: 2 x (0.5 CPU, 256 MiB)"]
+
+
+def test_mlflow_away_is_waited_for_then_named_as_the_reason(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.mlflow.away = True
+    platform.run("admit")
+    assert platform.states["admit"] == "failed"
+    assert (failure(platform)["task"], failure(platform)["cause"]) == ("admit", "infrastructure")
+    assert failure(platform)["reason"].startswith("MLflow at http://mlflow.test did not do what was asked")
+    platform.run("release")
+    assert platform.job.state is State.FAILED
+
+
+def test_mlflow_back_before_the_last_try_harms_nothing(make_platform: Make) -> None:
+    platform = make_platform()
+    original = platform._process
+
+    def process(task_id: str, try_number: int) -> None:
+        platform.mlflow.away = try_number < 3
+        original(task_id, try_number)
+
+    platform._process = process  # type: ignore[method-assign]
+    assert platform.run("admit") == "success"
+    assert failure(platform) == {}
+
+
+def test_more_params_than_one_request_takes_all_arrive(make_platform: Make) -> None:
+    platform = make_platform(params={f"p{n}": n for n in range(250)})
+    platform.run("admit")
+    (run,) = platform.mlflow.runs.values()
+    assert len(run.data.params) == 250 + 4
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 300, 7, None, {"a": 1}])
+def test_a_manifest_with_an_impossible_name_is_a_failed_job_too(make_platform: Make, name: Any) -> None:
+    platform = make_platform(name=name)
+    platform.run_all()
+    assert platform.states["admit"] == "failed"
+    assert platform.job.state is State.FAILED
+    assert "name" in platform.job.reason
+    assert platform.job.name == "invalid"
+
+
+# --- cancel ---
+
+
+@pytest.mark.parametrize("task_id", [t for t in ORDER if t not in ("release", "watch_checkpoints")])
+def test_a_cancelled_job_does_not_start_its_next_task(make_platform: Make, task_id: str) -> None:
+    platform = until(make_platform(), task_id)
+    if task_id == "admit":
+        platform.cluster.cpus = "0"
+
+        def process(*_: Any) -> None:
+            platform.ledger.request_cancel(platform.job.id, "bob")
+
+        platform.blade.around = _after("enqueue", platform.blade.around, process)  # type: ignore[method-assign]
+    else:
+        platform.ledger.request_cancel(platform.job.id, "bob")
+    launched = list(platform.cluster.created)
+    assert platform.run(task_id) == "failed"
+    assert platform.errors[task_id] == "cancelled by bob"
+    assert platform.cluster.created == launched
+    platform.run("release")
+    assert (platform.job.state, platform.job.reason) == (State.CANCELLED, "cancelled by bob")
+    assert [r.info.status for r in platform.mlflow.runs.values()] == ["KILLED"]
+
+
+def _after(name: str, around: Callable[..., Any], act: Callable[[], None]) -> Callable[..., Any]:
+    def wrapped(called: str, call: Callable[[], Any]) -> Any:
+        result = around(called, call)
+        if called == name:
+            act()
+        return result
+
+    return wrapped
+
+
+def test_a_cancel_request_in_the_middle_of_staging_is_heard(make_platform: Make) -> None:
+    platform = until(make_platform(), "stage_data")
+    asked: list[bool] = []
+
+    def cancel() -> None:
+        if not asked:
+            asked.append(True)
+            platform.ledger.request_cancel(platform.job.id, "bob")
+
+    platform.blade.around = _after("list", platform.blade.around, cancel)  # type: ignore[method-assign]
+    assert platform.run("stage_data") == "failed"
+    assert platform.errors["stage_data"] == "cancelled by bob"
+    assert platform.job.code_tree is None
+
+
+def test_a_cancel_request_after_the_last_task_comes_too_late(make_platform: Make) -> None:
+    platform = until(make_platform(), "release")
+    platform.ledger.request_cancel(platform.job.id, "bob")
+    platform.run("release")
+    assert platform.job.state is State.COMPLETED
+
+
+# --- learners ---
+
+
+def test_a_failed_program_is_not_launched_again_by_a_retry_of_its_task(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.pods_end = Platform.pods_fail
+    until(platform, "evaluate")
+    assert platform.run("train") == "failed"
+    assert platform.errors["train"] == "learner 1: the program exited with 3: no labels"
+    assert [name for name in platform.cluster.created if name.startswith("pod")] == [
+        "pod digits-1-t1-0",
+        "pod digits-1-t1-1",
+    ]
+
+
+def test_a_false_alarm_of_the_watch_ends_nothing(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+    alarms = ["missing", "failed", "ended"]
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        for name in platform.cluster.pods:
+            platform.cluster.set_status(name)
+        if alarms:
+            return {"kind": alarms.pop(0), "reason": "a mistake", "tails": {}}
+        return platform.pods_succeed(job_id)
+
+    platform.pods_end = end
+    assert platform.run("train") == "success"
+    assert [name for name, _ in platform.events].count("GangTrigger") == 4
+
+
+def test_a_pod_that_is_gone_is_no_success_even_with_its_marker(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        event = platform.pods_succeed(job_id)
+        del platform.cluster.pods["digits-1-t1-1"]
+        return {**event, "kind": "missing"}
+
+    platform.pods_end = end
+    assert platform.run("train") == "failed"
+    assert platform.errors["train"] == "learner 2: its pod is gone and nobody saw how its program ended"
+
+
+def test_re_attaching_does_not_restart_the_time_that_the_job_may_take(make_platform: Make) -> None:
+    platform = until(make_platform(budget={"max_runtime": "1h"}), "train")
+    platform.dies_later_each_time = True
+    platform.max_tries = 100
+    platform.run("train")
+    (attempt, *_) = platform.ledger.attempts(platform.job.id)
+    deadlines = {kwargs["deadline"] for name, kwargs in platform.events if name == "GangTrigger"}
+    assert deadlines == {attempt.started_at.timestamp() + 3600}
+
+
+def test_a_refused_pod_leaves_nothing_behind(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+    platform.cluster.refuse = lambda verb, name: 422 if (verb, name) == ("create pod", "digits-1-t1-1") else None
+    assert platform.run("train") == "failed"
+    assert platform.cluster.left == []
+    assert failure(platform)["reason"].startswith("The cluster refused to create pod digits-1-t1-1")
+    platform.run("release")
+    assert [(a.role, a.outcome) for a in platform.ledger.attempts(platform.job.id)] == [("train", "infrastructure")]
+
+
+def test_a_worker_that_was_taken_for_dead_leaves_no_pods_after_the_jobs_end(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+    done: list[bool] = []
+
+    def release() -> None:
+        if not done:
+            done.append(True)
+            platform.run("release")
+
+    platform.blade.around = _after("create_namespaced_pod", platform.blade.around, release)  # type: ignore[method-assign]
+    assert platform.run("train") == "failed"
+    assert platform.cluster.left == []
+    assert platform.job.state is State.FAILED
+
+
+def test_no_credential_is_in_a_pod_or_in_what_a_task_hands_on(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+    platform.pods_end = lambda platform, job_id: {"kind": "deadline", "reason": "x", "tails": {}}
+    seen: list[str] = []
+    create = platform.cluster._create
+
+    def remember(kind: str, body: dict[str, Any]) -> Any:
+        if kind == "pod":
+            seen.append(json.dumps(body))
+        return create(kind, body)
+
+    platform.cluster._create = remember  # type: ignore[method-assign]
+    platform.run("train")
+    assert len(seen) == 2
+    for text in [*seen, json.dumps(platform.events), platform.errors["train"]]:
+        assert "hush" not in text
+
+
+# --- register and promote ---
+
+
+def test_the_upload_of_a_killed_process_is_replaced(make_platform: Make) -> None:
+    platform = until(make_platform(), "register_model")
+    platform.dies_later_each_time, platform.max_tries = True, 100
+    platform.run("register_model")
+    assert [str(m.status) for m in platform.mlflow.models.values()] == ["READY"]
+    assert platform.mlflow.models.popitem()[1].files == ["MLmodel", "model.onnx"]
+
+
+def other_version(platform: Platform, acc: float) -> str:
+    run = platform.mlflow.create_run("9", tags={}, run_name="other")
+    platform.mlflow.runs[run.info.run_id].data.metrics["acc"] = acc
+    platform.mlflow.registered.add("digits")
+    return str(platform.mlflow.create_model_version("digits", source="x", run_id=run.info.run_id).version)
+
+
+def test_a_worse_model_does_not_take_the_champions_place(make_platform: Make) -> None:
+    platform = until(make_platform(), "promote")
+    best = other_version(platform, 0.99)
+    platform.mlflow.aliases["digits", "champion"] = best
+    assert platform.run("promote") == "success"
+    assert platform.mlflow.alias_moves == []
+    assert platform.ledger.effect(platform.job.id, "promotion")["promoted"] is False
+    platform.run("release")
+    assert platform.job.state is State.COMPLETED
+
+
+def test_a_champion_without_a_run_cannot_be_compared_with(make_platform: Make) -> None:
+    platform = until(make_platform(), "promote")
+    platform.mlflow.create_model_version("digits", source="x", run_id=None)
+    platform.mlflow.aliases["digits", "champion"] = "2"
+    assert platform.run("promote") == "success"
+    assert "cannot be compared" in platform.ledger.effect(platform.job.id, "promotion")["reason"]
+
+
+def test_a_champion_that_came_between_decision_and_second_run_stays(make_platform: Make) -> None:
+    """This job's process dies right after it moved the alias; a better job takes the alias before the second run."""
+    platform = until(make_platform(export={"register_as": "digits", "promote_if": {"acc": ">= 0.5"}}), "promote")
+    better = other_version(platform, 0.95)
+    taken: list[bool] = []
+
+    def take() -> None:
+        if not taken:
+            taken.append(True)
+            platform.mlflow.aliases["digits", "champion"] = better
+            platform.blade.down = True
+
+    platform.blade.around = _after("set_registered_model_alias", platform.blade.around, take)  # type: ignore[method-assign]
+    assert platform.run("promote") == "success"
+    assert platform.mlflow.aliases["digits", "champion"] == better
+    assert platform.mlflow.alias_moves == ["1"]
+
+
+# --- release ---
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_the_verdict_does_not_wait_for_a_cluster_that_is_away(make_platform: Make) -> None:
+    platform = until(make_platform(), "release")
+    platform.cluster.refuse = lambda verb, name: 503
+    assert platform.run("release") == "failed"
+    assert platform.job.state is State.COMPLETED
+    assert [r.info.status for r in platform.mlflow.runs.values()] == ["FINISHED"]
+    assert len(platform.ledger.grants()) == 1  # what may still run is not free
+    platform.cluster.refuse = lambda verb, name: None
+    assert platform.run("release") == "success"
+    assert platform.ledger.grants() == []
+    assert platform.mlflow.endings == ["FINISHED"]
+
+
+def test_the_verdict_does_not_wait_for_mlflow(make_platform: Make) -> None:
+    platform = until(make_platform(), "release")
+    platform.mlflow.away = True
+    assert platform.run("release") == "failed"
+    assert (platform.job.state, platform.ledger.grants()) == (State.COMPLETED, [])
+
+
+def test_release_before_the_end_of_a_stuck_task_frees_all_and_closes_its_attempt(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        platform.run("release")
+        return {"kind": "missing", "reason": "2 pods are gone", "tails": {}}
+
+    platform.pods_end = end
+    assert platform.run("train") == "failed"
+    assert (platform.job.state, platform.cluster.left, platform.ledger.grants()) == (State.FAILED, [], [])
+    assert [(a.role, a.outcome) for a in platform.ledger.attempts(platform.job.id)] == [("train", "infrastructure")]
+    assert platform.mlflow.endings == ["FAILED"]
+
+
+def test_an_ended_job_has_no_exit(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.run_all()
+    for task_id in ORDER[:-1]:
+        if task_id != "watch_checkpoints":
+            platform.states.clear()
+            assert platform.run(task_id) == "failed"
+            assert "an end has no exit" in platform.errors[task_id]
+    assert platform.job.state is State.COMPLETED
+
+
+def test_a_green_run_without_proof_is_no_success(make_platform: Make) -> None:
+    """Somebody marked `train` as a success by hand."""
+    platform = until(make_platform(), "train")
+    platform.run("release")
+    assert (platform.job.state, platform.job.reason) == (
+        State.FAILED,
+        "train did not finish; look at its log in Airflow",
+    )
+
+
+# --- what sidecars could not send ---
+
+
+def test_what_a_sidecar_could_not_send_reaches_mlflow_once(
+    make_platform: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from learner.sidecar_fakes import FakeMlflow
+
+    from updraft.settings import settings
+    from updraft_learner.contract import Keys
+
+    platform = until(make_platform(), "release")
+    server, keys, job = FakeMlflow(), Keys("default"), platform.job
+    monkeypatch.setenv("UPDRAFT_MLFLOW_URI", server.uri)
+    settings.cache_clear()
+    try:
+        lines = [{"n": n, "t": 1.0 + n, "source": "file", "step": n, "metrics": {"loss": 1.0 / n}} for n in range(1, 6)]
+        lines.append({"n": 6, "t": 7.0, "source": "mlflow", "params": {"late": "1"}})
+        lines.append({"n": 7, "t": 7.0, "source": "file", "step": 9, "metrics": {"loss": "NaN", "up": "Infinity"}})
+        prefix = keys.metrics(job.id, "train", 1, 1)
+        platform.store.put_bytes(f"{prefix}/00000001.jsonl", _jsonl(lines[:3]))
+        platform.store.put_bytes(f"{prefix}/00000002.jsonl", _jsonl(lines[3:]))
+        artifacts = keys.artifacts(job.id, "train", 1, 1)
+        platform.store.put_bytes(f"{artifacts}/00000001.data", b"plot")
+        platform.store.put_bytes(f"{artifacts}/00000001.json", b'{"owner": "run", "path": "plots/a.png"}')
+        server.metrics = [{"key": "loss", "value": 1.0, "timestamp": 2000, "step": 1}]  # this one had arrived
+        store_done(platform.store, job.id, "train", 1, 1, metrics_pending=6, artifacts_pending=1)
+        platform.dies_later_each_time, platform.max_tries = True, 100
+        assert platform.run("release") == "success"
+        assert server.points("loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25), (5, 0.2), (9, "NaN")]
+        assert server.points("up") == []
+        assert server.params == {"late": "1"}
+        assert server.artifacts == {"real/r1/plots/a.png": b"plot"}
+        assert platform.mlflow.endings == ["FINISHED"]
+        calls = len(server.calls)
+        platform.run("release")
+        assert len(server.calls) == calls
+    finally:
+        server.close()
+
+
+def _jsonl(lines: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+# --- checkpoints and validation ---
+
+
+def test_the_runs_list_of_checkpoints_names_the_deleted_ones_too(make_platform: Make) -> None:
+    platform = until(make_platform(), "evaluate")
+    (text,) = (t for (_, path), t in platform.mlflow.files.items() if path == "checkpoints.json")
+    rows = json.loads(text)
+    assert [(r["name"], bool(r["deleted"])) for r in rows] == [
+        ("step-1", True),
+        ("step-2", True),
+        ("step-3", False),
+        ("step-4", False),
+    ]
+
+
+def test_the_watch_does_not_fail_a_job_for_its_list(make_platform: Make) -> None:
+    platform = until(make_platform(), "watch_checkpoints")
+    platform.mlflow.away = True
+    assert platform.run("watch_checkpoints") == "success"
+
+
+def test_the_same_data_in_another_format_is_judged_again(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    import updraft.validation
+    from updraft.validation import ValidationResult
+
+    platform = until(make_platform(), "validate_data")
+    judged: list[str] = []
+
+    def validate_stored(fetch: Any, tree: Any, suite: Any, *, format: str) -> ValidationResult:
+        judged.append(format)
+        return ValidationResult(format == "csv", 1, () if format == "csv" else ("x: is wrong",))
+
+    monkeypatch.setattr(updraft.validation, "validate_stored", validate_stored)
+    other = make_platform(platform)
+    monkeypatch.setattr(updraft.validation, "validate_stored", validate_stored)
+    raw = {**other.job.manifest, "data": [{**other.job.manifest["data"][0], "format": "csv"}]}
+    from updraft.ledger.tables import jobs
+
+    with other.ledger._engine.begin() as connection:
+        connection.execute(jobs.update().values(manifest=raw))
+    assert other.run("validate_data") == "success"
+    raw["data"][0]["format"] = "jsonl"
+    with other.ledger._engine.begin() as connection:
+        connection.execute(jobs.update().values(manifest=raw))
+    assert other.run("validate_data") == "failed"
+    assert "x: is wrong" in other.errors["validate_data"]
+    assert judged == ["csv", "jsonl"]
