@@ -68,6 +68,17 @@ class Stack:
             time.sleep(0.5)
         raise AssertionError(f"{job_id} never was {state}")
 
+    def job_of(self, dag_id: str, run_id: str) -> str:
+        """Id of the job of a run that Airflow named."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            for summary in self.client.jobs(limit=100):
+                detail = self.client.job(summary.id)
+                if (detail.dag_id, detail.run_id) == (dag_id, run_id):
+                    return str(summary.id)
+            time.sleep(1)
+        raise AssertionError(f"no job of {dag_id} {run_id}")
+
     def log(self, job_id: str, **options: Any) -> str:
         return "\n".join(line.line for line in self.client.logs(job_id, **options))
 

@@ -72,3 +72,14 @@ def test_a_program_without_python_has_metrics_checkpoints_and_results(
 
 def test_an_ffdl_manifest_runs_as_its_users_wrote_it(stack: Stack, jobs: dict[str, str]) -> None:
     completed(stack, jobs["ffdl-digits"])
+
+
+def test_a_manifest_in_jobs_has_a_dag_whose_form_starts_it(stack: Stack) -> None:
+    """As the button of Airflow's page does it: no manifest is sent, the DAG's own is used, one value is changed."""
+    run = stack.client.http.json(
+        "POST",
+        "/api/v2/dags/job_shell_hello/dagRuns",
+        body={"logical_date": None, "conf": {"resources_cpus": 0.25}},
+    )
+    job_id = stack.job_of("job_shell_hello", run["dag_run_id"])
+    assert completed(stack, job_id).name == "shell-hello"
