@@ -111,6 +111,8 @@ def settings_environment(home: Home, config: Config) -> dict[str, str]:
         "UPDRAFT_MLFLOW_URI": config.ports.url("mlflow"),
         "UPDRAFT_AIRFLOW_PUBLIC_URI": config.ports.url("airflow"),
         "UPDRAFT_CREDENTIALS_FILE": str(home.credentials_file),
+        # The DAGs of the manifests in jobs/ name their code by its folder on this machine.
+        "UPDRAFT_LOCAL_SOURCES": str(home.repository / "jobs"),
     }
 
 
