@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from updraft.client import Client, load_config
@@ -34,10 +36,10 @@ class Stack:
     client: Client
 
     def run(self, *arguments: str, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
-        """A command line as a user types it, with this stack as its home."""
+        """`updraft ...` as a user types it, with this stack as its home."""
         environment = {**os.environ, "UPDRAFT_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
         return subprocess.run(
-            [sys.executable, "-m", *arguments],
+            [str(Path(sys.executable).parent / "updraft"), *arguments],
             env=environment,
             cwd=REPOSITORY,
             capture_output=True,
@@ -67,6 +69,26 @@ class Stack:
             assert not detail.ended, pretty(detail)
             time.sleep(0.5)
         raise AssertionError(f"{job_id} never was {state}")
+
+    def task_log(self, detail: Any, task: str) -> str:
+        """What Airflow's page shows as the log of the task's last try."""
+        run = f"/api/v2/dags/{detail.dag_id}/dagRuns/{detail.run_id}/taskInstances/{task}"
+        last = self.client.http.json("GET", run)["try_number"]
+        return json.dumps(self.client.http.json("GET", f"{run}/logs/{last}?full_content=true"), ensure_ascii=False)
+
+    @contextmanager
+    def frozen(self, part: str) -> Iterator[None]:
+        """The part's processes are stopped (SIGSTOP) and go on afterwards."""
+        record = json.loads((self.home / "run" / f"{part}.json").read_text())
+        leader = psutil.Process(record["pid"])
+        stopped = [leader, *leader.children(recursive=True)]
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in stopped:
+                process.resume()
 
     def job_of(self, dag_id: str, run_id: str) -> str:
         """Id of the job of a run that Airflow named."""

@@ -127,6 +127,11 @@ class FakeMlflow:
             }
             names = {item["key"] for item in self.metrics}
             return {"run": {"info": info, "data": {"metrics": [{"key": name} for name in sorted(names)]}}}
+        elif path in ("logged-models/m-1", "logged-models/m-other"):
+            owner = RUN if path.endswith("m-1") else "other"
+            model_id = path.partition("/")[2]
+            info = {"model_id": model_id, "source_run_id": owner, "artifact_uri": f"mlflow-artifacts:/real/{model_id}"}
+            return {"model": {"info": info}}
         elif path == "metrics/get-history":
             found = [item for item in self.metrics if item["key"] == body["metric_key"]]
             start = int(body.get("page_token", 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,6 +104,13 @@ REFUSED = [
     ("DELETE", "logged-models/m-1", None, 403, "creates, reads and finishes models"),
     ("GET", "logged-models/..%2F..%2Fruns", None, 403, "creates, reads and finishes models"),
     ("GET", "logged-models/..", None, 400, "no id of a logged model"),
+    ("GET", "logged-models/m-1%0A", None, 400, "no id of a logged model"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "<b>", "value": 1}, 400, "names hold letters"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "../x", "value": 1}, 400, "names hold letters"),
+    ("POST", "runs/set-tag", {"run_id": RUN, "key": "a\n", "value": "1"}, 400, "names hold letters"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "a", "value": 1, "model_id": "m-other"}, 403, "does not belong"),
+    ("POST", "runs/outputs", {"run_id": RUN, "models": [{"model_id": "m-other"}]}, 403, "does not belong"),
+    ("POST", "runs/log-metric", b"[" * 100_000, 400, "is not JSON"),
 ]
 
 
@@ -114,6 +122,34 @@ def test_everything_else_is_refused_in_mlflows_form(
     assert (found, set(answer)) == (status, {"error_code", "message"})
     assert message in answer["message"]
     assert not [call for call in mlflow.calls if call[0] != "GET"]
+
+
+@pytest.mark.parametrize(
+    "head", ["Content-Length: -1", "Content-Length: x", "Content-Length: 1_0", "Transfer-Encoding: chunked\r\n\r\n-1"]
+)
+def test_a_length_that_is_none_is_refused_at_once(pod: Pod, head: str) -> None:
+    with socket.create_connection(("127.0.0.1", pod.sidecar.endpoint.port), timeout=10) as connection:
+        connection.sendall(f"POST /api/2.0/mlflow/runs/set-tag HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"length is no number" in answer
+
+
+def test_what_the_server_forbids_does_not_hold_up_the_rest(pod: Pod, mlflow: FakeMlflow) -> None:
+    """MLflow answers 403 also to a path or a model that it does not like; the job's run is served all the same."""
+    forbidden = ("runs/outputs", "real/r1/odd", "real/r1/%252e%252e/x")
+    mlflow.behave = lambda method, path, body: 403 if path in forbidden else None
+    base = f"/api/2.0/mlflow-artifacts/artifacts/{OWN}"
+    for name in ("odd", "%252e%252e/x", "good"):
+        assert pod.ask("PUT", f"{base}/{name}", b"x", {"Content-Type": "text/plain"}) == (200, {})
+    assert pod.ask("PUT", f"{base}/a%0D%0AX-Header:%20b", b"x", {"Content-Type": "text/plain"})[0] == 400
+    assert pod.api("POST", "runs/outputs", {"run_id": RUN, "models": [{"model_id": "m-1"}]}) == (200, {})
+    assert pod.api("POST", "runs/log-metric", {"run_id": RUN, "key": "loss", "value": 1, "step": 1}) == (200, {})
+    pod.sidecar.drain()
+    done = pod.done()
+    assert (done.metrics_pending, done.artifacts_pending) == (0, 0)
+    assert (mlflow.artifacts, mlflow.points("loss")) == ({"real/r1/good": b"x"}, [(1, 1.0)])
+    assert sum("MLflow refused" in warning for warning in done.warnings) == 3
 
 
 def test_starting_ending_and_nesting_runs_stays_in_the_jobs_run(pod: Pod, mlflow: FakeMlflow) -> None:

@@ -231,3 +231,34 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(TreeError, match="sub exists and is no folder"):
         materialise(Tree((TreeFile("sub/x", A, 1),)), tmp_path / "root", lambda _: io.BytesIO(b"x"))
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [-1, True, 1.0, "1"])
+def test_a_size_that_would_get_past_a_limit_is_refused(size: object) -> None:
+    document = {"files": [{"path": "a", "sha256": "0" * 64, "size": size, "mode": 0o644}]}
+    with pytest.raises(TreeError, match="no valid sha256, size and mode"):
+        Tree.from_json(json.dumps(document))
+
+
+def test_content_larger_than_its_document_says_is_not_written_on(tmp_path: Path) -> None:
+    data = b"x" * 5_000_000
+    read: list[int] = []
+
+    class Counted(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            chunk = super().read(size)
+            read.append(len(chunk))
+            return chunk
+
+    tree = Tree((TreeFile("a", hashlib.sha256(data).hexdigest(), 10),))
+    with pytest.raises(DigestMismatch, match="expected .* with 10 bytes"):
+        materialise(tree, tmp_path / "out", lambda file: Counted(data))
+    assert sum(read) <= 1 << 20
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_name_that_no_file_system_takes_is_refused_briefly() -> None:
+    with pytest.raises(TreeError, match="longer than 255 bytes") as caught:
+        safe_path("a/" + "é" * 50_000)
+    assert len(str(caught.value)) < 600
+    assert safe_path("a/" + "x" * 255)

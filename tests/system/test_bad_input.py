@@ -22,9 +22,15 @@ HOG = "/usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 60'"
 
 
 def failed(stack: Stack, job_id: str) -> str:
+    """The reason of a job that must have failed, after a look at where its user stands: terminal and Airflow's page."""
     detail = stack.end(job_id)
     assert detail.state == "FAILED", pretty(detail)
-    return str(detail.reason)
+    reason = str(detail.reason)
+    shown = stack.run("show", job_id)
+    assert reason[:60] in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
+    task = detail.verdict["details"]["task"]
+    assert reason.splitlines()[0][:60] in stack.task_log(detail, task)
+    return reason
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +148,15 @@ def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
     detail = stack.end(job_id)
     assert detail.state == "COMPLETED", pretty(detail)
     assert "loss" in json.dumps([w.model_dump(mode="json") for w in detail.learners]), pretty(detail)
+
+
+def test_a_part_that_does_not_answer_is_named_at_submission_and_nothing_is_submitted(stack: Stack) -> None:
+    for part, name in (("mlflow", "MLflow"), ("s3", "object store")):
+        with stack.frozen(part):
+            answer = stack.run("submit", "jobs/shell-hello/manifest.yaml")
+        assert answer.returncode == 4, answer.stdout + answer.stderr
+        assert name in answer.stderr
+        assert "nothing was submitted" in answer.stderr
 
 
 def test_two_submissions_of_one_name_at_once_are_two_jobs_of_one_series(stack: Stack) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from fastapi import HTTPException, Request
 from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
 from unit.api.api_fakes import Platform
 
-from updraft.api.access import Caller, team_policy
+from updraft.api.access import Caller, Guards, team_policy
 from updraft.api.app import create_app
 
 API = "/updraft/api/v1"
@@ -115,3 +117,26 @@ def test_one_tenant_is_everybodys_and_several_go_by_team() -> None:
     assert several(Caller("ada", frozenset({"vision"})), "vision")
     assert not several(Caller("ada", frozenset({"vision"})), "speech")
     assert not several(Caller("ada"), "vision")
+
+
+def test_a_browsers_cookie_may_look_but_not_act(platform: Platform) -> None:
+    """Another page on the same host can make a browser send the cookie along, but no header."""
+
+    def by_cookie(request: Request) -> Caller:
+        if "_token" not in request.cookies and "authorization" not in request.headers:
+            raise HTTPException(401, "Not authenticated")
+        request.state.caller = Caller("ada")
+        return request.state.caller  # type: ignore[no-any-return]
+
+    platform.job("digits-1")
+    app = create_app(platform.parts, Guards(by_cookie, by_cookie), team_policy(["default"]))
+    browser = TestClient(app, cookies={"_token": "t"})
+    assert browser.get("/api/v1/jobs").status_code == 200
+    assert browser.get("/api/v1/secrets").status_code == 200
+    for method, path in (("POST", "jobs/digits-1/cancel"), ("PUT", "secrets/hub"), ("DELETE", "secrets/hub")):
+        response = browser.request(method, f"/api/v1/{path}", json={"data": {"a": "b"}})
+        assert (response.status_code, "bearer header" in response.text) == (403, True)
+    assert platform.ledger.job("digits-1").cancel_requested_at is None
+    assert platform.cluster.secrets == {}
+    browser.headers["Authorization"] = "Bearer t"
+    assert browser.post("/api/v1/jobs/digits-1/cancel").status_code == 202

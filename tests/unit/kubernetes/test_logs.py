@@ -8,7 +8,16 @@ from collections.abc import AsyncIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.kubernetes.logs import Cursor, Line, follow, record, split_line
+from updraft.kubernetes.logs import (
+    CHUNK_CHARACTERS,
+    MAX_LINE_CHARACTERS,
+    PENDING_CHARACTERS,
+    Cursor,
+    Line,
+    follow,
+    record,
+    split_line,
+)
 
 
 class FakeContent:
@@ -102,3 +111,44 @@ def test_a_chunk_that_the_store_refuses_is_written_later() -> None:
 
     asyncio.run(run())
     assert [line.line for line in written] == ["hello"]
+
+
+def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
+    class Endless(FakeResponse):
+        def __init__(self) -> None:
+            self.content = FakeContent(
+                [f"{stamp(1)} ".encode(), *[b"x" * 65_536] * 200, b"\n", f"{stamp(2)} end".encode()]
+            )
+
+    class Api:
+        async def call_api(self, *_: object, **__: object) -> FakeResponse:
+            return Endless()
+
+    async def read() -> list[Line]:
+        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor())]
+
+    assert asyncio.run(read()) == [Line(1, stamp(1), "x" * MAX_LINE_CHARACTERS), Line(2, stamp(2), "end")]
+
+
+def test_a_burst_waits_for_the_store_and_comes_in_chunks_of_bounded_size() -> None:
+    total, ahead, stored = 3_000, [0], [0]
+    sizes: list[int] = []
+
+    async def write(chunk: list[Line]) -> None:
+        sizes.append(sum(len(line.line) for line in chunk))
+        stored[0] += len(chunk)
+
+    async def lines(cursor: Cursor) -> AsyncIterator[Line]:
+        while cursor.n < total:
+            yield Line(cursor.advance(stamp(cursor.n)), stamp(cursor.n), "x" * MAX_LINE_CHARACTERS)
+            ahead[0] = max(ahead[0], cursor.n - stored[0])
+
+    async def run() -> None:
+        finished = asyncio.Event()
+        finished.set()
+        await record(lines, Cursor(), write, finished=finished)
+
+    asyncio.run(run())
+    assert stored == [total]
+    assert max(sizes) <= CHUNK_CHARACTERS
+    assert ahead[0] * MAX_LINE_CHARACTERS <= PENDING_CHARACTERS + MAX_LINE_CHARACTERS

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.secrets import object_name
+from updraft.lifecycle import is_job_id
+from updraft.localnode.translate import expand
 from updraft_learner import contract
 from updraft_learner.contract import DataMount, PodConfig
 
-BASE = {
+BASE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "digits-1-t1-0", "labels": {"dag_id": "train_model"}},
@@ -146,7 +154,32 @@ def test_credentials_go_into_a_file_of_a_secret() -> None:
 
 
 def test_a_secret_in_the_environment_is_a_reference_never_a_value() -> None:
-    assert objects.environment({"A": "1"}, (("TOKEN", "user-hub", "value"),)) == [
+    assert objects.environment({"A": "1"}, (("TOKEN", "user.hub", "value"),)) == [
         {"name": "A", "value": "1"},
-        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "user-hub", "key": "value"}}},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "user.hub", "key": "value"}}},
     ]
+
+
+JOB_IDS = st.from_regex(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?", fullmatch=True).filter(is_job_id)
+SECRET_NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
+
+
+@given(JOB_IDS, SECRET_NAMES, st.sampled_from(["train", "evaluate", "export"]), st.integers(1, 99))
+def test_no_secret_of_a_tenant_is_the_credentials_of_a_job(job_id: str, name: str, role: str, attempt: int) -> None:
+    launch = Launch("updraft-default", "default", job_id, role, attempt, 1)
+    assert object_name(name) != launch.base_name
+    assert object_name("x-t1") != Launch("updraft-default", "default", "user-x", "train", 1, 1).base_name
+    assert "." not in launch.base_name
+
+
+@given(st.text(alphabet="$(){}AB '\"x", max_size=30))
+def test_what_kubernetes_expands_comes_out_as_it_was_written(text: str) -> None:
+    assert expand(objects.verbatim(text), {"A": "secret", "B": "x"}) == text
+
+
+def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() -> None:
+    base = copy.deepcopy(BASE)
+    base["spec"]["containers"][0]["args"] = ["echo $$ '$(TOKEN)' $HOME"]
+    pod = objects.learner_pod(base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60)
+    assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
+    assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]

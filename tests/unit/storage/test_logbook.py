@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from updraft.storage.logbook import MERGE_CHUNKS, LogBook, Position, read_log
+from updraft.storage.logbook import MERGE_CHUNKS, SMALL_BYTES, LogBook, Position, read_log, read_log_end
 from updraft_learner.store import FolderStore
 
 PLACE = ("default", "job-1", "train", 1, 1)
@@ -91,3 +91,48 @@ def test_only_chunks_that_matter_are_fetched(store: FolderStore, monkeypatch: py
     monkeypatch.setattr(store, "get_bytes", lambda key: read.append(key) or original(key))
     assert numbers(store, after=95) == [96, 97, 98, 99, 100]
     assert len(read) == 1
+
+
+def long(n: int) -> dict[str, Any]:
+    return {**line(n), "line": "x" * SMALL_BYTES}
+
+
+def test_large_chunks_stay_and_are_not_kept_in_memory(store: FolderStore) -> None:
+    book = LogBook.open(*PLACE, store=store)
+    for n in range(1, 100):
+        book.append([long(n) if n % 10 == 0 else line(n)])
+    assert numbers(store) == list(range(1, 100))
+    assert numbers(store, after=55) == list(range(56, 100))
+    assert sum(map(len, book._small.values())) < MERGE_CHUNKS * SMALL_BYTES
+    assert LogBook.open(*PLACE, store=store).last.n == 99
+
+
+def test_a_chunk_that_grew_is_not_replaced_by_its_smaller_self(store: FolderStore) -> None:
+    book = LogBook.open(*PLACE, store=store)
+    book.append([line(1)])
+    book.append([line(2)])
+    book.append([line(1), long(2), line(3)])
+    for n in range(4, 4 + MERGE_CHUNKS):
+        book.append([line(n)])
+    assert numbers(store) == list(range(1, 4 + MERGE_CHUNKS))
+
+
+def test_a_page_ends_when_it_is_large(store: FolderStore) -> None:
+    book = LogBook.open(*PLACE, store=store)
+    for n in range(1, 201):
+        book.append([long(n)])
+    first = numbers(store)
+    assert 0 < len(first) < 200
+    read = first
+    while more := numbers(store, after=read[-1]):
+        read += more
+    assert read == list(range(1, 201))
+
+
+def test_the_end_is_read_from_the_end(store: FolderStore) -> None:
+    book = LogBook.open(*PLACE, store=store)
+    assert read_log_end(*PLACE, limit=5, store=store) == []
+    for n in range(1, 50, 3):
+        book.append([line(n), line(n + 1), line(n + 2)])
+    assert [entry["n"] for entry in read_log_end(*PLACE, limit=5, store=store)] == [47, 48, 49, 50, 51]
+    assert len(read_log_end(*PLACE, limit=500, store=store)) == 51
