@@ -1,0 +1,162 @@
+"""The DAG files as Airflow's processor sees them: they load offline, and are wired so that no job ends wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+DAGS = REPOSITORY / "dags"
+# Runs in a process of its own: no settings of a stack, no network, and every DAG written as the scheduler gets it.
+PROGRAM = """
+import json, socket, sys
+
+def refuse(*arguments, **options):
+    raise OSError("a DAG file asked the network")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = refuse
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+
+bag = DagBag(sys.argv[1])
+seen = {"errors": {str(k): v for k, v in bag.import_errors.items()}, "dags": {}}
+for dag_id, dag in bag.dags.items():
+    written = DagSerialization.to_dict(dag)
+    params = dag.params
+    params.validate()
+    tasks = {}
+    for task in dag.tasks:
+        tasks[task.task_id] = {
+            "retries": task.retries,
+            "teardown": task.is_teardown,
+            "fails_the_run": task.on_failure_fail_dagrun,
+            "xcom": task.do_xcom_push,
+            "rule": str(task.trigger_rule.value),
+            "after": sorted(task.upstream_task_ids),
+        }
+    seen["dags"][dag_id] = {
+        "tasks": tasks,
+        "tags": sorted(dag.tags),
+        "doc": dag.doc_md,
+        "schedule": str(dag.schedule) if dag.schedule is not None else None,
+        "catchup": dag.catchup,
+        "params": params.dump(),
+        "written": json.dumps(written),
+    }
+print("SEEN" + json.dumps(seen))
+"""
+
+TASKS = {
+    "admit": [],
+    "stage_data": ["admit"],
+    "validate_data": ["stage_data"],
+    "train": ["validate_data"],
+    "watch_checkpoints": ["validate_data"],
+    "evaluate": ["train"],
+    "export_model": ["evaluate"],
+    "register_model": ["export_model"],
+    "promote": ["register_model"],
+    "release": ["promote", "watch_checkpoints"],
+}
+
+
+def parse(dags: Path, home: Path) -> dict[str, Any]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "UPDRAFT"))},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(dags)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    seen: dict[str, Any] = json.loads(ran.stdout.rpartition("SEEN")[2])
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """This repository's DAGs, and beside its jobs two more: a wrong one and a scheduled one."""
+    folder = tmp_path_factory.mktemp("repository")
+    shutil.copytree(DAGS, folder / "dags")
+    shutil.copytree(REPOSITORY / "jobs", folder / "jobs", ignore=shutil.ignore_patterns("data"))
+    for name, text in {
+        "misspelt": "name: misspelt\ncomand: python train.py\nresources: {memory: 16 Gigs, learners: -1}\n",
+        "nightly": "name: nightly\nframework: {name: shell}\ncommand: 'true'\nschedule: {cron: '0 3 * * *'}\n",
+    }.items():
+        (folder / "jobs" / name).mkdir()
+        (folder / "jobs" / name / "manifest.yaml").write_text(text)
+    return parse(folder / "dags", tmp_path_factory.mktemp("home"))
+
+
+def test_every_dag_loads_without_a_network(seen: dict[str, Any]) -> None:
+    assert seen["errors"] == {}
+    examples = {f"job_{path.parent.name.replace('-', '_')}" for path in REPOSITORY.glob("jobs/*/manifest.yaml")}
+    assert set(seen["dags"]) == {"train_model", "job_misspelt", "job_nightly"} | examples
+
+
+def test_every_dag_has_the_same_tasks_in_the_same_order(seen: dict[str, Any]) -> None:
+    for dag in seen["dags"].values():
+        assert {name: task["after"] for name, task in dag["tasks"].items()} == TASKS
+
+
+def test_every_task_outlives_a_loss_of_the_control_plane(seen: dict[str, Any]) -> None:
+    for dag in seen["dags"].values():
+        assert all(task["retries"] >= 4 for task in dag["tasks"].values())
+
+
+def test_a_failed_task_makes_a_failed_run(seen: dict[str, Any]) -> None:
+    """A run's state is that of its leaves. `release` runs always and succeeds, so it must not be one: a teardown that
+    does not count. The leaves beside it fail, or are failed by what is before them, when any task has failed."""
+    for dag in seen["dags"].values():
+        tasks = dag["tasks"]
+        assert (tasks["release"]["teardown"], tasks["release"]["fails_the_run"]) == (True, False)
+        assert not any(task["teardown"] for name, task in tasks.items() if name != "release")
+        assert all(tasks[name]["rule"] in ("all_success", "none_failed") for name in tasks if name != "release")
+
+
+def test_no_learner_hands_its_pod_on(seen: dict[str, Any]) -> None:
+    for dag in seen["dags"].values():
+        assert not any(dag["tasks"][name]["xcom"] for name in ("train", "evaluate", "export_model"))
+        for word in ("password", "secret_key", "access_key", "credentials.json"):
+            assert word not in dag["written"]
+
+
+def test_a_wrong_manifest_gets_a_page_that_names_every_wrong_field(seen: dict[str, Any]) -> None:
+    page = seen["dags"]["job_misspelt"]
+    assert page["tags"] == ["job", "updraft", "wrong-manifest"]
+    for field in ("comand", "resources.memory", "resources.learners", "16 Gigs", "-1"):
+        assert field in page["doc"]
+    assert page["schedule"] is None
+    assert not page["params"].get("command")
+
+
+def test_the_examples_are_right(seen: dict[str, Any]) -> None:
+    wrong = [name for name, dag in seen["dags"].items() if "wrong-manifest" in dag["tags"]]
+    assert wrong == ["job_misspelt"]
+
+
+def test_a_schedule_of_a_manifest_is_its_dags(seen: dict[str, Any]) -> None:
+    assert "0 3 * * *" in seen["dags"]["job_nightly"]["schedule"]
+    assert seen["dags"]["job_nightly"]["catchup"] is False
+    assert seen["dags"]["train_model"]["schedule"] is None
+
+
+def test_the_form_of_a_manifest_holds_its_values(seen: dict[str, Any]) -> None:
+    form = seen["dags"]["job_nightly"]["params"]
+    assert (form["name"], form["command"], form["resources_learners"]) == ("nightly", "true", 1)
+
+
+@pytest.mark.parametrize("path", sorted(DAGS.glob("*.py")), ids=lambda path: path.name)
+def test_a_dag_file_is_short_and_imports_the_operator_where_the_processor_does(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) < 60
+    assert "import airflow.providers.cncf.kubernetes.operators.pod" in text
