@@ -54,12 +54,16 @@ def register(
     Killed anywhere and called again, it goes on: a version of this run is returned as it is, a logged model that
     is READY is used, one that never became READY is replaced. Raises UnavailableError.
     """
+    from mlflow.entities import LoggedModelOutput
+
     with answering(client):
         done = find_version(client, name, run_id)
         if done is not None:
             return done
         model_id = _logged_model(client, name, folder, job_id, run_id, experiment_id, params, tags)
         _ensure_registered(client, name)
+        # The run's page names the model that came of it.
+        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
         version = client.create_model_version(
             name,
             source=f"models:/{model_id}",

@@ -219,6 +219,7 @@ class FakeMlflowClient:
         self.files: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, set[tuple[str, str]]] = {}
         self.models: dict[str, Any] = {}
+        self.outputs: dict[str, set[str]] = {}
         self.registered: set[str] = set()
         self.versions: list[Any] = []
         self.aliases: dict[tuple[str, str], str] = {}
@@ -304,6 +305,10 @@ class FakeMlflowClient:
         if name in self.registered:
             raise _refusal(3001, "exists")
         self.registered.add(name)
+
+    def log_outputs(self, run_id: str, models: list[Any]) -> None:
+        assert all(m.model_id in self.models for m in models)
+        self.outputs[run_id] = {m.model_id for m in models}
 
     def create_model_version(self, name: str, **fields: Any) -> Any:
         number = sum(v.name == name for v in self.versions) + 1
