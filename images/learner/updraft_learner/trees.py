@@ -28,6 +28,8 @@ FOLDER_MODE = 0o2775  # the group writes, and new files keep the group: the prog
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 DEFAULT_LIMIT_FILES = 100_000
 PART_PREFIX = ".updraft-part-"
+NAME_BYTES = 255  # longest name of a file or folder on the usual file systems
+SHOWN_CHARACTERS = 300
 
 
 class TreeError(ValueError):
@@ -86,7 +88,7 @@ class Tree:
         except (ValueError, KeyError, TypeError) as exc:
             raise TreeError(f"not a tree document ({type(exc).__name__}: {exc})") from exc
         for file in files:
-            if not _is_digest(file.sha256) or not isinstance(file.size, int) or file.mode not in (0o644, 0o755):
+            if not _is_digest(file.sha256) or not _is_size(file.size) or file.mode not in (0o644, 0o755):
                 raise TreeError(f"not a tree document: the entry of {file.path!r} has no valid sha256, size and mode")
         return cls(files)
 
@@ -104,11 +106,13 @@ def safe_path(path: str) -> str:
         reason = "a part of it is empty, '.' or '..'"
     else:
         try:
-            path.encode()
+            if max(len(part.encode()) for part in path.split("/")) > NAME_BYTES:
+                reason = f"a part of it is longer than {NAME_BYTES} bytes"
         except UnicodeEncodeError:
             reason = "it is not valid Unicode"
     if reason is not None:
-        raise TreeError(f"path {path!r} is refused: {reason}; paths are relative and stay below their folder")
+        shown = path if not isinstance(path, str) or len(path) <= SHOWN_CHARACTERS else f"{path[:SHOWN_CHARACTERS]}..."
+        raise TreeError(f"path {shown!r} is refused: {reason}; paths are relative and stay below their folder")
     return path
 
 
@@ -357,11 +361,12 @@ def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
     digest, size_bytes = hashlib.sha256(), 0
     try:
         with source, part.open("xb") as out:
-            while chunk := source.read(CHUNK_BYTES):
+            # No further than announced: limits of size were judged by the document.
+            while size_bytes <= file.size and (chunk := source.read(CHUNK_BYTES)):
                 digest.update(chunk)
                 size_bytes += len(chunk)
                 out.write(chunk)
-        if digest.hexdigest() != file.sha256:
+        if digest.hexdigest() != file.sha256 or size_bytes != file.size:
             raise DigestMismatch(
                 f"{file.path!r} does not match its digest: expected {file.sha256[:12]} with {file.size} bytes, "
                 f"got {digest.hexdigest()[:12]} with {size_bytes} bytes"
@@ -375,6 +380,10 @@ def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
             raise TreeError(f"{file.path!r} exists as a folder; the file cannot be laid there") from exc
     finally:
         part.unlink(missing_ok=True)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_digest(text: object) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 
 from updraft.exceptions import NotFoundError
 
@@ -42,7 +42,6 @@ def airflow_guards() -> Guards:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api.security import get_user
-    from fastapi import HTTPException
 
     authenticated = Depends(get_user)
 
@@ -62,6 +61,13 @@ def airflow_guards() -> Guards:
         return str(get_auth_manager().get_url_login(next_url=back_to))
 
     return Guards(read=guard("GET"), write=guard("POST"), login_url=login_url)
+
+
+def refuse_cookie(request: Request) -> None:
+    """What acts needs the token in a header. A browser adds the cookie of Airflow's UI to whatever another page on the
+    same host makes it send, whichever its port; the header it does not. Our pages only show."""
+    if request.method not in ("GET", "HEAD") and not request.headers.get("authorization"):
+        raise HTTPException(403, "this needs the token as a bearer header; a browser's cookie is good for reading only")
 
 
 def caller_of(request: Request) -> Caller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, FastAPI
 
 from updraft.api import errors
-from updraft.api.access import Guards, Policy, airflow_guards, team_policy
+from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, team_policy
 from updraft.api.body import BodyLimit
 from updraft.api.parts import Parts, platform_parts
 from updraft.api.routes import files, health, jobs, manifests, pages, secrets, trees
@@ -28,7 +28,7 @@ def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
     for router in READ_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.read)])
     for router in WRITE_ROUTERS:
-        app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.write)])
+        app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.write), Depends(refuse_cookie)])
     app.include_router(pages.router, dependencies=[Depends(guards.read)], include_in_schema=False)
     app.include_router(_description(app), prefix=PREFIX, dependencies=[Depends(guards.read)])
     return app

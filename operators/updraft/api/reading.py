@@ -138,5 +138,5 @@ def state_of(text: str | None) -> State | None:
         return State(text.upper())
     except ValueError:
         guess = nearest(text, State)
-        hint = f"; did you mean {guess}?" if guess else ""
+        hint = f"; did you mean {guess}?" if guess else "."
         raise NotFoundError(f"state {text!r} does not exist{hint} The states are {', '.join(State)}") from None

@@ -63,6 +63,11 @@ class JobStore:
         found = objects.read_log(tenant, job_id, role, attempt, learner, after=after, limit=limit, store=store)
         return [LogLine.model_validate(line) for line in found]
 
+    def log_end(self, tenant: str, job_id: str, role: str, attempt: int, learner: int, limit: int) -> Sequence[LogLine]:
+        """The last `limit` lines."""
+        found = objects.read_log_end(tenant, job_id, role, attempt, learner, limit=limit, store=self.open_store())
+        return [LogLine.model_validate(line) for line in found]
+
     def files(self, tenant: str, job_id: str, kind: str) -> list[JobFile]:
         """Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
         keys = Keys(tenant)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,10 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
 CHUNK_LINES = 2_000
+CHUNK_CHARACTERS = 1 << 20
+PENDING_CHARACTERS = 16 << 20  # read, not stored yet; with more, the log waits in the cluster
 MAX_LINE_CHARACTERS = 16_384
+MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
 READ_TIMEOUT_SECONDS = 300
 
 
@@ -85,6 +89,7 @@ async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cur
         async for part in response.content.iter_any():
             buffer += part
             *whole, buffer = buffer.split(b"\n")
+            buffer = buffer[:MAX_LINE_BYTES]
             for raw in whole:
                 time, text = split_line(raw.decode("utf-8", "replace"))
                 time = time or cursor.t
@@ -102,6 +107,18 @@ async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cur
                 yield Line(cursor.advance(time or cursor.t), time or cursor.t, text)
 
 
+def _chunk(pending: Iterable[Line]) -> list[Line]:
+    """The first lines, up to a number and a size; at least one."""
+    chunk: list[Line] = []
+    characters = 0
+    for line in pending:
+        characters += len(line.line)
+        if chunk and (characters > CHUNK_CHARACTERS or len(chunk) >= CHUNK_LINES):
+            break
+        chunk.append(line)
+    return chunk
+
+
 async def record(
     lines: Callable[[Cursor], AsyncIterator[Line]],
     cursor: Cursor,
@@ -113,17 +130,23 @@ async def record(
 
     `finished` is set by the caller when the container has terminated: then the end of the stream is the end of the log.
     """
-    pending: list[Line] = []
+    pending: deque[Line] = deque()
+    characters = 0
+    writing = asyncio.Lock()
 
     async def flush() -> None:
-        while pending:
-            chunk = pending[:CHUNK_LINES]
-            try:
-                await write(chunk)
-            except Exception as exc:  # noqa: BLE001 - kept and written later, whatever the store's fault is
-                log.warning("A log chunk of %d lines was not stored (%s); kept", len(chunk), type(exc).__name__)
-                return
-            del pending[: len(chunk)]
+        nonlocal characters
+        async with writing:
+            while pending:
+                chunk = _chunk(pending)
+                try:
+                    await write(chunk)
+                except Exception as exc:  # noqa: BLE001 - kept and written later, whatever the store's fault is
+                    log.warning("A log chunk of %d lines was not stored (%s); kept", len(chunk), type(exc).__name__)
+                    return
+                for line in chunk:
+                    pending.popleft()
+                    characters -= len(line.line)
 
     async def flush_regularly() -> None:
         while True:
@@ -138,7 +161,12 @@ async def record(
             try:
                 async for line in lines(cursor):
                     pending.append(line)
+                    characters += len(line.line)
                     failures = 0
+                    while characters > PENDING_CHARACTERS:
+                        await flush()
+                        if characters > PENDING_CHARACTERS:  # the store is away
+                            await asyncio.sleep(FLUSH_SECONDS)
                 if ended:
                     break
             except Exception as exc:  # noqa: BLE001 - a cut stream is followed again from the cursor

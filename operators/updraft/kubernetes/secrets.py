@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-# Keeps tenants' secrets apart from the platform's own, which nobody may name: those are named after jobs, whose ids hold
-# no dot, so no choice of a job's id and a secret's name leads to the same object.
+# Keeps tenants' secrets apart from the platform's own, which nobody may name: those are named after jobs, whose ids
+# hold no dot, so no choice of a job's id and a secret's name leads to the same object.
 PREFIX = "user."
 LABEL_KIND = "updraft.dev/kind"
 

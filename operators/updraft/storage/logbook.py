@@ -17,6 +17,8 @@ from updraft_learner.contract import Keys
 from updraft_learner.store import ObjectStore
 
 MERGE_CHUNKS = 32
+SMALL_BYTES = 64 * 1024  # larger chunks stay as they are, so that a writer holds little in memory
+PAGE_CHARACTERS = 4 << 20  # a page ends with the chunk that passes this, whatever the limit of lines
 TAIL_LINES = 50
 
 
@@ -68,7 +70,11 @@ class LogBook:
         data = b"".join(json.dumps(dict(line), ensure_ascii=True).encode() + b"\n" for line in lines)
         with platform_errors():
             self.store.put_bytes(key, data)
-        self._small[key] = data
+        self._small.pop(key, None)
+        if len(data) <= SMALL_BYTES:
+            self._small[key] = data
+        else:
+            self._merge()  # a merged chunk ends before the next one begins
         new = [line for line in lines if line["n"] > self.last.n]
         for line in new:
             same = self.last.same + 1 if line["t"] == self.last.t else 1
@@ -79,6 +85,9 @@ class LogBook:
 
     def _merge(self) -> None:
         keys = sorted(self._small)
+        if len(keys) < 2:
+            self._small.clear()
+            return
         with platform_errors():
             self.store.put_bytes(keys[0], b"".join(self._small[key] for key in keys))
             for key in keys[1:]:
@@ -108,9 +117,24 @@ def read_log(
                 continue
             lines, whole = _parse(used.get_bytes(key))
             found = _in_order([*found, *(line for line in lines if line["n"] > after)])
-            if len(found) >= limit or not whole:
+            size = sum(len(line["line"]) for line in found)
+            if len(found) >= limit or size >= PAGE_CHARACTERS or not whole:
                 break
     return found[:limit]
+
+
+def read_log_end(
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, limit: int, store: ObjectStore | None = None
+) -> list[dict[str, Any]]:
+    """The last `limit` lines. Only the chunks that hold them are fetched."""
+    used, prefix = store or platform_store(), Keys(tenant).logs(job_id, role, attempt, learner)
+    lines: list[dict[str, Any]] = []
+    with platform_errors():
+        for key in reversed([item.key for item in used.list(f"{prefix}/")]):
+            lines = _in_order([*_parse(used.get_bytes(key))[0], *lines])
+            if len(lines) >= limit:
+                break
+    return lines[-limit:]
 
 
 def _first_line(key: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from updraft.exceptions import DataError
 from updraft.storage.errors import platform_errors
-from updraft.storage.logbook import LogBook, read_log
+from updraft.storage.logbook import LogBook, read_log, read_log_end
 from updraft.storage.platform import platform_store
 from updraft_learner.contract import CHECKPOINT_MARKER, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore, StorageError
@@ -36,6 +36,7 @@ __all__ = [
     "list_checkpoints",
     "read_done",
     "read_log",
+    "read_log_end",
     "read_status",
 ]
 

@@ -38,7 +38,9 @@ def stage_bucket(
 ) -> Staged:
     """`s3://bucket/key` is that object, or else everything below `key/`. See `stage_source` for what is raised."""
     own = f"{content.keys.prefix}/"
-    if credentials is None and parsed.bucket == settings.bucket and not parsed.key.startswith(own):
+    # Names of buckets have no upper case, but a server on a file system that ignores case takes one for the other.
+    same = parsed.bucket.lower() == settings.bucket.lower()
+    if credentials is None and same and not parsed.key.startswith(own):
         raise RefusedError(
             f"{source}: bucket {parsed.bucket!r} is the platform's own, of which this tenant may read s3://"
             f"{parsed.bucket}/{own} only; use another bucket, or name a secret"

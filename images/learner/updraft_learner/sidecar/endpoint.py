@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {}
         try:
             body = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refused.invalid("the request's body is not JSON") from None
         if not isinstance(body, dict):
             raise Refused.invalid("the request's body is no JSON object")
@@ -206,13 +206,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _chunks(self) -> Iterator[bytes]:
         """The request's body, of known length or chunked."""
         if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
-            while size := int(self.rfile.readline(100).split(b";")[0], 16):
+            while size := _length(self.rfile.readline(100).split(b";")[0].strip().decode("latin-1"), 16):
                 yield from self._exactly(size)
                 self.rfile.readline(100)
             while self.rfile.readline(1000).strip():
                 pass
         else:
-            yield from self._exactly(int(self.headers.get("Content-Length") or 0))
+            yield from self._exactly(_length(self.headers.get("Content-Length") or "0", 10))
         self._unread = False
 
     def _exactly(self, size: int) -> Iterator[bytes]:
@@ -239,3 +239,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
+
+
+def _length(text: str, base: int) -> int:
+    """Bytes announced. A negative number would be read as: all that comes."""
+    digits = "0123456789abcdef"[:base]
+    if not text or len(text) > 16 or any(character not in digits for character in text.lower()):
+        raise Refused.invalid("the request's length is no number")
+    return int(text, base)

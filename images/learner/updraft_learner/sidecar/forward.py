@@ -288,7 +288,7 @@ class Forwarder:
         answer = self._server.post("runs/log-batch", body)
         if answer.ok:
             return
-        if answer.status in (401, 403, 404):
+        if answer.status in (401, 403, 404) and not self._server.serves_run():
             raise ServerUnavailable(f"MLflow refuses the job's run: {answer.message}", ambiguous=False)
         if count == 1:
             self._refuse((metrics + params + tags)[0], answer.message)
@@ -309,7 +309,7 @@ class Forwarder:
 
     def _call(self, call: dict[str, Any]) -> None:
         answer = self._server.post(call["path"], call["body"])
-        if answer.status in (401, 403):
+        if answer.status in (401, 403) and not self._server.serves_run():
             raise ServerUnavailable(f"MLflow refuses {call['path']}: {answer.message}", ambiguous=False)
         if not answer.ok:
             self.refused += 1

@@ -17,7 +17,7 @@ from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.refusals import Refused
 from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, artifact_path
 
-_ID = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
 
 Json = dict[str, Any]
@@ -69,7 +69,7 @@ class LoggedModels:
         return {"models": [self._localised({"model": model})["model"] for model in models]}
 
     def _own(self, model_id: str) -> Json:
-        if not _ID.match(model_id):
+        if not _ID.fullmatch(model_id):
             raise Refused.invalid(f"{model_id!r} is no id of a logged model")
         answer = self._checked("GET", f"logged-models/{model_id}", None)
         if not self._is_own(answer["model"]):

@@ -37,6 +37,8 @@ class Places:
             parts = safe_path(path.strip("/")).split("/")
         except TreeError as exc:
             raise Refused.invalid(str(exc)) from exc
+        if any(ord(character) < 32 or ord(character) == 127 for character in path):
+            raise Refused.invalid(f"artifact path {path!r} is refused: it holds control characters")
         if parts[:3] == [self.experiment_id, self.run_id, "artifacts"]:
             return RUN, "/".join(parts[3:])
         if parts[:2] == [self.experiment_id, "models"] and len(parts) >= 4 and parts[3] == "artifacts":

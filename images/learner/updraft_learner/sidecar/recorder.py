@@ -6,6 +6,8 @@ The only place that knows how names, NaN and reserved tags are treated. The endp
 from __future__ import annotations
 
 import math
+import posixpath
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,16 @@ from updraft_learner.sidecar.report import Warnings
 
 NAMES_PER_ENTRY = 500  # a batch to MLflow holds 1,000
 KNOWN_NAMES = 2000  # how many names are remembered for the status and for local answers
+NAMES_ALLOWED = "names hold letters, digits, '_', '-', '.', ' ', ':' and '/', and no empty, '.' or '..' part"
+_NAME = re.compile(r"[/\w.\- :]+")
 _IGNORED_TAGS = ("mlflow.user", "mlflow.runName", "mlflow.parentRunId", "mlflow.rootRunId")
+
+
+def is_name(name: str) -> bool:
+    """Whether MLflow takes it as the name of a metric, param or tag. Said at once: in a batch, one bad name makes the
+    server refuse all others with it."""
+    plain = posixpath.normpath(name) == name and name != "." and not name.startswith(("/", ".."))
+    return plain and _NAME.fullmatch(name) is not None
 
 
 def is_platform_tag(name: str) -> bool:

@@ -75,7 +75,7 @@ class Routes:
             ("POST", "runs/set-tag"): self._set_tag,
             ("POST", "runs/delete-tag"): self._delete_tag,
             ("POST", "runs/log-inputs"): self._queued,
-            ("POST", "runs/outputs"): self._queued,
+            ("POST", "runs/outputs"): self._outputs,
             ("POST", "runs/log-model"): self._queued,
             ("GET", "metrics/get-history"): self._read,
             ("GET", "artifacts/list"): self._list_artifacts,
@@ -110,7 +110,7 @@ class Routes:
         experiment = call.text("experiment_id")
         if experiment not in (None, "0", self._config.mlflow_experiment_id):
             raise Refused.permission(f"experiment {experiment} is not the job's; leave experiment_id out")
-        tags = {str(tag.get("key")): str(tag.get("value")) for tag in _items(call.body, "tags")}
+        tags = _texts(_items(call.body, "tags"))
         self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
         return {"run": self._run_document()}
 
@@ -194,7 +194,16 @@ class Routes:
         self._recorder.record([self._recorder.call_entry(call.path, self._with_run(call.body))])
         return {}
 
+    def _outputs(self, call: Call) -> Json:
+        self._own_run(call)
+        for item in _items(call.body, "models"):
+            self._models.root_of(str(item.get("model_id")))
+        return self._queued(call)
+
     def _record_metrics(self, items: list[Mapping[str, Any]]) -> None:
+        # A metric of a model is written into the model's own record, which may be another job's.
+        for model_id in {str(item["model_id"]) for item in items if item.get("model_id")}:
+            self._models.root_of(model_id)
         groups: dict[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]] = {}
         repeated: list[tuple[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]]] = []
         for item in items:
@@ -288,6 +297,8 @@ def _key(item: Mapping[str, Any]) -> str:
     key = item.get("key")
     if not isinstance(key, str) or not key or len(key) > KEY_CHARACTERS:
         raise Refused.invalid(f"key {str(key)[:60]!r} is refused: it must be text of 1 to {KEY_CHARACTERS} characters")
+    if not rec.is_name(key):
+        raise Refused.invalid(f"key {key[:60]!r} is refused: {rec.NAMES_ALLOWED}")
     return key
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from updraft_learner import contract
 from updraft_learner.sidecar.files import open_below
 from updraft_learner.sidecar.journal import Entry, Journal
-from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.recorder import NAMES_ALLOWED, Recorder, is_name
 from updraft_learner.sidecar.report import Warnings
 
 READ_BYTES = 1 << 20  # also the longest line
@@ -126,6 +126,8 @@ def _object(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         raise BadLine(f"`{name}` is no object")
     if any(not key or len(key) > 250 for key in value):
         raise BadLine(f"a name in `{name}` is empty or longer than 250 characters")
+    if any(not is_name(key) for key in value):
+        raise BadLine(f"a name in `{name}` is refused: {NAMES_ALLOWED}")
     return value
 
 

@@ -115,6 +115,13 @@ class TrackingServer:
             self._artifact_root = artifact_path(str(answer.body["run"]["info"]["artifact_uri"]))
         return self._artifact_root
 
+    def serves_run(self) -> bool:
+        """Whether the server still gives the job its run: what else it refuses is wrong with the request itself.
+
+        Raises ServerUnavailable.
+        """
+        return self.get("runs/get", {"run_id": self.run_id}).ok
+
     def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
         """Upload a file to `path` below the artifact API."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}

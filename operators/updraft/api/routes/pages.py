@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from updraft.api import html
 from updraft.api.depends import ReaderDep
 from updraft.api.reading import Reader
-from updraft.api.routes.jobs import read_logs, read_metrics
+from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.wire import LogPage, Metrics
 
@@ -49,11 +49,18 @@ def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
 
 
 def _end_of_log(reader: Reader, job_id: str) -> LogPage:
-    """Page after page, keeping the last lines; a log is a few pages long."""
-    page = read_logs(reader, job_id, limit=10_000)
-    while page.lines:
-        following = read_logs(reader, job_id, attempt=page.attempt, after=page.after, limit=10_000)
-        if not following.lines:
-            break
-        page = following.model_copy(update={"lines": (*page.lines, *following.lines)[-SHOWN_LINES:]})
-    return page.model_copy(update={"lines": page.lines[-SHOWN_LINES:]})
+    """Of the training's first learner; a log may be long, so only its end is read."""
+    job = reader.job(job_id)
+    attempt, latest = reader.attempt(job, "train", None)
+    store = reader.parts.store
+    lines = reader.parts.deadline.call(
+        "storage", lambda: store.log_end(job.tenant, job.id, "train", attempt.number, 1, SHOWN_LINES)
+    )
+    return LogPage(
+        role="train",
+        attempt=attempt.number,
+        latest_attempt=latest.number,
+        learner=1,
+        lines=tuple(lines),
+        after=lines[-1].n if lines else 0,
+    )
