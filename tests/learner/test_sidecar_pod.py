@@ -110,6 +110,9 @@ REFUSED = [
     ("POST", "runs/set-tag", {"run_id": RUN, "key": "a\n", "value": "1"}, 400, "names hold letters"),
     ("POST", "runs/log-metric", {"run_id": RUN, "key": "a", "value": 1, "model_id": "m-other"}, 403, "does not belong"),
     ("POST", "runs/outputs", {"run_id": RUN, "models": [{"model_id": "m-other"}]}, 403, "does not belong"),
+    ("POST", "logged-models", {"name": "m", "tags": [{"key": "updraft.job_id", "value": "j"}]}, 403, "the platform"),
+    ("PATCH", "logged-models/m-1/tags", {"tags": [{"key": "updraft.x", "value": "j"}]}, 403, "the platform"),
+    ("POST", "logged-models", {"name": "m", "tags": "x"}, 400, "tags is no list of objects"),
     ("POST", "runs/log-metric", b"[" * 100_000, 400, "is not JSON"),
 ]
 

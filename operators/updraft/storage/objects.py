@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from updraft.exceptions import DataError
+from updraft.exceptions import DataError, LimitError
 from updraft.storage.errors import platform_errors
 from updraft.storage.logbook import LogBook, read_log, read_log_end
 from updraft.storage.platform import platform_store
 from updraft_learner.contract import CHECKPOINT_MARKER, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore, StorageError
-from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise
+from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise, megabytes
 
 log = logging.getLogger(__name__)
 
 EXPORT_FOLDER = "export"  # below the RESULT_DIR of the exporting pod
 EXPORT_REPORT = "export.json"
+REPORT_LIMIT_BYTES = 16 * 1024 * 1024
+DISK_RESERVE_BYTES = 512 * 1024 * 1024
 
 __all__ = [
     "CheckpointInfo",
@@ -129,6 +132,12 @@ def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore |
     used = store or platform_store()
     prefix = f"{Keys(tenant).results(job_id, 'export', 1)}/{EXPORT_FOLDER}/"
     with platform_errors():
+        sizes = {item.key: item.size for item in used.list(f"{prefix}{EXPORT_REPORT}")}
+        size_bytes = sizes.get(f"{prefix}{EXPORT_REPORT}", 0)
+        if size_bytes > REPORT_LIMIT_BYTES:
+            raise DataError(
+                f"export: {EXPORT_REPORT} is larger than {megabytes(REPORT_LIMIT_BYTES)}; the export writes it"
+            )
         text = used.get_bytes(f"{prefix}{EXPORT_REPORT}")
         if text is None:
             return None
@@ -138,10 +147,13 @@ def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore |
         try:
             facts = report["files"]
             tree = Tree(tuple(TreeFile(path, str(f["sha256"]), int(f["size"])) for path, f in facts.items()))
+            if any(file.size < 0 for file in tree.files):
+                raise ValueError("a size is negative")
             formats = {str(name): dict(entry) for name, entry in report["formats"].items()}
             model_class = str(report.get("model_class", ""))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise DataError(f"export: {EXPORT_REPORT} is not of the known form ({type(exc).__name__})") from exc
+        _require_disk(folder, tree.size_bytes)
         try:
             materialise(tree, folder, lambda file: used.open(f"{prefix}{file.path}"))
         except StorageError as exc:
@@ -154,6 +166,17 @@ def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore |
         raise DataError("export: there is no folder `model` in what was exported; run the export again")
     checks = ", ".join(_check(name, entry) for name, entry in formats.items())
     return Exported(folder / "model", tuple(formats), model_class, checks, report)
+
+
+def _require_disk(folder: Path, needed_bytes: int) -> None:
+    """A worker's disk is shared by all jobs. The sizes are what the report says; no file is written beyond its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(folder).free - DISK_RESERVE_BYTES
+    if needed_bytes > free_bytes:
+        raise LimitError(
+            f"export: the model has {megabytes(needed_bytes)}, and the worker has {megabytes(max(0, free_bytes))} to "
+            "spare; export less, or give the worker a larger disk"
+        )
 
 
 def _check(name: str, entry: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from updraft.exceptions import DataError
+from updraft.exceptions import DataError, LimitError
 from updraft.storage import objects
 from updraft.storage.objects import CheckpointInfo, Exported
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
@@ -115,12 +115,26 @@ def test_an_export_is_fetched_and_verified(store: FolderStore, tmp_path: Path) -
     assert (tmp_path / "a" / "model" / "MLmodel").read_bytes() == b"flavors: {}"
 
 
+def test_an_export_that_would_fill_the_workers_disk_or_memory_is_refused(store: FolderStore, tmp_path: Path) -> None:
+    put_export(store)
+    key = f"{KEYS.results('job-1', 'export', 1)}/export/export.json"
+    report = json.loads(store.get_bytes(key) or b"")
+    report["files"]["model/MLmodel"]["size"] = 1 << 60
+    store.put_bytes(key, json.dumps(report).encode())
+    with pytest.raises(LimitError, match="the worker has"):
+        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+    store.put_bytes(key, b" " * (objects.REPORT_LIMIT_BYTES + 1))
+    with pytest.raises(DataError, match="larger than"):
+        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"files": {"model/MLmodel": {"sha256": "a" * 64, "size": 1}}}, "does not match its digest"),
         ({"files": {"../../evil": {"sha256": "a" * 64, "size": 1}}}, "not of the known form"),
         ({"files": {"model/gone": {"sha256": "a" * 64, "size": 1}}}, "is not in the store"),
+        ({"files": {"model/MLmodel": {"sha256": "a" * 64, "size": -1}}}, "not of the known form"),
         ({"files": {}}, "there is no folder `model`"),
         ({"formats": None}, "not of the known form"),
     ],

@@ -14,6 +14,7 @@ from typing import Any
 from updraft_learner.contract import PodConfig
 from updraft_learner.sidecar.files import read_json, write_json
 from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.recorder import is_platform_tag
 from updraft_learner.sidecar.refusals import Refused
 from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, artifact_path
 
@@ -43,6 +44,7 @@ class LoggedModels:
             return self._localised(self._own(model_id))
         if (method, action) not in _WRITES:
             raise Refused.permission(f"{method} logged-models/{rest}: a program creates, reads and finishes models")
+        _check_tags(body)
         self.root_of(model_id)
         if action == "":
             for hook in self.before_finalising:
@@ -57,6 +59,7 @@ class LoggedModels:
         return root if root is not None else self._remember(self._own(model_id))
 
     def _create(self, body: Mapping[str, Any]) -> Json:
+        _check_tags(body)
         own = {"experiment_id": self._config.mlflow_experiment_id, "source_run_id": self._config.mlflow_run_id}
         answer = self._checked("POST", "logged-models", {**body, **own})
         self._remember(answer)
@@ -100,3 +103,12 @@ class LoggedModels:
         model = answer["model"]
         uri = self._places.model_uri(str(model["info"]["model_id"]))
         return {**answer, "model": {**model, "info": {**model["info"], "artifact_uri": uri}}}
+
+
+def _check_tags(body: Mapping[str, Any]) -> None:
+    """By its tags the platform knows the model that it has made itself from the verified export."""
+    tags = body.get("tags") or []
+    if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
+        raise Refused.invalid("tags is no list of objects")
+    if refused := sorted(name for name in (str(tag.get("key")) for tag in tags) if is_platform_tag(name)):
+        raise Refused.permission(f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'")
