@@ -1,4 +1,5 @@
-"""Every published figure is one command: `python bench` runs all, `python bench NAME` one, `python bench report` the page.
+"""Every published figure is one command: `python bench` runs all, `python bench NAME` one, `python bench report` writes
+the page of the last results.
 
 Results go to `bench/results/NAME.json`, and from there into docs/reference/benchmarks.md.
 """

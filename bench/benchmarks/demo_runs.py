@@ -1,4 +1,4 @@
-"""One `make demo` in a home of the benchmarks' own, with the seconds of its stages. Called by the figures of the demo."""
+"""One `make demo` in a home of the benchmarks' own: seconds of its stages. Called by the figures of the demo."""
 
 from __future__ import annotations
 

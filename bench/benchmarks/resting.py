@@ -1,4 +1,4 @@
-"""What each part of a running stack costs while nothing is asked of it. Called by `figures.demo`."""
+"""What each part of a running stack costs while nothing is asked of it. Called by `figures.rest`."""
 
 from __future__ import annotations
 

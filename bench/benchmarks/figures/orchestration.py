@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
@@ -31,11 +32,11 @@ NOTES = (
     "The empty DAG (`bench/dags/empty_life_cycle.py`) has the same ten tasks in the same order, four of which defer "
     "once, to a trigger that fires at once.",
     "Orchestration is the time from the moment a DAG run is queued to its end, less the union of the spans in which "
-    "something worked: staging (in `stage_data` from its first line 'Staging' to its last 'Staged'; in each pod the init "
-    "container), validation (from 'Validating' to the judgement, nothing here), and training, evaluation and export "
-    "(in each pod the main container). Containers' spans are those that a watch of the cluster showed.",
-    "All the rest counts as orchestration: processes of tasks, deferrals, creating pods, the start of sidecars, storing "
-    "after a program's end, registering, promoting, the verdict, and every gap between them.",
+    "something worked: staging (in `stage_data` from its first line 'Staging' to its last 'Staged'; in each pod the "
+    "init container), validation (from 'Validating' to the judgement, nothing here), and training, evaluation and "
+    "export (in each pod the main container). Containers' spans are those that a watch of the cluster showed.",
+    "All the rest counts as orchestration: processes of tasks, deferrals, creating pods, the start of sidecars, "
+    "storing after a program's end, registering, promoting, the verdict, and every gap between them.",
 )
 
 Span = tuple[float, float]
@@ -157,7 +158,7 @@ def run_job(stack: Stack, clock: PodClock) -> Life:
 
 def run_empty(stack: Stack) -> Run:
     run_id = f"empty-{time.time_ns()}"
-    body = {"dag_run_id": run_id, "logical_date": None, "conf": {}}
+    body: dict[str, Any] = {"dag_run_id": run_id, "logical_date": None, "conf": {}}
     stack.client.http.json("POST", f"/api/v2/dags/{EMPTY_DAG}/dagRuns", body=body)
     return ended_run(stack, EMPTY_DAG, run_id)
 
