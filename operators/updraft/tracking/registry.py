@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION = "champion"
+MODELS = "models:/"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | N
 
 
 def _ref(version: ModelVersion) -> VersionRef:
-    return VersionRef(version.name, str(version.version), getattr(version, "model_id", None), version.run_id or "")
+    model_id, source = version.model_id, version.source or ""
+    if model_id is None and source.startswith(MODELS):  # a search does not tell it
+        model_id = source.removeprefix(MODELS)
+    return VersionRef(version.name, str(version.version), model_id, version.run_id or "")
 
 
 def register(
@@ -62,11 +66,13 @@ def register(
             return done
         model_id = _logged_model(client, name, folder, job_id, run_id, experiment_id, params, tags)
         _ensure_registered(client, name)
-        # The run's page names the model that came of it.
-        client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
+        # The run's page names the model that came of it; the server refuses to be told twice.
+        outputs = client.get_run(run_id).outputs
+        if model_id not in {known.model_id for known in (outputs.model_outputs if outputs else ())}:
+            client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
         version = client.create_model_version(
             name,
-            source=f"models:/{model_id}",
+            source=f"{MODELS}{model_id}",
             run_id=run_id,
             tags={TAG_JOB: job_id, **tags},
             description=description,

@@ -219,7 +219,6 @@ class FakeMlflowClient:
         self.files: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, set[tuple[str, str]]] = {}
         self.models: dict[str, Any] = {}
-        self.outputs: dict[str, set[str]] = {}
         self.registered: set[str] = set()
         self.versions: list[Any] = []
         self.aliases: dict[tuple[str, str], str] = {}
@@ -246,7 +245,7 @@ class FakeMlflowClient:
         run_id = f"run{len(self.runs) + 1}"
         info = SimpleNamespace(run_id=run_id, experiment_id=experiment_id, status="RUNNING", run_name=run_name)
         data = SimpleNamespace(params={}, tags=dict(tags), metrics={})
-        self.runs[run_id] = SimpleNamespace(info=info, data=data)
+        self.runs[run_id] = SimpleNamespace(info=info, data=data, outputs=SimpleNamespace(model_outputs=[]))
         return copy.deepcopy(self.runs[run_id])
 
     def get_run(self, run_id: str) -> Any:
@@ -307,18 +306,25 @@ class FakeMlflowClient:
         self.registered.add(name)
 
     def log_outputs(self, run_id: str, models: list[Any]) -> None:
-        assert all(m.model_id in self.models for m in models)
-        self.outputs[run_id] = {m.model_id for m in models}
+        outputs = self.runs[run_id].outputs.model_outputs
+        for model in models:
+            assert model.model_id in self.models
+            if model.model_id in {known.model_id for known in outputs}:
+                raise _refusal(3, "UNIQUE constraint failed: inputs.source_id")
+            outputs.append(SimpleNamespace(model_id=model.model_id))
 
     def create_model_version(self, name: str, **fields: Any) -> Any:
         number = sum(v.name == name for v in self.versions) + 1
-        version = SimpleNamespace(name=name, version=str(number), tags_set={}, **fields)
+        version = SimpleNamespace(**{"model_id": None, **fields}, name=name, version=str(number), tags_set={})
         self.versions.append(version)
         return version
 
     def search_model_versions(self, filter_string: str) -> list[Any]:
         run_id = filter_string.partition("'")[2].rstrip("'")
-        return [v for v in self.versions if v.run_id == run_id]
+        found = [copy.copy(v) for v in self.versions if v.run_id == run_id]
+        for version in found:
+            version.model_id = None  # the server leaves it out here
+        return found
 
     def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
         self.aliases[name, alias] = version

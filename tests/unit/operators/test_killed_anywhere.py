@@ -27,6 +27,7 @@ def facts(platform: Platform) -> dict[str, object]:
         "endings": mlflow.endings,
         "files": mlflow.files,
         "inputs": mlflow.inputs,
+        "outputs": [[o.model_id for o in r.outputs.model_outputs] for r in mlflow.runs.values()],
         "models": [(m.name, str(m.status)) for m in mlflow.models.values()],
         "versions": [(v.name, v.version, v.tags_set) for v in mlflow.versions],
         "alias": (mlflow.aliases, mlflow.alias_moves),
