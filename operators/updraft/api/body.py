@@ -6,11 +6,16 @@ import io
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import anyio.from_thread
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 JSON_LIMIT_BYTES = 32 * 1024 * 1024  # a tree of 100,000 files is half of it
+UPLOADS = 8  # blobs that are stored at the same time
+IDLE_SECONDS = 30.0
 
 
 class BodyLimit:
@@ -37,11 +42,28 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
 
-class BodyReader(io.RawIOBase):
-    """The body of a request as a file, for a worker thread; the event loop receives while the thread waits."""
+_uploads: RunVar[CapacityLimiter] = RunVar("updraft_uploads")
 
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+
+def upload_limiter() -> CapacityLimiter:
+    """Threads for bodies that are being stored. Their own, because a slow client keeps one for as long as it sends, and
+    all other routes of Airflow's api-server share the usual ones. Who finds none free waits without a thread."""
+    try:
+        return _uploads.get()
+    except LookupError:
+        _uploads.set(CapacityLimiter(UPLOADS))
+        return _uploads.get()
+
+
+class BodyReader(io.RawIOBase):
+    """The body of a request as a file, for a worker thread; the event loop receives while the thread waits.
+
+    Raises HTTPException 408 when nothing comes for `idle_seconds`.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes], idle_seconds: float = IDLE_SECONDS) -> None:
         self._chunks = chunks
+        self._idle_seconds = idle_seconds
         self._rest = b""
         self._ended = False
 
@@ -58,7 +80,10 @@ class BodyReader(io.RawIOBase):
 
     async def _next(self) -> bytes:
         try:
-            return await anext(self._chunks)
+            with anyio.fail_after(self._idle_seconds):
+                return await anext(self._chunks)
+        except TimeoutError:
+            raise HTTPException(408, f"no byte of the body came for {self._idle_seconds:g} s; send it again") from None
         except StopAsyncIteration:
             self._ended = True
             return b""

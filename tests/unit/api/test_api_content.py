@@ -5,11 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import anyio
+import httpx
 import pytest
-from unit.api.api_fakes import MANIFEST, Platform
+from starlette.exceptions import HTTPException
+from unit.api.api_fakes import MANIFEST, Platform, guards
 
+from updraft.api.access import team_policy
+from updraft.api.app import create_app
+from updraft.api.body import BodyReader
 from updraft_learner.contract import Keys
 from updraft_learner.trees import Tree, TreeFile
 
@@ -169,3 +175,50 @@ def test_validate_refuses_what_this_platform_does_not_offer(platform: Platform) 
 
 def test_the_schema_is_published(platform: Platform) -> None:
     assert "command" in platform.client().get(f"{API}/manifest.schema.json").json()["properties"]
+
+
+def test_slow_uploads_leave_the_other_routes_their_threads(platform: Platform) -> None:
+    """More of them than the server has threads."""
+    app = create_app(platform.parts, guards(), team_policy(["default"]))
+    headers = {"Authorization": "Bearer ada"}
+
+    async def run() -> int:
+        go_on = anyio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"on"
+            await go_on.wait()
+            yield b"e"
+
+        async def upload(client: httpx.AsyncClient) -> None:
+            statuses.append((await client.put(f"/api/v1/blobs/{digest(b'one')}", content=slowly())).status_code)
+
+        transport = httpx.ASGITransport(app)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client,
+            anyio.create_task_group() as group,
+        ):
+            for _ in range(60):
+                group.start_soon(upload, client)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(10):
+                status = (await client.get("/api/v1/jobs")).status_code
+            go_on.set()
+        return status
+
+    statuses: list[int] = []
+    assert anyio.run(run) == 200
+    assert statuses == [200] * 60
+
+
+def test_an_upload_that_stops_is_given_up() -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        await anyio.sleep_forever()
+        yield b""
+
+    async def run() -> None:
+        await anyio.to_thread.run_sync(BodyReader(nothing(), idle_seconds=0.01).read, 1)
+
+    with pytest.raises(HTTPException) as caught:
+        anyio.run(run)
+    assert caught.value.status_code == 408

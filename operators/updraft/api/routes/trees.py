@@ -8,7 +8,7 @@ from typing import Annotated
 from anyio import to_thread
 from fastapi import APIRouter, Path, Request
 
-from updraft.api.body import BodyReader
+from updraft.api.body import BodyReader, upload_limiter
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.api.parts import Parts
 from updraft.exceptions import DataError, LimitError
@@ -35,7 +35,7 @@ async def put_blob(parts: PartsDep, tenant: TenantDep, sha256: Digest, request: 
         raise LimitError(f"blob {sha256[:12]}: {announced} bytes; the limit is {limit_bytes}")
     counted = _Counted(request)
     content = io.BufferedReader(BodyReader(counted), 256 * 1024)
-    await to_thread.run_sync(parts.store.put_blob, tenant, content, sha256, limit_bytes)
+    await to_thread.run_sync(parts.store.put_blob, tenant, content, sha256, limit_bytes, limiter=upload_limiter())
     return Stored(sha256=sha256, size_bytes=counted.size_bytes)
 
 
