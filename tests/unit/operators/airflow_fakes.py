@@ -186,3 +186,22 @@ class Platform:
     @property
     def job(self) -> Any:
         return self.ledger.job_of_run(self.dag.dag_id, self.run_id)
+
+
+def until(platform: Platform, task_id: str) -> Platform:
+    """The platform just before a task."""
+    for earlier in ORDER[: ORDER.index(task_id)]:
+        platform.run(earlier)
+    return platform
+
+
+def after(name: str, around: Callable[..., Any], act: Callable[[], None]) -> Callable[..., Any]:
+    """Something happens right after the calls of this name: `platform.blade.around = after(...)`."""
+
+    def wrapped(called: str, call: Callable[[], Any]) -> Any:
+        result = around(called, call)
+        if called == name:
+            act()
+        return result
+
+    return wrapped

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from unit.operators.airflow_fakes import ORDER, Platform
+from unit.operators.airflow_fakes import ORDER, Platform, until
 
 from updraft.lifecycle import State
 
@@ -79,15 +79,6 @@ JOBS = {
 }
 
 
-def until(make_platform: Callable[..., Platform], job: str, task_id: str) -> Platform:
-    """The platform just before a task."""
-    platform = make_platform()
-    JOBS[job][0](platform)
-    for earlier in ORDER[: ORDER.index(task_id)]:
-        platform.run(earlier)
-    return platform
-
-
 CASES = [("completes", task) for task in ORDER]
 CASES += [(job, task) for job in JOBS if job != "completes" for task in ("admit", "train", "release")]
 
@@ -96,7 +87,9 @@ CASES += [(job, task) for job in JOBS if job != "completes" for task in ("admit"
 def test_one_kill_after_any_call_of_a_task_changes_nothing(
     make_platform: Callable[..., Platform], job: str, task_id: str
 ) -> None:
-    before = until(make_platform, job, task_id)
+    before = make_platform()
+    JOBS[job][0](before)
+    until(before, task_id)
     plain = make_platform(before)
     plain.run(task_id)
     expected = facts(plain)

@@ -40,13 +40,15 @@ def ended(code: int, reason: str = "Error", at: str = "2026-01-01T00:00:00Z") ->
 
 
 def verdict(*pods: PodFacts, marked: bool = True, tails: dict[int, list[str]] | None = None) -> Outcome:
-    return judge(
+    outcome = judge(
         pods,
         learners=len(pods),
         markers={p.learner: {"t": 1} if marked else None for p in pods},
         tails=tails or {},
         memory="2048 MiB",
     )
+    assert outcome is not None
+    return outcome
 
 
 def test_done_needs_every_exit_code_and_every_completion_marker() -> None:
@@ -100,7 +102,22 @@ def test_an_image_that_cannot_be_pulled_is_a_configuration_error_with_the_nodes_
 
 def test_a_pod_that_is_gone_without_a_marker_is_infrastructure() -> None:
     outcome = judge([], learners=1, markers={1: None}, tails={}, memory="1 MiB")
+    assert outcome is not None
     assert outcome.cause is Cause.INFRASTRUCTURE
+
+
+def test_a_pod_that_is_gone_is_no_success_although_it_left_a_marker() -> None:
+    outcome = judge([], learners=1, markers={1: {"t": 1}}, tails={}, memory="1 MiB")
+    assert outcome is not None
+    assert (outcome.cause, outcome.reason) == (
+        Cause.INFRASTRUCTURE,
+        "learner 1: its pod is gone and nobody saw how its program ended",
+    )
+
+
+def test_there_is_no_outcome_while_all_is_well_and_a_pod_lives() -> None:
+    pods = [pod(1), pod(2, phase="Succeeded", main=ended(0))]
+    assert judge(pods, learners=2, markers={1: None, 2: {"t": 1}}, tails={}, memory="1 MiB") is None
 
 
 def test_the_state_shown_is_the_least_advanced_learners() -> None:

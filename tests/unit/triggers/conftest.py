@@ -1,5 +1,52 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from unit.operators.conftest import empty_ledger, environment
+from unit.triggers.trigger_helpers import JOB, Clock
+
+from updraft.ledger import Ledger, NewJob
+from updraft.triggers import admit, checkpoints, gang
+from updraft_learner.store import FolderStore
 
 __all__ = ["empty_ledger", "environment"]
+
+
+@pytest.fixture
+def ledger(environment: Path, empty_ledger: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    import updraft.ledger
+
+    (environment / "ledger.db").write_bytes(empty_ledger)
+    book = Ledger(f"sqlite:///{environment}/ledger.db")
+    monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: book)
+    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, {"name": "digits"}, "ada"))
+    yield book
+    book.close()
+
+
+@pytest.fixture
+def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    import updraft.storage.logbook
+    import updraft.storage.objects
+
+    folder = FolderStore(environment / "store")
+    for module in (updraft.storage.objects, updraft.storage.logbook):
+        monkeypatch.setattr(module, "platform_store", lambda *_: folder)
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(gang, "time", clock)
+    for module, name, seconds in (
+        (gang, "TICK_SECONDS", 0.005),
+        (gang, "LOG_RETRY_SECONDS", 0.01),
+        (gang, "LOG_END_SECONDS", 5.0),
+        (admit, "POLL_SECONDS", 0.01),
+        (checkpoints, "POLL_SECONDS", 0.01),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    return clock

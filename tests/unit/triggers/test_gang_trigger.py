@@ -1,67 +1,28 @@
-"""Triggers: what they carry over a restart, and the one event that each outcome is."""
+"""The trigger that watches a gang: one event per outcome, and each line of a log once."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from unit.operators.platform_fakes import FakeCluster, store_checkpoint
+from unit.operators.platform_fakes import FakeCluster
+from unit.triggers.trigger_helpers import JOB, START, Clock, events
 
-from updraft.allocation import Request
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.watch import launch_key
-from updraft.ledger import Ledger, NewJob
-from updraft.lifecycle import Evidence, State, Verdict
+from updraft.ledger import Ledger
+from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft.storage import objects
-from updraft.triggers import admit, checkpoints, gang
+from updraft.triggers import gang
 from updraft.triggers.admit import AdmitTrigger
-from updraft.triggers.checkpoints import CheckpointTrigger, follow_checkpoints
+from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger, tails_of
-from updraft_learner.store import FolderStore
-
-JOB = "digits-1"
-START = 1_000.0
-
-
-@pytest.fixture
-def ledger(environment: Path, empty_ledger: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    import updraft.ledger
-
-    (environment / "ledger.db").write_bytes(empty_ledger)
-    book = Ledger(f"sqlite:///{environment}/ledger.db")
-    monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: book)
-    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, {"name": "digits"}, "ada"))
-    yield book
-    book.close()
-
-
-@pytest.fixture
-def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    import updraft.storage.logbook
-    import updraft.storage.objects
-
-    folder = FolderStore(environment / "store")
-    for module in (updraft.storage.objects, updraft.storage.logbook):
-        monkeypatch.setattr(module, "platform_store", lambda *_: folder)
-    return folder
-
-
-class Clock:
-    """Fake time: every look at it is half a second later."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def time(self) -> float:
-        self.now += 0.5
-        return self.now
 
 
 class FakeWatch:
@@ -112,21 +73,6 @@ class FakeWatch:
         return made
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(gang, "time", clock)
-    for module, name, seconds in (
-        (gang, "TICK_SECONDS", 0.005),
-        (gang, "LOG_RETRY_SECONDS", 0.01),
-        (gang, "LOG_END_SECONDS", 5.0),
-        (admit, "POLL_SECONDS", 0.01),
-        (checkpoints, "POLL_SECONDS", 0.01),
-    ):
-        monkeypatch.setattr(module, name, seconds)
-    return clock
-
-
 def trigger(learners: int = 2, **changes: Any) -> GangTrigger:
     arguments: dict[str, Any] = {
         "conn_id": "c",
@@ -141,10 +87,6 @@ def trigger(learners: int = 2, **changes: Any) -> GangTrigger:
         "store_seconds": 300.0,
     }
     return GangTrigger(**{**arguments, **changes})
-
-
-async def events(of: Any) -> list[dict[str, Any]]:
-    return [event.payload async for event in of.run()]
 
 
 def observe(watch: FakeWatch, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Any]:
@@ -356,139 +298,3 @@ def test_the_watch_is_asked_for_this_launch_only() -> None:
 
 def stamp(second: int) -> str:
     return f"2026-01-01T00:00:{second:02d}.000000001Z"
-
-
-# --- the line ---
-
-
-def enqueue(ledger: Ledger, job_id: str = JOB, cpus: float = 1.0) -> None:
-    job = ledger.job(job_id)
-    ledger.enqueue(job_id, Request(job_id, 1, cpus, 100, 0, None, job.submitted_at))
-    ledger.move(job_id, State.QUEUED, "waiting")
-
-
-def admitted(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    async def nodes_of(self: AdmitTrigger, api: Any) -> tuple[str, str]:
-        return await asyncio.to_thread(admit.ask, self.job_id, FakeCluster._plain(cluster.list_node())["items"])
-
-    monkeypatch.setattr(AdmitTrigger, "_ask", nodes_of)
-    with_config: Callable[[Any], Awaitable[None]] = _no_config
-    from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-
-    monkeypatch.setattr(AsyncKubernetesHook, "_load_config", with_config)
-    return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="updraft_kubernetes", job_id=JOB)), 20))
-
-
-async def _no_config(self: Any) -> None:
-    self.client_configuration = None
-
-
-@pytest.mark.usefixtures("quick")
-class TestAdmit:
-    def test_granted_after_the_one_before_has_left(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        cluster, other = FakeCluster(cpus="1"), "digits-0"
-        ledger.record_job(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
-        enqueue(ledger, other)
-        assert admit.ask(other, FakeCluster._plain(cluster.list_node())["items"])[0] == "granted"
-        enqueue(ledger)
-        looks = 0
-
-        def refuse(verb: str, name: str) -> None:
-            nonlocal looks
-            looks += 1
-            if looks == 5:
-                ledger.release(other)
-
-        cluster.refuse = refuse
-        assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
-        assert any("1st in line" in t.reason for t in ledger.transitions(JOB))
-
-    def test_cancelled(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        enqueue(ledger, cpus=8)
-        ledger.request_cancel(JOB, "bob")
-        assert admitted(FakeCluster(), monkeypatch) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
-
-    def test_impossible(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        enqueue(ledger, cpus=8)
-        (event,) = admitted(FakeCluster(), monkeypatch)
-        assert event["kind"] == "impossible"
-        assert "8 CPUs" in event["reason"]
-
-    def test_a_job_that_has_ended_does_not_wait_for_ever(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        enqueue(ledger, cpus=8)
-        ledger.finish(JOB, Verdict(State.FAILED, "marked as failed", Evidence()))
-        ledger.release(JOB)
-        (event,) = admitted(FakeCluster(), monkeypatch)
-        assert event == {"kind": "impossible", "reason": f"job {JOB} has ended FAILED"}
-
-    def test_an_unreachable_cluster_only_lengthens_the_wait(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        enqueue(ledger)
-        cluster, looks = FakeCluster(), [503, 403, 503]
-        cluster.refuse = lambda verb, name: looks.pop() if looks else None
-        assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
-
-
-# --- checkpoints ---
-
-
-def watched(states: list[Any], monkeypatch: pytest.MonkeyPatch, keep: Any = None) -> list[dict[str, Any]]:
-    """Events of a checkpoint trigger to which Airflow answers these, one by one; the last one stands."""
-
-    async def train_ended(self: CheckpointTrigger) -> bool:
-        answer = states.pop(0) if len(states) > 1 else states[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return bool(answer)
-
-    monkeypatch.setattr(CheckpointTrigger, "_train_ended", train_ended)
-    made = CheckpointTrigger(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=keep)
-    return asyncio.run(asyncio.wait_for(events(made), 20))
-
-
-@pytest.mark.usefixtures("quick")
-class TestCheckpoints:
-    def test_what_is_stored_is_recorded_and_pruned(
-        self, ledger: Ledger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for step, acc in ((1, 0.9), (2, 0.1), (3, 0.2), (4, 0.3)):
-            store_checkpoint(store, JOB, f"step-{step}", step, {"acc": acc})
-        assert watched([False, False, True], monkeypatch, KEEP) == [{"kind": "ended"}]
-        kept = {c.name: c.deleted_at is None for c in ledger.checkpoints(JOB, with_deleted=True)}
-        assert kept == {"step-1": True, "step-2": False, "step-3": True, "step-4": True}
-        assert [c.name for c in objects.list_checkpoints("default", JOB)] == ["step-1", "step-3", "step-4"]
-
-    def test_airflow_and_the_store_may_be_away(
-        self, ledger: Ledger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store_checkpoint(store, JOB, "step-1", 1, {})
-        states = [RuntimeError("no answer"), False, RuntimeError("no answer"), True]
-        real, calls = objects.list_checkpoints, []
-
-        def list_checkpoints(*place: Any) -> Any:
-            calls.append(place)
-            if len(calls) in (1, 2, 3):
-                raise UnavailableError("the store cannot be reached")
-            return real(*place)
-
-        monkeypatch.setattr(objects, "list_checkpoints", list_checkpoints)
-        assert watched(states, monkeypatch) == [{"kind": "ended"}]
-        assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
-
-    @pytest.mark.usefixtures("ledger")
-    def test_a_store_that_stays_away_does_not_hold_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def list_checkpoints(*place: Any) -> Any:
-            raise UnavailableError("the store cannot be reached")
-
-        monkeypatch.setattr(objects, "list_checkpoints", list_checkpoints)
-        assert watched([True], monkeypatch) == [{"kind": "ended"}]
-
-    def test_a_checkpoint_that_was_let_go_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:
-        for step in (1, 2, 3):
-            store_checkpoint(store, JOB, f"step-{step}", step, {})
-        keep = {"latest": 1, "best": 0, "metric": None, "mode": "max"}
-        assert len(follow_checkpoints(JOB, keep)) == 3
-        store_checkpoint(store, JOB, "step-1", 1, {})  # a late upload of the same one
-        assert follow_checkpoints(JOB, keep) == []
-        assert len(ledger.checkpoints(JOB)) == 1
