@@ -34,8 +34,7 @@ doctor: ## Look for what is wrong with this machine or the platform's state
 
 test: ## Run all tests (ARGS="-k name" chooses)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
-	$(DEV) pytest $(ARGS)
-	@$(BOOTSTRAP) --dev run -- python scripts/torch_tests.py
+	$(DEV) python scripts/tests.py $(ARGS)
 
 lint: ## Check style and formatting
 	$(DEV) ruff check .
