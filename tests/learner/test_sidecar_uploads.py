@@ -14,6 +14,7 @@ from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
+from updraft_learner.sidecar import mirror as mirror_module
 from updraft_learner.sidecar.checkpoints import Checkpoints
 from updraft_learner.sidecar.files import find_below, open_below, read_below
 from updraft_learner.sidecar.mirror import Mirror
@@ -228,11 +229,40 @@ def test_results_are_stored_when_stable_and_again_when_changed(paths: PodPaths, 
     (paths.result / "b/c").write_bytes(b"333")
     results = mirror(paths, store)
     results.poll(final=True)
-    assert store.written == ["r/a", "r/a", "r/b/c"]
+    assert sorted(store.written) == ["r/a", "r/a", "r/b/c"]
     assert (results.files, results.size_bytes) == (2, 5)
     (paths.result / "a").unlink()
     results.poll(final=True)
     assert [item.key for item in store.list("")] == ["r/b/c"]
+
+
+def test_many_small_results_cost_no_more_than_their_number(
+    paths: PodPaths, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(mirror_module, "write_json", lambda path, state: saved.append(len(state)))
+    for number in range(2_000):
+        (paths.result / f"f{number}").write_bytes(b"x")
+    results = mirror(paths, store)
+    results.poll(final=True)
+    assert (len(store.written), results.files, results.pending_bytes) == (2_000, 2_000, 0)
+    assert len(saved) < 50
+    results.poll(final=True)
+    assert len(store.written) == 2_000
+
+
+def test_what_was_stored_before_a_failure_is_remembered(paths: PodPaths, store: FailingStore) -> None:
+    for number in range(20):
+        (paths.result / f"f{number:02}").write_bytes(b"x")
+    store.fails = lambda operation, key: key == "r/f10"
+    results = mirror(paths, store)
+    with pytest.raises(StorageError):
+        results.poll(final=True)
+    store.fails = lambda operation, key: False
+    again = mirror(paths, store)
+    assert again.files == results.files < 20
+    again.poll(final=True)
+    assert (again.files, again.pending_bytes) == (20, 0)
 
 
 def test_restored_results_are_not_stored_again_unless_changed(

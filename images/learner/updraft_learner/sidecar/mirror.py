@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from updraft_learner.sidecar.files import FoundFile, find_below, open_below, read_json, write_json
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
+
+THREADS = 4  # at the end, when the program no longer needs the CPU
+SMALL_BYTES = 1 << 20
+SAVE_SECONDS = 1.0
 
 
 class Mirror:
@@ -27,6 +34,7 @@ class Mirror:
         self._state_file, self._warnings = state_file, warnings
         self._baseline = baseline or {}
         self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size, mtime_ns as stored
+        self._unsaved = False
         self._before: dict[str, FoundFile] = {}
         self._waiting: dict[str, FoundFile] = {}
 
@@ -51,26 +59,52 @@ class Mirror:
                 f"{self._folder}/{refused[0]} is a link out of the folder, no file, or not readable; it is not stored",
             )
         self._waiting = {path: file for path, file in found.items() if not self._is_stored(path, file)}
-        for path, file in list(self._waiting.items()):
-            if not final and not file.same_content(self._before.get(path)):
-                continue
-            try:
-                opener = partial(open_below, self._root, f"{self._folder}/{file.source}")
-                self._store.put_file(f"{self._prefix}/{path}", opener)
-            except FileNotFoundError:
-                continue
-            except PermissionError:
-                self._warnings.add(
-                    f"unreadable {self._folder}/{path}",
-                    f"{self._folder}/{path} cannot be read by the sidecar; make it readable for the group",
-                )
-                continue
-            self._state[path] = [file.size, file.mtime_ns]
-            write_json(self._state_file, self._state)
-            self._waiting.pop(path, None)
+        ready = [path for path, file in self._waiting.items() if final or file.same_content(self._before.get(path))]
+        try:
+            self._store_all(ready, threads=THREADS if final else 1)
+        finally:
+            self._save()
         if final:
             self._remove_deleted(found)
         self._before = found
+
+    def _store_all(self, paths: list[str], *, threads: int) -> None:
+        """Small files side by side, since each waits for the server most of its time; large ones one by one."""
+        small = [path for path in paths if self._waiting[path].size <= SMALL_BYTES]
+        saved = time.monotonic()
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="mirror")
+        try:
+            for path, stored in chain(pool.map(self._put, small), map(self._put, sorted({*paths} - {*small}))):
+                if not stored:
+                    continue
+                file = self._waiting.pop(path)
+                self._state[path], self._unsaved = [file.size, file.mtime_ns], True
+                # Not after each: with many files, writing down which are stored would take longer than storing them.
+                if time.monotonic() - saved >= SAVE_SECONDS:
+                    self._save()
+                    saved = time.monotonic()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _put(self, path: str) -> tuple[str, bool]:
+        """The path, and whether it is stored now. Raises StorageError."""
+        opener = partial(open_below, self._root, f"{self._folder}/{self._waiting[path].source}")
+        try:
+            self._store.put_file(f"{self._prefix}/{path}", opener)
+        except FileNotFoundError:
+            return path, False
+        except PermissionError:
+            self._warnings.add(
+                f"unreadable {self._folder}/{path}",
+                f"{self._folder}/{path} cannot be read by the sidecar; make it readable for the group",
+            )
+            return path, False
+        return path, True
+
+    def _save(self) -> None:
+        if self._unsaved:
+            write_json(self._state_file, self._state)
+            self._unsaved = False
 
     def _is_stored(self, path: str, file: FoundFile) -> bool:
         facts = [file.size, file.mtime_ns]
@@ -81,4 +115,5 @@ class Mirror:
         for path in [path for path in self._state if path not in found]:
             self._store.delete(f"{self._prefix}/{path}")
             del self._state[path]
-            write_json(self._state_file, self._state)
+            self._unsaved = True
+        self._save()
