@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,7 @@ def measure(options: Options) -> Measured:
         again = None if options.quick else run_demo(home)
     finally:
         down(home)
+    shutil.rmtree(home.root, ignore_errors=True)  # after a failure it is kept, with its logs
     runs = {"new home": [first], "warm start": warm, **({"stack is up": [again]} if again else {})}
     return Measured(
         settings={"warm starts": rounds},

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-BENCH = Path(__file__).parents[3] / "bench"
-sys.path.insert(0, str(BENCH))
-
-from benchmarks import cli, report, results  # noqa: E402
-from benchmarks.figures import orchestration, throughput  # noqa: E402
-from benchmarks.options import Options  # noqa: E402
-from benchmarks.pods import PodTimes, note  # noqa: E402
-from benchmarks.results import (  # noqa: E402
+from benchmarks import cli, report, results
+from benchmarks.figures import orchestration, throughput
+from benchmarks.options import Options
+from benchmarks.pods import PodTimes, note
+from benchmarks.results import (
     Budget,
     Comparison,
     Machine,
@@ -27,7 +22,7 @@ from benchmarks.results import (  # noqa: E402
     Value,
 )
 
-from updraft.recovery.facts import pod_facts  # noqa: E402
+from updraft.recovery.facts import pod_facts
 
 QUIET = Noise(jitter_before=0.01, jitter_after=0.02, others_before=0.0, others_after=0.01)
 
