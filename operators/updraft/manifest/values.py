@@ -21,6 +21,7 @@ NAME_LENGTH = 40
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$"
 NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 40 characters"
 PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
+COMMAND_LIMIT_BYTES = 100_000  # one argument of a process has at most 128 KiB on Linux
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
 _SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -72,6 +73,12 @@ def check_secret_name(value: str) -> str:
 def check_command(value: str) -> str:
     if not value.strip():
         raise wrong("is empty", "the shell command that starts the program", "'python train.py'", value=value)
+    if len(value.encode()) > COMMAND_LIMIT_BYTES:
+        raise wrong(
+            f"has {len(value.encode())} bytes",
+            f"at most {COMMAND_LIMIT_BYTES} bytes; put a longer script into the code's folder",
+            value=value[:40],
+        )
     return value
 
 

@@ -35,6 +35,7 @@ class AdmitOperator(BaseOperator):
         manifest = self._judge(context)
         self._record(context, manifest)
         with ends_job(context, Cause.CONFIGURATION) as job:
+            self._check_secrets(job, manifest)
             self._open_run(context, job, manifest)
             self._enqueue(job, manifest)
             answer = ask(job.id, _nodes())
@@ -115,6 +116,19 @@ class AdmitOperator(BaseOperator):
             raise
         except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
             raise AirflowFailException(str(exc)) from exc
+
+    def _check_secrets(self, job: Job, manifest: Manifest) -> None:
+        """Before the job waits in line: a secret that is missing would only be found when its learners start."""
+        from updraft.kubernetes.secrets import list_secrets
+
+        named = {s.name for s in manifest.secrets} | {d.secret for d in manifest.data if d.secret}
+        named |= {manifest.code_secret} if manifest.code_secret else set()
+        missing = sorted(named - set(list_secrets(settings(), job.tenant))) if named else []
+        if missing:
+            raise RefusedError(
+                f"secrets: {', '.join(map(repr, missing))} not found; `updraft secrets set {missing[0]}` creates one, "
+                "`updraft secrets list` shows those that exist"
+            )
 
     def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
         from updraft import tracking

@@ -482,3 +482,8 @@ def test_every_manifest_comes_back_from_its_canonical_form(raw: dict[str, Any]) 
     assert isinstance(manifest, Manifest)
     assert parse(manifest.canonical()) == manifest
     assert load(json.dumps(manifest.canonical())) == manifest
+
+
+def test_a_command_longer_than_a_process_can_be_given_is_refused() -> None:
+    with pytest.raises(ManifestError, match="put a longer script into the code's folder"):
+        parse({"name": "long", "framework": {"name": "shell"}, "command": "x" * 100_001})

@@ -68,6 +68,14 @@ def test_a_manifest_with_an_impossible_name_is_a_failed_job_too(make_platform: M
     assert platform.job.name == "invalid"
 
 
+def test_a_secret_that_does_not_exist_is_told_before_the_job_waits_in_line(make_platform: Make) -> None:
+    platform = make_platform(secrets=[{"name": "hub", "as": "HUB_TOKEN"}])
+    platform.run_all()
+    assert platform.job.state is State.FAILED
+    assert "'hub' not found; `updraft secrets set hub` creates one" in platform.job.reason
+    assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
+
+
 # --- cancel ---
 
 
