@@ -12,14 +12,14 @@ import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-impor
 from airflow.sdk import DAG
 
 from updraft.manifest import load_jobs
-from updraft.operators.wiring import DAG_ARGS, params, train_tasks
+from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
 for job in load_jobs(Path(__file__).parent.parent / "jobs"):
     manifest = job.manifest
     with DAG(
         dag_id=f"job_{job.path.parent.name.replace('-', '_')}",
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
-        schedule=manifest.schedule.cron if manifest and manifest.schedule else None,
+        schedule=timetable(manifest),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],
         doc_md=f"`{job.path.name}` in `jobs/{job.path.parent.name}`" if manifest else f"```\n{job.error}\n```",
         **DAG_ARGS,

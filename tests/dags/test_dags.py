@@ -160,3 +160,13 @@ def test_a_dag_file_is_short_and_imports_the_operator_where_the_processor_does(p
     text = path.read_text()
     assert len(text.splitlines()) < 60
     assert "import airflow.providers.cncf.kubernetes.operators.pod" in text
+
+
+def test_a_cron_is_read_in_the_manifests_own_time_zone() -> None:
+    from updraft.manifest import parse
+    from updraft.operators.wiring import timetable
+
+    raw = {"name": "nightly", "framework": {"name": "shell"}, "command": "true"}
+    assert timetable(parse(raw)) is None
+    found = timetable(parse({**raw, "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}}))
+    assert (found.expression, str(found.timezone)) == ("0 3 * * *", "Europe/Berlin")

@@ -86,9 +86,14 @@ class JobStore:
             wanted = safe_path(path)
         except TreeError as exc:
             raise RefusedError(str(exc)) from exc
-        for file in self.files(tenant, job_id, kind):
-            if file.path == wanted:
-                return file
+        keys = Keys(tenant)
+        prefix, leave_out = _prefix(keys, job_id, kind)
+        if kind.startswith("checkpoint:"):
+            self.files(tenant, job_id, kind)  # refuses one that is not complete
+        with platform_errors():
+            for found in self.open_store().list(prefix + wanted):
+                if found.key == prefix + wanted and not wanted.startswith(leave_out):
+                    return JobFile(wanted, found.size, found.key)
         raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
 
     def read(self, file: JobFile) -> Iterator[bytes]:

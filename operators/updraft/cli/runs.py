@@ -25,9 +25,10 @@ from updraft.cli.jobs import FollowOption, follow_to_end
 from updraft.exceptions import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from updraft.wire import JobDetail, Metrics, Progress, Stage
+    from updraft.wire import JobDetail, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
+METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and an address has a length
 PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 
 
@@ -166,8 +167,10 @@ def metrics(
         if unknown:
             known = ", ".join(sorted(found.last)) or "none yet"
             raise NotFoundError(f"job {job} has no metric {', '.join(unknown)}; its metrics are: {known}")
-        if names:
-            found = client.metrics(job, *names)
+        history: dict[str, tuple[MetricPoint, ...]] = {}
+        for start in range(0, len(names), METRICS_PER_REQUEST):
+            history |= client.metrics(job, *names[start : start + METRICS_PER_REQUEST]).history
+        found = found.model_copy(update={"history": history})
     if as_json:
         print_json(found)
     elif not names:

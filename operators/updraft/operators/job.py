@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from updraft.exceptions import NotFoundError, UnavailableError, UpdraftError
+from updraft.exceptions import DataError, NotFoundError, UnavailableError, UpdraftError
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
 
@@ -111,4 +111,4 @@ def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Itera
             raise fail(context, job.id, Cause.INFRASTRUCTURE, str(exc)) from exc
         raise
     except UpdraftError as exc:
-        raise fail(context, job.id, cause, str(exc)) from exc
+        raise fail(context, job.id, Cause.DATA if isinstance(exc, DataError) else cause, str(exc)) from exc

@@ -49,6 +49,8 @@ class ReleaseOperator(BaseOperator):
             away.append(exc)
         try:
             self._tell_mlflow(job, verdict)
+        except NotFoundError as exc:  # somebody deleted the run; the ledger keeps the verdict
+            self.log.warning("MLflow was not told: %s", exc)
         except UnavailableError as exc:
             away.append(exc)
         if away:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 
 from updraft.exceptions import DataError, RefusedError
 from updraft.lifecycle import State
+from updraft.manifest import parse_source
 from updraft.operators.job import ends_job, ledger, manifest_of, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
@@ -94,9 +95,10 @@ class StageOperator(BaseOperator):
 
     def _check_local(self, field: str, source: str) -> None:
         """A worker's own folders are open to manifests only where an operator of the platform says so."""
-        if "://" in source.replace("file://", "") or source.startswith(("tree:", "git+", "s3://")):
+        parsed = parse_source(source, git=True)
+        if parsed.kind != "local":
             return
-        path = Path(source.removeprefix("file://")).resolve()
+        path = Path(parsed.path).expanduser().resolve()
         if not any(path.is_relative_to(root.resolve()) for root in settings().local_sources):
             raise RefusedError(
                 f"{field}: {source!r} is a folder of the worker, which this platform does not read; submit with "

@@ -38,6 +38,15 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
+def timetable(manifest: Manifest | None) -> Any:
+    """When a manifest's DAG runs by itself: its cron, read in its own time zone."""
+    if manifest is None or manifest.schedule is None or manifest.schedule.cron is None:
+        return None
+    from airflow.sdk import CronTriggerTimetable
+
+    return CronTriggerTimetable(manifest.schedule.cron, timezone=manifest.schedule.timezone)
+
+
 def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
     """admit, stage, validate, train beside its checkpoint watch, evaluate, export, register, promote; then release."""
     admit = AdmitOperator(task_id="admit")

@@ -91,9 +91,8 @@ def stage_source(
 
 
 def _parse(source: str) -> Source:
-    local = source.removeprefix("file://") if source.startswith("file://") else source
     try:
-        return parse_source(local, git=True)
+        return parse_source(source, git=True)
     except PydanticCustomError as exc:
         fields = [filled(field, "source", value).text for field, value in (exc.context or {}).get("fields", ())]
         raise DataError("; ".join(fields) or "source: cannot be read") from exc

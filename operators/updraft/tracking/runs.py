@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from updraft.exceptions import UnavailableError
+from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import MLFLOW_STATUS, State
 
 if TYPE_CHECKING:
@@ -62,13 +62,20 @@ def open_run(
 
 @contextmanager
 def answering(client: MlflowClient) -> Iterator[None]:
-    """MLflow's errors, and those of its HTTP library that it lets through, as UnavailableError."""
+    """MLflow's errors, and those of its HTTP library that it lets through, as UnavailableError.
+
+    What does not exist (any more) is a NotFoundError: asking again would not help.
+    """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
     try:
         yield
-    except (MlflowException, RequestException) as exc:
+    except MlflowException as exc:
+        if exc.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise NotFoundError(f"MLflow at {client.tracking_uri}: {str(exc)[:300]}") from exc
+        raise UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}") from exc
+    except RequestException as exc:
         raise UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}") from exc
 
 

@@ -81,5 +81,5 @@ def ask(job_id: str, nodes: list[dict[str, Any]]) -> tuple[str, str]:
         return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
-    ledger.move(job_id, State.QUEUED, admission.reason)
+    ledger.move(job_id, State.QUEUED, admission.reason, {"place": admission.place})
     return "waiting", admission.reason

@@ -266,3 +266,14 @@ def test_the_same_data_in_another_format_is_judged_again(make_platform: Make, mo
     assert other.run("validate_data") == "failed"
     assert "x: is wrong" in other.errors["validate_data"]
     assert judged == ["csv", "jsonl"]
+
+
+# --- a worker's own folders ---
+
+
+@pytest.mark.parametrize("source", ["/etc", "/x://../../etc", "git+/../../../etc", "../../etc", "~/.ssh"])
+def test_no_writing_of_a_path_opens_a_folder_of_the_worker(make_platform: Make, source: str) -> None:
+    platform = make_platform(code=source)
+    platform.run_all()
+    assert platform.job.state is State.FAILED
+    assert platform.job.code_tree is None

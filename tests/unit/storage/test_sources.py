@@ -161,7 +161,7 @@ def test_a_local_folder_and_a_local_file(stage: Any, content: ContentStore, tmp_
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)")
     assert paths(content, stage(str(tmp_path / "code"))) == {"train.py": b"print(1)"}
-    assert paths(content, stage(f"file://{tmp_path}/code")) == {"train.py": b"print(1)"}
+    assert paths(content, stage(f"{tmp_path}/code")) == {"train.py": b"print(1)"}
     assert paths(content, stage("code/train.py", base=tmp_path)) == {"train.py": b"print(1)"}
     with pytest.raises(DataError, match="no such file or folder on the worker"):
         stage("nothing/here", base=tmp_path)
