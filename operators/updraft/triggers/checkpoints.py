@@ -103,7 +103,7 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     ]
     if keep:
         live = [c for c in ledger.checkpoints(job_id) if c.deleted_at is None]
-        let_go = retain([Kept(c.name, c.step, c.metrics) for c in live], **keep)
+        let_go = retain([Kept(c.name, c.step, c.attempt, c.created_at, c.metrics) for c in live], **keep)
         for name, reason in let_go.items():
             objects.delete_checkpoint(job.tenant, job_id, name)
             ledger.mark_checkpoint_deleted(job_id, name, reason)
