@@ -6,7 +6,6 @@ this task stops nothing by itself: see `on_kill`.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
@@ -232,7 +231,10 @@ class LearnerOperator(KubernetesPodOperator):
 
     def _wait(self, job: Job, manifest: Manifest, launch: Launch) -> NoReturn:
         limit = manifest.budget.max_runtime
-        launched = min(a.started_at for a in ledger().attempts(job.id) if a.role == self.role)
+        attempts = {a.number: a for a in ledger().attempts(job.id) if a.role == self.role}
+        launched = min(a.started_at for a in attempts.values())
+        # From the attempt's start, so that waking and waiting again does not put the end off.
+        deploy_by = attempts[launch.attempt].started_at.timestamp() + settings().deploy_timeout_seconds
         self.defer(
             trigger=GangTrigger(
                 conn_id=settings().kubernetes_conn_id,
@@ -242,7 +244,7 @@ class LearnerOperator(KubernetesPodOperator):
                 role=launch.role,
                 attempt=launch.attempt,
                 learners=launch.learners,
-                deploy_by=time.time() + settings().deploy_timeout_seconds,
+                deploy_by=deploy_by,
                 deadline=(launched + limit).timestamp() if limit else None,
                 store_seconds=float(settings().store_grace_seconds),
             ),

@@ -103,6 +103,10 @@ def _failure(pod: PodFacts, tail: Sequence[str], memory: str) -> tuple[int, str,
         return 0, at, Cause.DEADLINE, f"{who}: its pod ran past its deadline"
     if pod.stage.state == "terminated" and pod.stage.exit_code not in (0, None):
         return 0, at, _stage_cause(pod.stage.exit_code), f"{who}: staging failed: {_last(tail, pod.stage.exit_code)}"
+    if pod.phase == "Failed" and pod.main.exit_code in (0, None):
+        # The node refused it (OutOfcpu, NodeAffinity, UnexpectedAdmissionError, ...) or lost it: no program to blame.
+        said = ": ".join(part for part in (pod.reason, pod.message) if part)
+        return 0, at, Cause.INFRASTRUCTURE, f"{who}: {said or 'its pod failed, and the node does not say why'}"
     if pod.blocked and pod.main.state != "terminated":
         return 0, at, Cause.CONFIGURATION, f"{who} cannot start: {pod.blocked}"
     code = pod.main.exit_code

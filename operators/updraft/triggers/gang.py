@@ -111,7 +111,12 @@ class GangTrigger(BaseTrigger):
                     failed = [p for p in pods if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
                     failed_since = (failed_since or now) if failed else None
                     if failed and (all(p.ended for p in failed) or now - (failed_since or now) > self.store_seconds):
-                        return "failed", f"learner {failed[0].learner} failed"
+                        first = failed[0]
+                        said = ": ".join(part for part in (first.reason, first.message) if part)
+                        return (
+                            "failed",
+                            f"learner {first.learner}: {said}" if said else f"learner {first.learner} failed",
+                        )
                     missing_since = (missing_since or now) if len(pods) < self.launch.learners else None
                     if missing_since and now - missing_since > MISSING_SECONDS:
                         return "missing", f"{self.launch.learners - len(pods)} pods are gone"

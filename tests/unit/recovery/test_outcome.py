@@ -93,6 +93,38 @@ def test_an_evicted_pod_is_infrastructure_whatever_its_exit_code() -> None:
     assert (outcome.cause, outcome.reason) == (Cause.INFRASTRUCTURE, "learner 1: Evicted: low on memory")
 
 
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000"),
+        ("NodeAffinity", "Predicate NodeAffinity failed"),
+        ("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
+    ],
+)
+@pytest.mark.parametrize("states", [{"containerStatuses": None, "initContainerStatuses": None}, {}])
+def test_a_pod_that_its_node_refuses_is_infrastructure_in_the_nodes_words(
+    reason: str, message: str, states: dict[str, Any]
+) -> None:
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    refused = pod(2, phase="Failed", stage=waiting, main=waiting, reason=reason, message=message, **states)
+    outcome = verdict(pod(1), refused, marked=False)
+    assert (outcome.cause, outcome.reason) == (Cause.INFRASTRUCTURE, f"learner 2: {reason}: {message}")
+
+
+def test_a_pod_that_failed_without_a_word_is_infrastructure_even_while_its_peers_live() -> None:
+    silent = pod(2, phase="Failed", containerStatuses=None, initContainerStatuses=None)
+    outcome = verdict(pod(1), silent, marked=False)
+    assert (outcome.cause, outcome.reason) == (
+        Cause.INFRASTRUCTURE,
+        "learner 2: its pod failed, and the node does not say why",
+    )
+
+
+def test_a_pod_that_failed_in_staging_keeps_the_cause_of_its_exit_code() -> None:
+    outcome = verdict(pod(phase="Failed", stage=ended(65), main={"waiting": {"reason": "PodInitializing"}}))
+    assert outcome.cause is Cause.DATA
+
+
 def test_an_image_that_cannot_be_pulled_is_a_configuration_error_with_the_nodes_message() -> None:
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "unknown image x; known: y"}}
     outcome = verdict(pod(phase="Pending", main=waiting))

@@ -152,6 +152,15 @@ class TestGang:
         # The peer's log did not end; what it had said is stored all the same.
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["working"]
 
+    def test_a_pod_that_its_node_refuses_wakes_the_task_at_once(
+        self, monkeypatch: pytest.MonkeyPatch, quick: Clock
+    ) -> None:
+        watch = FakeWatch(2)
+        watch.cluster.pods["p-2"]["status"] = {"phase": "Failed", "reason": "OutOfcpu", "message": "no cpu left"}
+        event = observe(watch, monkeypatch)
+        assert (event["kind"], event["reason"]) == ("failed", "learner 2: OutOfcpu: no cpu left")
+        assert quick.now < START + 10
+
     def test_a_failed_learner_may_store_before_the_attempt_ends(
         self, monkeypatch: pytest.MonkeyPatch, quick: Clock
     ) -> None:
