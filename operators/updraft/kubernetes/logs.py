@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +130,12 @@ async def record(
     """Collect lines into chunks and write each; follow again after a cut, until the container has ended.
 
     `finished` is set by the caller when the container has terminated: then the end of the stream is the end of the log.
+    A write that has begun is never cancelled: it may go on in a thread, and the next one may be for the same object.
     """
     pending: deque[Line] = deque()
     characters = 0
     writing = asyncio.Lock()
+    leaving = asyncio.Event()
 
     async def flush() -> None:
         nonlocal characters
@@ -149,10 +152,12 @@ async def record(
                     characters -= len(line.line)
 
     async def flush_regularly() -> None:
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
+        while not leaving.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(leaving.wait(), FLUSH_SECONDS)
             await flush()
 
+    flushes: set[asyncio.Task[None]] = set()  # a reference to each, so that none is collected while it writes
     flusher = asyncio.create_task(flush_regularly())
     try:
         failures = 0
@@ -164,7 +169,10 @@ async def record(
                     characters += len(line.line)
                     failures = 0
                     while characters > PENDING_CHARACTERS:
-                        await flush()
+                        full = asyncio.create_task(flush())
+                        flushes.add(full)
+                        full.add_done_callback(flushes.discard)
+                        await asyncio.shield(full)
                         if characters > PENDING_CHARACTERS:  # the store is away
                             await asyncio.sleep(FLUSH_SECONDS)
                 if ended:
@@ -176,8 +184,8 @@ async def record(
                     break
             await asyncio.sleep(min(5.0, 0.3 * 2 ** min(failures, 5)))
     finally:
-        flusher.cancel()
-        await asyncio.gather(flusher, return_exceptions=True)
+        leaving.set()
+        await asyncio.gather(flusher, *flushes, return_exceptions=True)
         for _ in range(5):
             await flush()
             if not pending:

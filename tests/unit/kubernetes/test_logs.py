@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from updraft.kubernetes import logs
 from updraft.kubernetes.logs import (
     CHUNK_CHARACTERS,
     MAX_LINE_CHARACTERS,
@@ -152,3 +154,56 @@ def test_a_burst_waits_for_the_store_and_comes_in_chunks_of_bounded_size() -> No
     assert stored == [total]
     assert max(sizes) <= CHUNK_CHARACTERS
     assert ahead[0] * MAX_LINE_CHARACTERS <= PENDING_CHARACTERS + MAX_LINE_CHARACTERS
+
+
+@pytest.mark.parametrize(("name", "value"), [("FLUSH_SECONDS", 0.001), ("PENDING_CHARACTERS", 1)])
+def test_a_follower_that_is_stopped_lets_its_write_end_before_the_next(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 3600)
+    monkeypatch.setattr(logs, name, value)
+    began: list[list[str]] = []
+    stored: list[list[str]] = []
+    inside, most = 0, 0
+
+    async def run() -> None:
+        release, writing, more = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def thread(chunk: list[str]) -> None:
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            began.append(chunk)
+            writing.set()
+            await release.wait()
+            stored.append(chunk)
+            inside -= 1
+
+        async def write(chunk: list[Line]) -> None:
+            # As with a thread: who waits for it can be cancelled, the write itself cannot.
+            await asyncio.shield(asyncio.create_task(thread([line.line for line in chunk])))
+
+        async def lines(cursor: Cursor) -> AsyncIterator[Line]:
+            yield Line(cursor.advance(stamp(1)), stamp(1), "first")
+            await more.wait()
+            yield Line(cursor.advance(stamp(2)), stamp(2), "second")
+            await asyncio.Event().wait()
+
+        following = asyncio.create_task(record(lines, Cursor(), write, finished=asyncio.Event()))
+        await writing.wait()
+        more.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        following.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert began == [began[0]]
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert most == 1
+    assert stored == began
+    expected = ["first", "second"] if name == "FLUSH_SECONDS" else ["first"]
+    assert [line for chunk in stored for line in chunk] == expected
