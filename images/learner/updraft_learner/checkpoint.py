@@ -42,6 +42,7 @@ class Checkpointer:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
         directory: by default CHECKPOINT_DIR.
         keep_on_disk: how many of its own newest checkpoints stay in the directory; older folders are removed there.
+            On the platform the sidecar also removes what it has uploaded, but for the newest two.
         all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
         clock: monotonic seconds.
     """

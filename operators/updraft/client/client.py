@@ -305,7 +305,7 @@ class Client:
         return None if run is None else dict(run.get("conf") or {})
 
     def _run(self, job_id: str) -> dict[str, Any] | None:
-        """Airflow's DAG run of that id, in whichever DAG."""
+        """Airflow's run of `train_model` with that id; None if there is none. Other DAGs are not asked."""
         try:
             found = self.http.json("GET", _dag_run(TRAIN_DAG, job_id))
         except NotFoundError:

@@ -51,7 +51,7 @@ def list_checkpoints(connection: Connection, job_id: str, *, with_deleted: bool)
 
 
 def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
-    """Recorded before the objects are removed, so that nobody restores a half-deleted checkpoint."""
+    """Called once the objects are removed; who died in between deletes and records again. Twice is harmless."""
     job_rows.get(connection, job_id, lock=True)
     key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
     values = {"deleted_at": now, "delete_reason": bounds.prose(reason)}

@@ -15,8 +15,8 @@ from updraft.lifecycle.states import MLFLOW_STATUS, TERMINAL, State
 class Evidence:
     """What the verdict rests on, read after the fact and never from a return value."""
 
-    exit_codes: Mapping[str, int | None] = field(default_factory=dict)  # learner's pod -> code; None: none was seen
-    completion_markers: tuple[str, ...] = ()  # keys of the markers that were found
+    exit_codes: Mapping[str, int | None] = field(default_factory=dict)  # learner's number -> code; None: none was seen
+    completion_markers: tuple[str, ...] = ()  # numbers of the learners whose marker was found
     final_checkpoint: str | None = None  # name of the newest verified checkpoint
     model_version: str | None = None  # name/version in the registry
     code: str | None = None  # FfDL's error code, such as C201
