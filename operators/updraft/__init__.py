@@ -6,7 +6,8 @@
     print(job.wait().state)
 
 Each call uses the platform that `updraft up` has set up, or the one that `UPDRAFT_AIRFLOW_URL` names. For another one
-use `updraft.Client`. Importing this module imports nothing else.
+use `updraft.Client`. `init`, `up`, `down`, `status` and `doctor` are those of the platform on this machine; they take
+`home=`, the folder of its state. Importing this module imports nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ _VERBS = (
     "delete_secret",
 )
 
-__all__ = [*_CLASSES, *_VERBS]
+# The command's names where they differ; `updraft.checkpoints` is a package.
+_ALIASES = {"list": "jobs", "show": "job", "list_checkpoints": "checkpoints"}
+_STACK = ("init", "up", "down", "status", "doctor")
+
+__all__ = [*_CLASSES, *_VERBS, *_ALIASES, *_STACK]
 
 
 def __getattr__(name: str) -> Any:
@@ -45,10 +50,14 @@ def __getattr__(name: str) -> Any:
         from updraft import client
 
         return getattr(client, name)
-    if name in _VERBS:
+    if name in _VERBS or name in _ALIASES:
         from updraft.client.default import verb
 
-        return verb(name)
+        return verb(_ALIASES.get(name, name))
+    if name in _STACK:
+        from updraft.stack import verbs
+
+        return getattr(verbs, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
