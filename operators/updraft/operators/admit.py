@@ -56,8 +56,10 @@ class AdmitOperator(BaseOperator):
             raise fail(context, job.id, Cause.CANCELLED, reason)
         if kind == "impossible":
             raise RefusedError(reason)
-        granted = _amounts(manifest_of(job))
-        ledger().move(job.id, State.DEPLOYING, f"admitted: {granted}")
+        manifest = manifest_of(job)
+        granted = _amounts(manifest)
+        evidence = {"granted": manifest.canonical()["resources"]}
+        ledger().move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
         self.log.info("Admitted: %s", granted)
         return job.id
 

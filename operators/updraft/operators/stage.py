@@ -41,7 +41,8 @@ class StageOperator(BaseOperator):
             ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
             total = sum(d["bytes"] for d in data)
             files = sum(d["files"] for d in data)
-            ledger().move(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB")
+            evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
+            ledger().move(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
             self._lineage(job, code, data)
 
     def _stage_code(self, context: Context, job: Job, manifest: Manifest) -> Staged:
@@ -131,15 +132,18 @@ class ValidateOperator(BaseOperator):
         with ends_job(context, Cause.DATA) as job:
             manifest = manifest_of(job)
             failed: list[str] = []
+            judged: list[str] = []
             for item, staged in zip(manifest.data, job.data or (), strict=True):
                 if item.expectations is None:
                     self.log.info("%s: no expectations", item.source)
                     continue
                 stop_if_over(context, job.id)
                 failed += self._validate(job, item, staged)
+                judged.append(item.source)
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
-            ledger().move(job.id, State.DEPLOYING, "data is valid")
+            reason = "data is valid" if judged else "the manifest asks for no check of its data"
+            ledger().move(job.id, State.DEPLOYING, reason, {"judged": judged})
 
     def _validate(self, job: Job, item: Data, staged: Mapping[str, Any]) -> list[str]:
         from updraft.validation import suite_digest

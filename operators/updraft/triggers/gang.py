@@ -30,6 +30,7 @@ LOG_END_SECONDS = 20.0
 LOG_STOP_SECONDS = 8.0
 LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 20
+EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 WORDS = {"evaluate": "evaluating", "export": "exporting"}
 
@@ -158,14 +159,15 @@ class GangTrigger(BaseTrigger):
         ):
             return
         try:
-            await asyncio.to_thread(self._move, state, reason)
+            evidence = {"pods": [pod.evidence() for pod in pods[:EVIDENCE_PODS]]}
+            await asyncio.to_thread(self._move, state, reason, evidence)
         except UpdraftError as exc:  # said again at the next look
             self.log.warning("%s could not be recorded: %s", state.value, exc)
             return
         self._shown = (state, reason)
         self.log.info("%s: %s", state.value, reason)
 
-    def _move(self, state: State, reason: str) -> None:
+    def _move(self, state: State, reason: str, evidence: dict[str, Any]) -> None:
         from updraft.ledger import open_ledger
         from updraft.settings import settings
 
@@ -174,7 +176,7 @@ class GangTrigger(BaseTrigger):
         if current in ORDER and ORDER.index(state) < ORDER.index(current):
             return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
         with suppress(IllegalTransitionError):
-            ledger.move(self.launch.job_id, state, reason)
+            ledger.move(self.launch.job_id, state, reason, evidence)
 
     # --- logs -------------------------------------------------------------------------------------------------
 
