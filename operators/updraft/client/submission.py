@@ -77,6 +77,9 @@ def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = 
     source = "manifest" if isinstance(manifest, Mapping) else Path(manifest).name
     if errors := refuse_unsupported(loaded.manifest, tenants=(loaded.manifest.tenant,)):
         raise ManifestError(errors, source)
+    if loaded.manifest.schedule is not None:
+        once = "schedule: a job that is submitted runs once, now; put its folder below jobs/ for a DAG that runs by cron"
+        loaded = replace(loaded, warnings=(*loaded.warnings, once))
     return loaded
 
 

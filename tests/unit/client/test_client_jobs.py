@@ -199,3 +199,10 @@ def test_the_module_offers_the_clients_verbs() -> None:
     assert updraft.submit.__doc__ == Client.submit.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = updraft.nothing
+
+
+def test_a_schedule_that_a_submission_does_not_act_on_is_told() -> None:
+    from updraft.client.submission import read_manifest
+
+    raw = {"name": "nightly", "framework": {"name": "shell"}, "command": "true", "schedule": {"cron": "0 3 * * *"}}
+    assert "runs once, now" in read_manifest(raw).warnings[0]
