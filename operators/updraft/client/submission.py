@@ -78,7 +78,7 @@ def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = 
     if errors := refuse_unsupported(loaded.manifest, tenants=(loaded.manifest.tenant,)):
         raise ManifestError(errors, source)
     if loaded.manifest.schedule is not None:
-        once = "schedule: a job that is submitted runs once, now; put its folder below jobs/ for a DAG that runs by cron"
+        once = "schedule: a submitted job runs once, now; put its folder below jobs/ for a DAG that runs by its cron"
         loaded = replace(loaded, warnings=(*loaded.warnings, once))
     return loaded
 
