@@ -74,7 +74,8 @@ class Stack:
         """What Airflow's page shows as the log of the task's last try."""
         run = f"/api/v2/dags/{detail.dag_id}/dagRuns/{detail.run_id}/taskInstances/{task}"
         last = self.client.http.json("GET", run)["try_number"]
-        return json.dumps(self.client.http.json("GET", f"{run}/logs/{last}?full_content=true"), ensure_ascii=False)
+        found = self.client.http.json("GET", f"{run}/logs/{last}?full_content=true")["content"]
+        return "\n".join(f"{entry.get('event')} {entry.get('error_detail') or ''}" for entry in found)
 
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:

@@ -27,7 +27,7 @@ def failed(stack: Stack, job_id: str) -> str:
     assert detail.state == "FAILED", pretty(detail)
     reason = str(detail.reason)
     shown = stack.run("show", job_id)
-    assert reason[:60] in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
+    assert " ".join(reason.split())[:60] in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
     task = detail.verdict["details"]["task"]
     assert reason.splitlines()[0][:60] in stack.task_log(detail, task)
     return reason

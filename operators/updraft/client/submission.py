@@ -40,6 +40,8 @@ from updraft_learner import trees
 if TYPE_CHECKING:
     OnProgress = Callable[[str, int, int], None]
 
+START_ATTEMPTS = 3  # a busy Airflow may not answer within the time of one request
+
 
 def submit(
     client: Client,
@@ -150,26 +152,30 @@ def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]
 def _start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Job:
     chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
     conf = {"manifest": manifest.canonical()}
-    try:
-        client.trigger(chosen, conf)
-    except ConflictError:
-        if not _same(client.run_conf(chosen), conf):
-            raise RefusedError(
-                f"id: {chosen!r} is the id of a job with another manifest; choose another id, or none"
-            ) from None
-        return Job(chosen, client, warnings, existed=True)
-    except UnavailableError as exc:
-        # Airflow may have taken the run before its answer was lost.
+    for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            taken = _same(client.run_conf(chosen), conf)
-        except UnavailableError:
-            raise UnavailableError(
-                f"{exc}; whether job {chosen} was accepted is not known: submit with --id {chosen}"
-            ) from exc
-        if not taken:
-            raise
-    except InvalidRequestError as exc:
-        raise InvalidRequestError(f"Airflow refuses the run: {exc}", exc.fields) from exc
+            client.trigger(chosen, conf)
+        except ConflictError:
+            if not _same(client.run_conf(chosen), conf):
+                raise RefusedError(
+                    f"id: {chosen!r} is the id of a job with another manifest; choose another id, or none"
+                ) from None
+            return Job(chosen, client, warnings, existed=attempt == 1)
+        except UnavailableError as exc:
+            # Airflow may have taken the run before its answer was lost; the id makes asking again harmless.
+            try:
+                taken = _same(client.run_conf(chosen), conf)
+            except UnavailableError:
+                raise UnavailableError(
+                    f"{exc}; whether job {chosen} was accepted is not known: submit with --id {chosen}"
+                ) from exc
+            if not taken and attempt == START_ATTEMPTS:
+                raise
+            if not taken:
+                continue
+        except InvalidRequestError as exc:
+            raise InvalidRequestError(f"Airflow refuses the run: {exc}", exc.fields) from exc
+        break
     return Job(chosen, client, warnings)
 
 

@@ -233,9 +233,24 @@ def test_a_run_whose_acceptance_was_lost_is_looked_for(
         return None
 
     airflow.override = lose_answer
-    if arrived:
-        assert client.submit(write_job(tmp_path)).id in airflow.runs
-    else:
-        with pytest.raises(UnavailableError, match="ReadTimeout"):
-            client.submit(write_job(tmp_path))
-        assert not airflow.runs
+    assert list(airflow.runs) == []
+    assert [client.submit(write_job(tmp_path)).id] == list(airflow.runs)
+
+
+def test_an_airflow_that_takes_no_run_is_asked_a_bounded_number_of_times(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    asked = 0
+
+    def never(request: httpx.Request) -> httpx.Response | None:
+        nonlocal asked
+        if request.method == "POST" and request.url.path.endswith("/dagRuns"):
+            asked += 1
+            raise httpx.ReadTimeout("late")
+        return None
+
+    airflow.override = never
+    with pytest.raises(UnavailableError, match="ReadTimeout"):
+        client.submit(write_job(tmp_path))
+    assert asked == 3
+    assert not airflow.runs
