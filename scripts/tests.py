@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
+REAL = "tests with real processes"
 NO_TESTS = 5  # pytest's exit code when everything was deselected
 
 
@@ -24,7 +25,7 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
         ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", "not system"]),
-        ("tests with real processes", [*pytest, "-v", "--no-header", "-m", "system"]),
+        (REAL, [*pytest, "-v", "--no-header", "-m", "system"]),
     ]
     if torch.exists():
         options = ["-q", "-m", "torch", "-p", "no:cacheprovider", "tests/learner"]
@@ -44,6 +45,11 @@ def main(arguments: list[str]) -> int:
             continue
         started = time.monotonic()
         code = subprocess.run([*command, *arguments], cwd=REPOSITORY, check=False).returncode
+        if code == 1 and name == REAL:
+            # Airflow on SQLite stalls now and then on a loaded machine. A defect fails twice; a stall is told as one.
+            print("\n=== FLAKY: some of these failed; those are run once more ===", flush=True)
+            code = subprocess.run([*command, "--last-failed", *arguments], cwd=REPOSITORY, check=False).returncode
+            name += " (FLAKY: some only at the second try)" if code == 0 else " (failed twice)"
         ok = code == 0 or (code == NO_TESTS and bool(arguments))
         failed = failed or not ok
         summary.append(f"{name}: {'passed' if ok else f'FAILED ({code})'} in {time.monotonic() - started:.0f} s")

@@ -65,8 +65,9 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "min_serialized_dag_update_interval": 5,
         },
         "database": {
-            # Writers wait for each other instead of failing after SQLite's 5 s.
-            "sql_alchemy_conn": f"sqlite:///{home.airflow / 'airflow.db'}?timeout=60",
+            # Writers wait for each other instead of failing after SQLite's 5 s. Not much longer: two writers inside the
+            # api-server were seen to block each other until one gave up, and everybody waited with them.
+            "sql_alchemy_conn": f"sqlite:///{home.airflow / 'airflow.db'}?timeout=15",
         },
         "logging": {
             "base_log_folder": home.airflow / "logs",
