@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from updraft.exceptions import UpdraftError
-from updraft.lifecycle.states import MLFLOW_STATUS, TERMINAL, State
+from updraft.lifecycle.states import TERMINAL, State
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class Verdict:
             raise UpdraftError(f"{self.state} is not an end; a verdict is one of {', '.join(sorted(TERMINAL))}.")
         if not self.reason.strip():
             raise UpdraftError("A verdict needs a reason.")
-
-    @property
-    def mlflow_status(self) -> str:
-        return MLFLOW_STATUS[self.state]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
