@@ -21,6 +21,7 @@ LOG_DIR = f"{ROOT_DIR}/logs"
 IO_DIR = f"{ROOT_DIR}/io"
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PREEMPTED
+DUMP_FILE = f"{IO_DIR}/dump"  # its number changes: write the stacks of all threads to the log and to LOG_DIR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in init and sidecar only
 CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
@@ -51,6 +52,7 @@ class ExitCode(IntEnum):
     DONE = 0
     CONFIGURATION = 64  # the pod was told something impossible; never retried
     DATA = 65  # staged data is missing or does not match its digest
+    CHECKPOINT = 66  # the checkpoint to go on from is damaged or not whole; an older one may do
     STORAGE = 74  # the object store could not be reached or refused
     PREEMPTED = 75  # left on request after saving; resumable
     OUT_OF_MEMORY = 137  # SIGKILL; the container's reason says OOMKilled when memory was the cause
@@ -84,6 +86,7 @@ class PodConfig:
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to lay into CHECKPOINT_DIR
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
+    restore_own_results: bool = False  # a later attempt goes on with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # where the sidecar serves its MLflow endpoint
     system_metrics_seconds: float = 10.0  # sampling interval; 0 switches it off
     heartbeat_seconds: float = 2.0
@@ -137,6 +140,14 @@ class Keys:
     def stop(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Exists: the sidecar touches STOP_FILE, so that the program saves and leaves."""
         return f"{self.learner(job_id, role, attempt, learner)}/stop"
+
+    def dump(self, job_id: str, role: str, attempt: int, learner: int) -> str:
+        """A number: when it changes, the program writes the stacks of all its threads (DUMP_FILE)."""
+        return f"{self.learner(job_id, role, attempt, learner)}/dump"
+
+    def fence(self, job_id: str) -> str:
+        """{role: number of the attempt that alone may have effect}; written before that attempt's pods exist."""
+        return f"{self.job(job_id)}/fence.json"
 
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """What the program wrote into LOG_DIR."""
@@ -193,6 +204,9 @@ class LearnerStatus:
     warnings: tuple[str, ...] = ()
     nan: int = 0  # values that were NaN or infinite
     bad_lines: int = 0  # lines of the metrics file that did not parse
+    steps: dict[str, int] = field(default_factory=dict)  # first and last step that this attempt reported
+    fenced: bool = False  # a newer attempt exists: this one stores and sends nothing any more
+    disk_free_bytes: int | None = None  # of the job's volume
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

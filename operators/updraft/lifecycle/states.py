@@ -34,14 +34,14 @@ _BROKEN = frozenset({State.FAILED, State.CANCELLED})  # possible from every stat
 
 _FORWARD: dict[State, set[State]] = {
     # Staging and validation come before the learners: data may be fetched before or after the gang has its place.
-    State.PENDING: {State.QUEUED, State.DOWNLOADING},
+    State.PENDING: {State.QUEUED, State.DOWNLOADING, State.HALTED},
     State.QUEUED: {State.DEPLOYING, State.DOWNLOADING, State.HALTED},
     State.DEPLOYING: {State.DOWNLOADING, State.PROCESSING, State.QUEUED, State.RECOVERING, State.STORING, State.HALTED},
     State.DOWNLOADING: {State.QUEUED, State.DEPLOYING, State.PROCESSING, State.RECOVERING, State.STORING, State.HALTED},
     State.PROCESSING: {State.STORING, State.RECOVERING, State.RESIZING, State.HALTED, State.QUEUED},
     State.RECOVERING: {State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING, State.QUEUED, State.HALTED},
     State.RESIZING: {State.PROCESSING, State.RECOVERING, State.STORING, State.HALTED},
-    State.STORING: {State.COMPLETED, State.HALTED},
+    State.STORING: {State.COMPLETED, State.HALTED, State.RECOVERING, State.QUEUED},
     State.HALTED: {State.QUEUED, State.DEPLOYING},
 }
 

@@ -27,8 +27,19 @@ class Cause(StrEnum):
     DATA = "data"
     INFRASTRUCTURE = "infrastructure"
     PREEMPTED = "preempted"
+    HALTED = "halted"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+
+
+class Action(StrEnum):
+    """What an attempt's end calls for, budgets permitting."""
+
+    NONE = "none"  # it is done
+    RELAUNCH = "relaunch"
+    ELSEWHERE = "relaunch_elsewhere"  # not on the node that it was lost on
+    OLDER_CHECKPOINT = "older_checkpoint"  # the one that it went on from is no good
+    STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,9 @@ class Outcome:
     cause: Cause
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""  # row of the failure catalogue
+    action: Action = Action.STOP
+    node: str | None = None  # where the learner ran that the reason is about
 
     @property
     def ok(self) -> bool:

@@ -80,7 +80,7 @@ def test_an_illegal_step_names_the_legal_ones() -> None:
         check(State.PENDING, State.PROCESSING)
     assert str(caught.value) == (
         "A job cannot go from PENDING to PROCESSING; from PENDING it can go to "
-        "CANCELLED, DOWNLOADING, FAILED, PENDING, QUEUED."
+        "CANCELLED, DOWNLOADING, FAILED, HALTED, PENDING, QUEUED."
     )
 
 
