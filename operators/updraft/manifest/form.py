@@ -32,7 +32,8 @@ _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 
 @dataclass(frozen=True)
 class FormField:
-    """One field of the form. `schema` is JSON Schema as Airflow's form reads it, title, section and all."""
+    """One field of the form. `schema` is JSON Schema as Airflow's form reads it, title, section and all; it is shared,
+    so copy it before changing it."""
 
     name: str
     default: Any
@@ -45,9 +46,8 @@ class FormField:
 
 def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
     """The form, with the values of `base` as defaults, or empty."""
-    schema = json_schema()
     raw = base.canonical() if base else {}
-    fields = [_field(path, _schema_of(schema, path), _get(raw, path)) for path in _paths()]
+    fields = [FormField("_".join(path), _get(raw, path), schema) for path, schema in _schemas().items()]
     fields += [_param_field(name, value) for name, value in (base.params if base else {}).items()]
     if base and base.resources.size:  # the size says these; a second value could only contradict it
         names = {f"resources_{name}" for name in _SIZED}
@@ -149,7 +149,14 @@ def _paths() -> tuple[tuple[str, ...], ...]:
     return tuple(walk(Manifest, ()))
 
 
-def _field(path: tuple[str, ...], schema: Mapping[str, Any], value: Any) -> FormField:
+@cache
+def _schemas() -> dict[tuple[str, ...], dict[str, Any]]:
+    """Schemas of the single values, made once: every DAG of `jobs/` shows the same fields."""
+    schema = json_schema()
+    return {path: _shown(path, _schema_of(schema, path)) for path in _paths()}
+
+
+def _shown(path: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Airflow's form knows type, enum, minimum, maximum, examples, sections; `null` lets a field be empty."""
     kept = {
         key: copy.deepcopy(schema[key])
@@ -175,7 +182,7 @@ def _field(path: tuple[str, ...], schema: Mapping[str, Any], value: Any) -> Form
     kept["description"] = description
     if path == ("command",) or path == ("description",) or path[-1] == "command":
         kept["format"] = "multiline"
-    return FormField("_".join(path), value, kept)
+    return kept
 
 
 def _param_field(name: str, value: Any) -> FormField:
@@ -221,7 +228,7 @@ def _rest(raw: Mapping[str, Any], base: Manifest | None) -> dict[str, Any]:
     """What of the manifest has no field, without the defaults."""
     if base is None:
         return {}
-    rest = _without_defaults(copy.deepcopy(base.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    rest = _without_defaults(base.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     for path in [*_paths(), *(("params", name) for name in base.params)]:
         _remove(rest, path)
     return rest

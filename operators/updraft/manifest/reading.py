@@ -42,7 +42,10 @@ class JobFile:
 
 def parse(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Manifest:
     """The manifest that `mapping` holds. With `base_dir`, local files are checked and expectations read in."""
-    raw = plain_mapping(mapping, source)
+    return _parse(plain_mapping(mapping, source), base_dir, source)
+
+
+def _parse(raw: dict[str, Any], base_dir: Path | None, source: str) -> Manifest:
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as exc:
@@ -69,7 +72,7 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
     """A manifest of Updraft or FfDL from a mapping."""
     raw = plain_mapping(mapping, source)
     if not ffdl.is_ffdl(raw):
-        return Loaded(parse(raw, base_dir, source=source))
+        return Loaded(_parse(raw, base_dir, source))
     converted = ffdl.convert(raw, code="." if base_dir else None, source=source)
     manifest = with_files(converted.manifest, base_dir, source=source) if base_dir else converted.manifest
     return Loaded(manifest, converted.warnings, converted.secrets)
@@ -93,7 +96,7 @@ def load_jobs(folder: Path) -> list[JobFile]:
 def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") -> Manifest:
     """Checks that local code and data exist, and puts the content of the expectations' files in their place."""
     errors: list[FieldError] = []
-    raw = manifest.canonical()
+    read_in = list(manifest.data)
     code = manifest.parsed_code()
     if code and code.kind == "local":
         errors += _missing("code", code.path, base_dir)
@@ -103,24 +106,28 @@ def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") 
         if isinstance(data.expectations, str):
             path = f"data[{number}].expectations"
             try:
-                raw["data"][number]["expectations"] = _suite(base_dir / data.expectations, path)
+                suite = _suite(base_dir / data.expectations, path)
+                read_in[number] = data.model_copy(update={"expectations": suite})
             except ManifestError as exc:
                 errors += exc.fields
     if errors:
         raise ManifestError(errors, source)
-    return Manifest.model_validate(raw)
+    return manifest.model_copy(update={"data": tuple(read_in)})
 
 
 def with_roots(manifest: Manifest, folder: Path) -> Manifest:
     """The manifest with its local paths made absolute, seen from `folder`."""
-    raw = manifest.canonical()
+    changed: dict[str, Any] = {}
     code = manifest.parsed_code()
     if code and code.kind == "local":
-        raw["code"] = str((folder / code.path).resolve())
-    for number, data in enumerate(manifest.data):
-        if data.parsed().kind == "local":
-            raw["data"][number]["source"] = str((folder / data.source).resolve())
-    return Manifest.model_validate(raw)
+        changed["code"] = str((folder / code.path).resolve())
+    changed["data"] = tuple(
+        item.model_copy(update={"source": str((folder / item.source).resolve())})
+        if item.parsed().kind == "local"
+        else item
+        for item in manifest.data
+    )
+    return manifest.model_copy(update=changed)
 
 
 def _missing(path: str, value: str, base_dir: Path) -> list[FieldError]:

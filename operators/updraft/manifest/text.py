@@ -124,53 +124,64 @@ def plain_mapping(value: object, source: str) -> dict[str, Any]:
         raise ManifestError([FieldError("manifest", None, problem, "fields and values", "name: digits-cnn")], source)
     errors: list[FieldError] = []
     budget = [_NODES_LIMIT]
-    copied = _plain(value, "", errors, budget, 0)
+    copied = _plain(value, None, errors, budget, 0)
     if errors:
         raise ManifestError(errors, source)
     assert isinstance(copied, dict)
     return copied
 
 
-def _plain(value: object, path: str, errors: list[FieldError], budget: list[int], depth: int) -> Any:
+# Where a value stands: its parent's place and its own key or number; None is the whole. Written out for errors only.
+_Place = tuple[Any, str | int] | None
+
+
+def _plain(value: object, place: _Place, errors: list[FieldError], budget: list[int], depth: int) -> Any:
     budget[0] -= 1
     if budget[0] < 0 or depth > _DEPTH_LIMIT:
         if budget[0] == -1 or depth > _DEPTH_LIMIT:  # the first one past the limit speaks for all
-            errors.append(FieldError(path[:80], None, "is too large or nested too deeply", "a smaller value"))
+            errors.append(FieldError(_path(place)[:80], None, "is too large or nested too deeply", "a smaller value"))
         return None
-    if isinstance(value, Mapping):
-        copied = {}
-        for key, item in value.items():
-            if not isinstance(key, str) or not _is_clean(key):
-                errors.append(FieldError(path or "manifest", None, f"the key {show(key)} is not text", "a key of text"))
-                continue
-            copied[key] = _plain(item, join_path(path, shown_key(key)), errors, budget, depth + 1)
-        return copied
-    if isinstance(value, list | tuple):
-        return [_plain(item, join_path(path, n), errors, budget, depth + 1) for n, item in enumerate(value)]
     if isinstance(value, str):
         if not _is_clean(value):
-            errors.append(
-                FieldError(path, None, "holds a character that is not valid text", "valid Unicode without NUL")
-            )
+            problem = "holds a character that is not valid text"
+            errors.append(FieldError(_path(place), None, problem, "valid Unicode without NUL"))
         return str(value)
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, dict | Mapping):
+        copied = {}
+        for key, item in value.items():
+            if not isinstance(key, str) or not _is_clean(key):
+                at = _path(place) or "manifest"
+                errors.append(FieldError(at, None, f"the key {show(key)} is not text", "a key of text"))
+                continue
+            copied[key] = _plain(item, (place, key), errors, budget, depth + 1)
+        return copied
+    if isinstance(value, list | tuple):
+        return [_plain(item, (place, n), errors, budget, depth + 1) for n, item in enumerate(value)]
     if isinstance(value, int) and abs(value) < 2**63:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     if isinstance(value, int | float):
-        errors.append(
-            FieldError(path, show(value), f"{show(value)} is not a number that can be kept", "a finite number")
-        )
+        problem = f"{show(value)} is not a number that can be kept"
+        errors.append(FieldError(_path(place), show(value), problem, "a finite number"))
     else:
-        errors.append(
-            FieldError(path, None, f"{show(value)} cannot be part of a manifest", "text, number, list, mapping")
-        )
+        problem = f"{show(value)} cannot be part of a manifest"
+        errors.append(FieldError(_path(place), None, problem, "text, number, list, mapping"))
     return None
 
 
+def _path(place: _Place) -> str:
+    if place is None:
+        return ""
+    parent, part = place
+    return join_path(_path(parent), part if isinstance(part, int) else shown_key(part))
+
+
 def _is_clean(text: str) -> bool:
+    if text.isascii():
+        return "\0" not in text
     if "\0" in text:
         return False
     try:
