@@ -200,11 +200,15 @@ def test_a_part_whose_configuration_changed_is_not_taken_over(home: Home) -> Non
 def test_a_part_without_a_record_is_ended_before_another_is_started(home: Home) -> None:
     service = server(home, "service")
     child, _ = processes.spawn(service.argv, environment=service.environment, cwd=home.root, log=service.log)
+    deadline = time.monotonic() + 20
+    while not processes.marked(home):  # between fork and exec it still has its parent's environment
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
     supervisor = Supervisor(home, (service,))
     supervisor._take_over()
 
-    assert child.wait(timeout=5) != 0
+    assert child.wait(timeout=20) != 0
     supervisor.stop_parts()
 
 
