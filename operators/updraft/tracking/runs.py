@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle import MLFLOW_STATUS, State
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TAG_JOB = "updraft.job_id"
 PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
 PARAMS_PER_REQUEST = 100
+GONE = "RESOURCE_DOES_NOT_EXIST"
+MAY_HELP = frozenset({408, 409, 425, 429, 499})  # of 4xx, those after which asking again may help
+DATABASE_TROUBLE = "sqlalche.me/"  # in every error text of the library that MLflow's server keeps its records with
 
 
 @dataclass(frozen=True)
@@ -62,21 +65,33 @@ def open_run(
 
 @contextmanager
 def answering(client: MlflowClient) -> Iterator[None]:
-    """MLflow's errors, and those of its HTTP library that it lets through, as UnavailableError.
+    """MLflow's errors, and those of its HTTP library that it lets through, as ours.
 
-    What does not exist (any more) is a NotFoundError: asking again would not help.
+    Raises NotFoundError for what does not exist (any more), RefusedError for what asking again would not cure, and
+    UnavailableError for all else: no answer, an overloaded or broken server, a loser of a race.
     """
-    from mlflow.exceptions import MlflowException
+    from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
     from requests import RequestException
 
     try:
         yield
     except MlflowException as exc:
-        if exc.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise NotFoundError(f"MLflow at {client.tracking_uri}: {str(exc)[:300]}") from exc
-        raise UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}") from exc
+        raise _error(client, ERROR_CODE_TO_HTTP_STATUS.get(exc.error_code, 500), exc.error_code, str(exc)) from exc
     except RequestException as exc:
-        raise UnavailableError(f"MLflow at {client.tracking_uri} did not do what was asked: {str(exc)[:300]}") from exc
+        status = exc.response.status_code if exc.response is not None else None
+        raise _error(client, status, GONE if status == 404 else "", str(exc)) from exc
+
+
+def _error(client: MlflowClient, status: int | None, code: str, text: str) -> UpdraftError:
+    server, said = f"MLflow at {client.tracking_uri}", text[:300]
+    if code == GONE:
+        return NotFoundError(f"{server}: {said}")
+    # The server answers 400 when its own database gave up: that is no fault of the request.
+    if status is None or not 400 <= status < 500 or status in MAY_HELP or DATABASE_TROUBLE in text:
+        return UnavailableError(f"{server} did not do what was asked: {said}")
+    if status in (401, 403):
+        return RefusedError(f"{server} does not let the platform do this; check its credentials: {said}")
+    return RefusedError(f"{server} refused: {said}")
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
