@@ -7,39 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from updraft.recovery.catalogue import Rule
+from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
 from updraft_learner.contract import ExitCode
+
+__all__ = ["Action", "Cause", "Outcome", "evidence", "judge"]
 
 SIGNALS = {129: "SIGHUP", 130: "SIGINT", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV"}
 SIGTERM_CODE = 143
 TAIL_LINES = 3
-
-
-class Cause(StrEnum):
-    """Class of an attempt's end; it decides what may be done about it."""
-
-    DONE = "done"
-    PROGRAM = "program"  # the user's program failed
-    CONFIGURATION = "configuration"  # it cannot work as it was asked for
-    DATA = "data"
-    INFRASTRUCTURE = "infrastructure"
-    PREEMPTED = "preempted"
-    HALTED = "halted"
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-
-
-class Action(StrEnum):
-    """What an attempt's end calls for, budgets permitting."""
-
-    NONE = "none"  # it is done
-    RELAUNCH = "relaunch"
-    ELSEWHERE = "relaunch_elsewhere"  # not on the node that it was lost on
-    OLDER_CHECKPOINT = "older_checkpoint"  # the one that it went on from is no good
-    STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -65,6 +44,7 @@ def judge(
     markers: Mapping[int, Mapping[str, Any] | None],
     tails: Mapping[int, Sequence[str]],
     memory: str,
+    rules: Sequence[Rule] = (),
 ) -> Outcome | None:
     """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
 
@@ -76,26 +56,39 @@ def judge(
     failures.sort(key=lambda f: (f[0], f[1]))
     if failures:
         _, _, cause, reason = failures[0]
-        return Outcome(cause, reason, seen)
+        return Outcome(cause, reason, seen, action=_action(cause))
     present = {p.learner for p in pods}
     everyone = range(1, learners + 1)
     missing = [n for n in everyone if n not in present]
     if missing:
         stored = "left no result" if markers.get(missing[0]) is None else "nobody saw how its program ended"
-        return Outcome(Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and {stored}", seen)
+        return Outcome(
+            Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and {stored}", seen, action=Action.RELAUNCH
+        )
     if not all(p.ended for p in pods):
         return None
     unseen = [p.learner for p in pods if p.main.exit_code is None]
     if unseen:
-        return Outcome(Cause.INFRASTRUCTURE, f"learner {unseen[0]}: its pod ended before its program ran", seen)
+        return Outcome(
+            Cause.INFRASTRUCTURE,
+            f"learner {unseen[0]}: its pod ended before its program ran",
+            seen,
+            action=Action.RELAUNCH,
+        )
     unstored = [n for n in everyone if markers.get(n) is None]
     if unstored:
         return Outcome(
             Cause.INFRASTRUCTURE,
             f"learner {unstored[0]}: the program ended with 0, but its results were not stored completely",
             seen,
+            action=Action.RELAUNCH,
         )
-    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", seen)
+    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", seen, action=Action.NONE)
+
+
+def _action(cause: Cause) -> Action:
+    again = cause in (Cause.INFRASTRUCTURE, Cause.PROGRAM, Cause.PREEMPTED)
+    return Action.RELAUNCH if again else Action.STOP
 
 
 def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""Whether a lost attempt is launched again, when, and away from where: two budgets, one back-off.
+
+Pure; the guardian asks once per attempt that has ended, and records the answer before it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from updraft.recovery.causes import Action, Cause
+from updraft.recovery.outcome import Outcome
+
+INFRA_BACKOFF_SECONDS = 5.0  # before the second relaunch; the first one has none
+APP_BACKOFF_SECONDS = 10.0
+BACKOFF_LIMIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Launches that may be lost."""
+
+    infra_attempts: int = 5
+    app_attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """An earlier attempt of the role that did not end well."""
+
+    attempt: int
+    cause: Cause
+    label: str
+    node: str | None = None  # to be avoided: given where the attempt's action was ELSEWHERE
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """Launch again, so much later. `avoid_nodes` are avoided as far as there are others."""
+
+    delay_seconds: float
+    reason: str  # what is done and what it costs: "infrastructure loss 2 of 5: launched again in 5 s"
+    avoid_nodes: tuple[str, ...] = ()
+    older_checkpoint: bool = False
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The role ends with this outcome; the reason is empty where the outcome's own says all."""
+
+    reason: str
+
+
+def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preempted_before: int = 0) -> Relaunch | Stop:
+    """What becomes of a role whose newest attempt ended so.
+
+    `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request. A
+    preemption costs no budget, but one that comes again and again waits longer each time."""
+    if outcome.cause is Cause.PREEMPTED:
+        return _again(outcome, losses, _backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
+    if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
+        return Stop("")
+    count = 1 + sum(loss.cause is outcome.cause for loss in losses)
+    if outcome.cause is Cause.INFRASTRUCTURE:
+        kind, field, limit = "infrastructure loss", "budget.infra_attempts", budgets.infra_attempts
+        delay = _backoff(count - 1, INFRA_BACKOFF_SECONDS)
+    else:
+        kind, field, limit = "program failure", "budget.app_attempts", budgets.app_attempts
+        delay = _backoff(count, APP_BACKOFF_SECONDS)
+    if outcome.action in (Action.STOP, Action.NONE):
+        return Stop("launching it again would not help" if limit else "")
+    if count > limit:
+        if outcome.cause is Cause.PROGRAM and limit == 0:
+            return Stop("")  # nobody asked for more than one try
+        return Stop(f"{kind} {count}, and {field} allows {limit}")
+    return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
+
+
+def _backoff(number: int, first_seconds: float) -> float:
+    """0 for number 0, then `first_seconds`, doubling up to the limit."""
+    if number <= 0:
+        return 0.0
+    return float(min(BACKOFF_LIMIT_SECONDS, first_seconds * 2 ** min(number - 1, 30)))
+
+
+def _again(outcome: Outcome, losses: Sequence[Loss], delay_seconds: float, kind: str) -> Relaunch:
+    older = outcome.action is Action.OLDER_CHECKPOINT
+    nodes = {loss.node for loss in losses if loss.node}
+    if outcome.action is Action.ELSEWHERE and outcome.node:
+        nodes.add(outcome.node)
+    avoid = tuple(sorted(nodes))
+    done = f"launched again {f'in {delay_seconds:g} s' if delay_seconds else 'at once'}"
+    done += f", away from {', '.join(avoid)}" if avoid else ""
+    done += ", from an older checkpoint" if older else ""
+    return Relaunch(delay_seconds, f"{kind}: {done}", avoid, older)

@@ -1,0 +1,114 @@
+"""Which checkpoint the next attempt goes on from, and what it repeats.
+
+Pure; the guardian asks before each launch, records the plan and logs its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from updraft.recovery.causes import Cause
+
+# Ends that speak against the checkpoint that the attempt went on from, if it stored none of its own.
+BLAMED = frozenset({Cause.PROGRAM, Cause.DATA})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint that is complete, and neither deleted nor quarantined."""
+
+    name: str
+    step: int  # 0 where its program gave none
+    attempt: int
+    created_at: datetime
+
+    @property
+    def age(self) -> tuple[int, int, datetime]:
+        """Sorts older before newer, as retention does."""
+        return (self.step, self.attempt, self.created_at)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An earlier attempt of the role."""
+
+    attempt: int
+    resumed_from: str | None
+    stored_new: bool  # it stored a checkpoint of its own
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """Where the next attempt goes on. `repeats`: steps that were done and are done again; None: not known."""
+
+    checkpoint: str | None
+    step: int | None
+    repeats: int | None
+    reason: str
+
+
+def plan_resume(
+    stored: Sequence[Stored],
+    tried: Sequence[Tried],
+    *,
+    last_step: int | None,
+    tries_per_checkpoint: int = 2,
+    older: bool = False,
+) -> ResumePlan:
+    """The newest checkpoint that is not refused.
+
+    `older`: the newest attempt's end calls for a checkpoint before the one that it left behind: before its own newest
+    one, or before the one that it went on from if it stored none. One is refused as well after `tries_per_checkpoint`
+    attempts from it failed without storing anything; a lost node does not count, it says nothing about a checkpoint.
+    What an earlier plan has passed over stays passed over."""
+    refused = _refused(stored, tried, tries_per_checkpoint, older=older)
+    good = sorted((s for s in stored if s.name not in refused), key=lambda s: s.age)
+    passed = sorted((s for s in stored if s.name in refused), key=lambda s: s.age, reverse=True)
+    why = "; ".join(f"{s.name}: {refused[s.name]}" for s in passed[:3])
+    if len(passed) > 3:
+        why += f"; and {len(passed) - 3} more"
+    if not good:
+        none = f"every checkpoint is refused ({why})" if passed else "no checkpoint is stored"
+        again = f"; steps up to {last_step} are repeated" if last_step else ""
+        return ResumePlan(None, None, last_step, f"from the beginning: {none}{again}")
+    best = good[-1]
+    repeats = None if last_step is None else max(0, last_step - best.step)
+    said = f"from checkpoint {best.name} (step {best.step}, attempt {best.attempt})"
+    newer = [s for s in passed if s.age > best.age]
+    if newer:
+        said += f", passing over {why}"
+    if repeats is not None:
+        said += f"; {repeats} step{'' if repeats == 1 else 's'} repeated"
+    return ResumePlan(best.name, best.step, repeats, said)
+
+
+def _refused(
+    stored: Sequence[Stored], tried: Sequence[Tried], tries_per_checkpoint: int, *, older: bool
+) -> Mapping[str, str]:
+    """Name and reason of each checkpoint that is not to be used."""
+    by_name = {s.name: s for s in stored}
+    attempts = sorted(tried, key=lambda t: t.attempt)
+    refused: dict[str, str] = {}
+    for item in stored:
+        failed = [t for t in attempts if t.resumed_from == item.name and not t.stored_new and t.cause in BLAMED]
+        if len(failed) >= tries_per_checkpoint:
+            refused[item.name] = f"{len(failed)} attempts from it failed before they stored another"
+    for attempt in attempts:
+        start = by_name.get(attempt.resumed_from or "")
+        if start is None and attempt.resumed_from is not None:
+            continue  # deleted or quarantined since: what it was compared with is not known any more
+        for item in stored:
+            if item.attempt < attempt.attempt and (start is None or item.age > start.age):
+                refused.setdefault(item.name, f"attempt {attempt.attempt} passed over it")
+    if older and attempts:
+        last = attempts[-1]
+        own = [s for s in stored if s.attempt == last.attempt]
+        left = max(own, key=lambda s: s.age) if own else by_name.get(last.resumed_from or "")
+        if left is not None:
+            for item in stored:
+                if item.age >= left.age:
+                    refused.setdefault(item.name, f"attempt {last.attempt} ended in a way that speaks against it")
+    return refused
