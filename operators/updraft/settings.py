@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from updraft.exceptions import UpdraftError
 
@@ -62,6 +63,14 @@ class Settings(BaseModel):
     local_sources: tuple[Path, ...] = Field(
         (), description="Folders of the worker that manifests may name as code or data, separated by ':'"
     )
+    source_buckets: tuple[str, ...] = Field(
+        ("datasets",),
+        description="Buckets of the object store that manifests may read with the platform's key, comma-separated; "
+        "any other needs a secret of the manifest",
+    )
+    mlflow_bucket: str = Field(
+        "mlflow", description="Bucket that MLflow keeps its artifacts in; never among the source buckets"
+    )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the init container and the sidecar")
     framework_images: dict[str, str] = Field(
         {
@@ -76,9 +85,26 @@ class Settings(BaseModel):
     store_grace_seconds: int = Field(
         300, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
     )
+    stop_grace_seconds: int = Field(
+        30, ge=1, description="Time between SIGTERM and SIGKILL for learners of a cancelled or ended job, seconds"
+    )
+    halt_wait_seconds: int = Field(
+        120, ge=1, description="Time that a program has to save and leave after a halt before SIGTERM, seconds"
+    )
+    node_lost_seconds: int = Field(
+        30, ge=1, description="Time that a node may be unreachable before its learners are launched elsewhere, seconds"
+    )
     deploy_timeout_seconds: int = Field(
         600, ge=1, description="Longest time from creating the pods to the first running program, seconds"
     )
+
+    @model_validator(mode="after")
+    def _platform_buckets_are_no_sources(self) -> Self:
+        own = {self.bucket.lower(), self.mlflow_bucket.lower()}
+        wrong = [name for name in self.source_buckets if name.lower() in own]
+        if wrong:
+            raise ValueError(f"UPDRAFT_SOURCE_BUCKETS: {wrong[0]!r} holds the platform's own objects; leave it out")
+        return self
 
     @property
     def mlflow_browser_uri(self) -> str:
@@ -109,7 +135,7 @@ class Settings(BaseModel):
             value = environment.get(f"UPDRAFT_{name.upper()}")
             if value is None:
                 continue
-            if name == "tenants":
+            if name in ("tenants", "source_buckets"):
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
             elif name == "local_sources":
                 raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)
@@ -123,7 +149,10 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(raw)
         except ValidationError as exc:
-            wrong = "; ".join(f"UPDRAFT_{str(e['loc'][0]).upper()}: {e['msg']}" for e in exc.errors())
+            wrong = "; ".join(
+                f"UPDRAFT_{str(e['loc'][0]).upper()}: {e['msg']}" if e["loc"] else str(e["ctx"]["error"])
+                for e in exc.errors()
+            )
             raise UpdraftError(f"The platform's settings are incomplete or wrong: {wrong}") from exc
 
 

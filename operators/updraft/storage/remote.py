@@ -37,14 +37,8 @@ def stage_bucket(
     say: Callable[[str], None],
 ) -> Staged:
     """`s3://bucket/key` is that object, or else everything below `key/`. See `stage_source` for what is raised."""
-    own = f"{content.keys.prefix}/"
-    # Names of buckets have no upper case, but a server on a file system that ignores case takes one for the other.
-    same = parsed.bucket.lower() == settings.bucket.lower()
-    if credentials is None and same and not parsed.key.startswith(own):
-        raise RefusedError(
-            f"{source}: bucket {parsed.bucket!r} is the platform's own, of which this tenant may read s3://"
-            f"{parsed.bucket}/{own} only; use another bucket, or name a secret"
-        )
+    if credentials is None:
+        _check_open(source, parsed, f"{content.keys.prefix}/", settings)
     allowed = access(credentials, secret_name, platform_credentials(settings))
     bucket = SourceBucket(parsed.bucket, allowed)
     with source_errors(source, secret_name):
@@ -72,6 +66,23 @@ def stage_bucket(
     memory.keep(objects, digests)
     provenance = {"source": source, "endpoint": bucket.endpoint, "fetched": len(fresh), "unchanged": len(known)}
     return Staged(tree.sha256, len(tree.files), tree.size_bytes, tree.sha256, provenance)
+
+
+def _check_open(source: str, parsed: Source, own: str, settings: Settings) -> None:
+    """What the platform's key reaches is not what a manifest may read by it. Raises RefusedError."""
+    # Names of buckets have no upper case, but a server on a file system that ignores case takes one for the other.
+    if parsed.bucket.lower() == settings.bucket.lower():
+        if not parsed.key.startswith(own):
+            raise RefusedError(
+                f"{source}: bucket {parsed.bucket!r} is the platform's own, of which this tenant may read s3://"
+                f"{parsed.bucket}/{own} only; use another bucket, or name a secret"
+            )
+    elif parsed.bucket not in settings.source_buckets:
+        known = ", ".join(settings.source_buckets) or "no bucket"
+        raise RefusedError(
+            f"{source}: bucket {parsed.bucket!r} is not open to manifests; without a secret they may read {known}. "
+            "Name a secret with its access_key and secret_key, or have it added to UPDRAFT_SOURCE_BUCKETS"
+        )
 
 
 def _list(bucket: SourceBucket, key: str, source: str, limit_bytes: int, limit_files: int) -> dict[str, Listed]:

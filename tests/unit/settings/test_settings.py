@@ -54,3 +54,11 @@ def test_a_broken_credentials_file_is_named_and_its_content_is_not(tmp_path: Pat
         settings.credentials()
     assert str(file) in str(error.value)
     assert "hidden" not in str(error.value)
+
+
+@pytest.mark.parametrize("bucket", ["updraft", "mlflow", "MLflow"])
+def test_the_platforms_own_buckets_can_be_no_sources(bucket: str) -> None:
+    with pytest.raises(UpdraftError, match=f"UPDRAFT_SOURCE_BUCKETS: '{bucket}' holds the platform's own objects"):
+        Settings.from_environment(
+            {**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": "c.json", "UPDRAFT_SOURCE_BUCKETS": f"data, {bucket}"}
+        )

@@ -95,6 +95,7 @@ def settings(s3: S3Server, tmp_path: Path) -> Settings:
         ledger_url="sqlite:///unused.db",
         s3_endpoint=s3.endpoint,
         bucket=bucket,
+        source_buckets=tuple(f"data-{secrets.token_hex(4)}" for _ in range(4)),
         mlflow_uri="http://127.0.0.1:1",
         credentials_file=credentials,
     )
@@ -106,11 +107,12 @@ def content(s3: S3Server, settings: Settings) -> ContentStore:
 
 
 @pytest.fixture
-def datasets(s3: S3Server) -> Callable[..., str]:
-    """Makes a bucket of these objects and returns its name."""
+def datasets(s3: S3Server, settings: Settings) -> Callable[..., str]:
+    """Makes a bucket of these objects that manifests may read, and returns its name."""
+    names = iter(settings.source_buckets)
 
     def make(objects: dict[str, bytes]) -> str:
-        bucket = f"data-{secrets.token_hex(4)}"
+        bucket = next(names)
         store = s3.new_bucket(bucket)
         for key, data in objects.items():
             store.put_bytes(key, data)

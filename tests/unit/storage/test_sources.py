@@ -84,10 +84,11 @@ def test_a_damaged_memory_is_only_a_cache(stage: Any, content: ContentStore, dat
     assert stage(f"s3://{bucket}/d/").provenance["fetched"] == 1
 
 
-def test_a_bucket_that_does_not_exist_is_named_with_its_endpoint(stage: Any, s3: Any) -> None:
+def test_a_bucket_that_does_not_exist_is_named_with_its_endpoint(stage: Any, settings: Settings, s3: Any) -> None:
+    missing = settings.source_buckets[0]
     with pytest.raises(DataError) as caught:
-        stage("s3://no-such-bucket/digits/")
-    assert "'no-such-bucket'" in str(caught.value)
+        stage(f"s3://{missing}/digits/")
+    assert f"'{missing}'" in str(caught.value)
     assert s3.endpoint in str(caught.value)
     assert "does not exist" in str(caught.value)
 
@@ -141,6 +142,21 @@ def test_the_platforms_own_bucket_is_no_way_around_tenants(
     with pytest.raises(RefusedError):
         stage(f"s3://{settings.bucket}")
     assert paths(content, stage(f"s3://{settings.bucket}/default/jobs/j/results/")) == {"model": b"mine"}
+
+
+def test_the_platforms_key_opens_the_named_buckets_only_and_a_secret_any(
+    stage: Any, content: ContentStore, settings: Settings, s3: Any
+) -> None:
+    s3.new_bucket(settings.mlflow_bucket).put_bytes("artifacts/1/model", b"another team's")
+    with pytest.raises(RefusedError) as caught:
+        stage(f"s3://{settings.mlflow_bucket}/artifacts/")
+    for part in (settings.mlflow_bucket, ", ".join(settings.source_buckets), "secret", "UPDRAFT_SOURCE_BUCKETS"):
+        assert part in str(caught.value)
+    with pytest.raises(RefusedError):
+        stage(f"s3://{settings.source_buckets[0].upper()}/x")
+    keys = {"access_key": s3.access_key, "secret_key": s3.secret_key}
+    opened = stage(f"s3://{settings.mlflow_bucket}/artifacts/", credentials=keys, secret_name="mine")
+    assert paths(content, opened) == {"1/model": b"another team's"}
 
 
 def test_archives_in_a_bucket_are_unpacked_unless_told_otherwise(
