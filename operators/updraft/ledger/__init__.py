@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from updraft.ledger.book import Ledger, open_ledger
 from updraft.ledger.migrate import upgrade
-from updraft.ledger.records import Admission, Attempt, Checkpoint, Job, NewJob, Transition, Validation
+from updraft.ledger.records import (
+    Admission,
+    Attempt,
+    Checkpoint,
+    Job,
+    Message,
+    NewJob,
+    Request,
+    RequestKind,
+    Revision,
+    Transition,
+    Validation,
+)
 
 __all__ = [
     "Admission",
@@ -17,7 +29,11 @@ __all__ = [
     "Checkpoint",
     "Job",
     "Ledger",
+    "Message",
     "NewJob",
+    "Request",
+    "RequestKind",
+    "Revision",
     "Transition",
     "Validation",
     "open_ledger",

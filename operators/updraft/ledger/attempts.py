@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from updraft.exceptions import NotFoundError, StaleAttemptError
-from updraft.ledger import bounds
+from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
+from updraft.ledger import bounds, facts
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
+from updraft.lifecycle import State
+from updraft.recovery.outcome import Cause
 
-SUPERSEDED = "superseded"
+UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
 
 
-def open_attempt(connection: Connection, job_id: str, role: str, now: datetime) -> int:
-    """A new number, higher than all before of this job. An attempt of the role still open is closed as superseded."""
-    job_rows.get(connection, job_id, lock=True)
+def ensure_attempt(
+    connection: Connection,
+    job_id: str,
+    role: str,
+    *,
+    after: int | None,
+    resume: Mapping[str, Any] | None,
+    now: datetime,
+) -> Attempt:
+    """The attempt that follows the closed attempt `after`, made once whoever asks.
+
+    The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first.
+    Raises RefusedError when the job has ended or a cancel was requested.
+    """
+    job = job_rows.get(connection, job_id, lock=True)
+    if job.ended:
+        raise RefusedError(f"attempt: {job_id} has ended {job.state}; nothing is launched for it any more")
+    if job.cancel_requested_at is not None:
+        raise RefusedError(f"attempt: {job_id} was cancelled by {job.cancel_requested_by}; nothing is launched for it")
     bounds.word("role", role, WORD_LENGTH)
+    newest = current_attempt(connection, job_id, role)
+    if newest is None and after is not None:
+        raise NotFoundError(f"attempt: {job_id} has no attempt {after} of role {role!r}")
+    if newest is not None and (newest.ended_at is None or newest.number != after):
+        return newest
     last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id)).scalar()
     number = int(last or 0) + 1
-    connection.execute(
-        update(attempts)
-        .where(attempts.c.job_id == job_id, attempts.c.role == role, attempts.c.ended_at.is_(None))
-        .values(ended_at=now, outcome=SUPERSEDED, reason=f"attempt {number} was started")
-    )
-    connection.execute(insert(attempts).values(job_id=job_id, role=role, number=number, started_at=now, evidence={}))
-    return number
+    values: dict[str, Any] = {
+        "started_at": now,
+        "evidence": {},
+        "resume": None if resume is None else bounds.document("resume", resume),
+        "revision": job.revision,
+    }
+    connection.execute(insert(attempts).values(job_id=job_id, role=role, number=number, **values))
+    return _get(connection, job_id, role, number)
 
 
 def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt | None:
@@ -53,9 +77,16 @@ def close_attempt(
     outcome: str,
     reason: str,
     evidence: Mapping[str, Any] | None,
+    *,
+    label: str | None,
+    relaunch: Mapping[str, Any] | None,
+    checkpoints: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Attempt:
-    """The first close stands. Raises StaleAttemptError when a newer attempt of the role exists."""
+    """The first close stands. Its own checkpoints that are not recorded yet are recorded with it, others never.
+
+    Raises StaleAttemptError when a newer attempt of the role exists.
+    """
     job_rows.get(connection, job_id, lock=True)
     current = current_attempt(connection, job_id, role)
     if current is None or number > current.number:
@@ -66,18 +97,68 @@ def close_attempt(
         )
     if current.ended_at is not None:
         return current
+    for found in checkpoints:
+        if found["attempt"] == number:
+            facts.put_checkpoint(connection, facts.new_checkpoint(job_id, found, now))
     values = {
         "ended_at": now,
         "outcome": bounds.word("outcome", outcome, WORD_LENGTH),
         "reason": bounds.prose(reason),
         "evidence": bounds.evidence(evidence),
+        "label": None if not label else bounds.word("label", label, WORD_LENGTH),
+        "relaunch": None if relaunch is None else bounds.document("relaunch", relaunch),
     }
-    connection.execute(
-        update(attempts).where(attempts.c.job_id == job_id, attempts.c.number == number).values(**values)
-    )
-    closed = current_attempt(connection, job_id, role)
-    assert closed is not None
-    return closed
+    key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
+    connection.execute(update(attempts).where(key).values(**values))
+    return _get(connection, job_id, role, number)
+
+
+def note_steps(connection: Connection, job_id: str, role: str, number: int, first: int, last: int) -> Attempt:
+    """Widens the attempt's range of steps. What a closed attempt still reports is not its own any more."""
+    job_rows.get(connection, job_id, lock=True)
+    known = _get(connection, job_id, role, number)
+    if known.ended_at is not None or covers(known, first, last):
+        return known
+    values = {
+        "first_step": first if known.first_step is None else min(first, known.first_step),
+        "last_step": last if known.last_step is None else max(last, known.last_step),
+    }
+    key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
+    connection.execute(update(attempts).where(key).values(**values))
+    return _get(connection, job_id, role, number)
+
+
+def covers(known: Attempt, first: int, last: int) -> bool:
+    """Whether these steps are in the attempt's record already."""
+    if known.first_step is None or known.last_step is None:
+        return False
+    return known.first_step <= first and last <= known.last_step
+
+
+def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetime) -> float:
+    """From the role's first attempt until now, or until the role's end, without the time in UNCOUNTED states."""
+    of_role = [attempt for attempt in list_attempts(connection, job_id) if attempt.role == role]
+    if not of_role:
+        return 0.0
+    job, newest = job_rows.get(connection, job_id), of_role[-1]
+    ends = [now] if job.ended_at is None else [now, job.ended_at]
+    if newest.ended_at is not None and newest.relaunch is None and newest.outcome != Cause.HALTED:
+        ends.append(newest.ended_at)
+    begin, end = of_role[0].started_at, min(ends)
+    counted = max(0.0, (end - begin).total_seconds())
+    steps = job_rows.history(connection, job_id)
+    for step, until in zip(steps, [*(later.at for later in steps[1:]), end], strict=True):
+        if step.to_state in UNCOUNTED:
+            counted -= max(0.0, (min(until, end) - max(step.at, begin)).total_seconds())
+    return max(0.0, counted)
+
+
+def _get(connection: Connection, job_id: str, role: str, number: int) -> Attempt:
+    key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
+    row = connection.execute(select(attempts).where(key)).one_or_none()
+    if row is None:
+        raise NotFoundError(f"attempt: {job_id} has no attempt {number} of role {role!r}")
+    return _attempt(row)
 
 
 def _attempt(row: Row[Any]) -> Attempt:

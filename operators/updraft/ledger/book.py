@@ -10,12 +10,25 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
-from updraft.allocation import Capacity, Grant, Request
+from updraft import allocation
+from updraft.allocation import Capacity, Grant
 from updraft.exceptions import NotFoundError
-from updraft.ledger import admission, attempts, facts, jobs
+from updraft.ledger import admission, attempts, endings, facts, jobs, outbox, requests, revisions
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, lease
-from updraft.ledger.records import Admission, Attempt, Checkpoint, Job, NewJob, Transition, Validation
+from updraft.ledger.records import (
+    Admission,
+    Attempt,
+    Checkpoint,
+    Job,
+    Message,
+    NewJob,
+    Request,
+    RequestKind,
+    Revision,
+    Transition,
+    Validation,
+)
 from updraft.lifecycle import State, Verdict
 
 _open: dict[tuple[int, str], Ledger] = {}
@@ -90,21 +103,49 @@ class Ledger:
         with reading(self._engine) as connection:
             return jobs.history(connection, job_id)
 
-    def timings(self, job_id: str) -> dict[State, float]:
-        """Seconds spent in each state."""
-        with reading(self._engine) as connection:
-            ended = jobs.get(connection, job_id).ended
-            return jobs.timings(jobs.history(connection, job_id), ended, self._clock())
+    def move(
+        self,
+        job_id: str,
+        to: State,
+        reason: str,
+        evidence: Mapping[str, Any] | None = None,
+        *,
+        tell: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Raises IllegalTransitionError; ends are reached by `finish` only.
 
-    def move(self, job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> Job:
-        """Raises IllegalTransitionError; ends are reached by `finish` only."""
+        `tell`: {"state", "tags"} of a message to MLflow that is written with it. A move that changes nothing tells
+        nothing.
+        """
         with writing(self._engine) as connection:
-            return jobs.move(connection, job_id, to, reason, evidence, self._clock())
+            return jobs.move(connection, job_id, to, reason, evidence, self._clock(), tell=tell)
+
+    def note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> Transition:
+        """A transition to the same state; possible after the end too, whose reason it leaves alone."""
+        with writing(self._engine) as connection:
+            return jobs.note(connection, job_id, reason, evidence, self._clock())
 
     def finish(self, job_id: str, verdict: Verdict) -> Job:
-        """The first verdict stands."""
+        """The first verdict stands. With it go its message to MLflow and an answer to all unanswered requests."""
         with writing(self._engine) as connection:
-            return jobs.finish(connection, job_id, verdict, self._clock())
+            return endings.finish(connection, job_id, verdict, self._clock())
+
+    def override(self, job_id: str, what: Mapping[str, Any]) -> Job:
+        """What a person made Airflow say against the evidence; the newest stands."""
+        with writing(self._engine) as connection:
+            return jobs.override(connection, job_id, what)
+
+    def live_jobs(self) -> list[Job]:
+        """Those that have not ended, oldest first."""
+        with reading(self._engine) as connection:
+            return jobs.live(connection)
+
+    def touch_guardian(self, job_id: str, what: str) -> None:
+        """`what` guards the job and is alive. Written at most once in ten seconds."""
+        now = self._clock()
+        if jobs.touch_is_due(self.job(job_id), now):  # most calls need no lock
+            with writing(self._engine) as connection:
+                jobs.touch_guardian(connection, job_id, what, now)
 
     def set_run(self, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
         with writing(self._engine) as connection:
@@ -114,13 +155,57 @@ class Ledger:
         with writing(self._engine) as connection:
             return jobs.set_inputs(connection, job_id, code_tree, data)
 
-    def request_cancel(self, job_id: str, by: str) -> Job:
+    # --- what people ask for ---
+
+    def request(self, job_id: str, kind: RequestKind, by: str, *, revision: Mapping[str, Any] | None = None) -> Request:
+        """Raises RefusedError with advice. The same again finds the request that is unanswered; see `requests`."""
         with writing(self._engine) as connection:
-            return jobs.request_cancel(connection, job_id, by, self._clock())
+            return requests.request(connection, job_id, kind, by, revision, self._clock())
+
+    def requests(self, job_id: str) -> list[Request]:
+        """Oldest first."""
+        with reading(self._engine) as connection:
+            return requests.list_requests(connection, jobs.get(connection, job_id).id)
+
+    def pending(self, job_id: str, kind: RequestKind) -> Request | None:
+        """The newest unanswered one of the kind."""
+        with reading(self._engine) as connection:
+            return requests.pending(connection, job_id, kind)
+
+    def answer(self, job_id: str, seq: int, text: str) -> Request:
+        """The first answer stands."""
+        with writing(self._engine) as connection:
+            return requests.answer(connection, job_id, seq, text, self._clock())
+
+    def revise(self, job_id: str, manifest: Mapping[str, Any], changes: Mapping[str, Any], by: str) -> Revision:
+        """The job's manifest from now on; the one that it has already is no new revision."""
+        with writing(self._engine) as connection:
+            return revisions.revise(connection, job_id, manifest, changes, by, self._clock())
+
+    def revisions(self, job_id: str) -> list[Revision]:
+        """Oldest first; number 0 is the manifest as submitted."""
+        with reading(self._engine) as connection:
+            return revisions.list_revisions(connection, jobs.get(connection, job_id))
+
+    # --- messages to MLflow ---
+
+    def outbox(self, job_id: str | None = None, limit: int = 100) -> list[Message]:
+        """Undelivered, each job's in order; jobs whose messages failed most often last."""
+        with reading(self._engine) as connection:
+            return outbox.undelivered_messages(connection, job_id, limit)
+
+    def delivered(self, message_id: int) -> None:
+        with writing(self._engine) as connection:
+            outbox.delivered(connection, message_id, self._clock())
+
+    def undelivered(self, message_id: int, error: str) -> None:
+        """Counts a try that failed."""
+        with writing(self._engine) as connection:
+            outbox.undelivered(connection, message_id, error)
 
     # --- the queue ---
 
-    def enqueue(self, job_id: str, request: Request) -> None:
+    def enqueue(self, job_id: str, request: allocation.Request) -> None:
         with writing(self._engine) as connection:
             admission.enqueue(connection, job_id, request)
 
@@ -140,10 +225,15 @@ class Ledger:
 
     # --- attempts ---
 
-    def open_attempt(self, job_id: str, role: str) -> int:
-        """The fencing number of a new launch; an older one of the role is superseded."""
+    def ensure_attempt(
+        self, job_id: str, role: str, *, after: int | None, resume: Mapping[str, Any] | None = None
+    ) -> Attempt:
+        """The attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
+
+        Raises RefusedError when the job has ended or was cancelled.
+        """
         with writing(self._engine) as connection:
-            return attempts.open_attempt(connection, job_id, role, self._clock())
+            return attempts.ensure_attempt(connection, job_id, role, after=after, resume=resume, now=self._clock())
 
     def current_attempt(self, job_id: str, role: str) -> Attempt | None:
         with reading(self._engine) as connection:
@@ -161,10 +251,43 @@ class Ledger:
         outcome: str,
         reason: str,
         evidence: Mapping[str, Any] | None = None,
+        *,
+        label: str | None = None,
+        relaunch: Mapping[str, Any] | None = None,
+        checkpoints: Sequence[Mapping[str, Any]] = (),
     ) -> Attempt:
-        """Raises StaleAttemptError when a newer attempt of the role exists."""
+        """The first close stands, and records those of `checkpoints` that are this attempt's.
+
+        Raises StaleAttemptError when a newer attempt of the role exists.
+        """
         with writing(self._engine) as connection:
-            return attempts.close_attempt(connection, job_id, role, number, outcome, reason, evidence, self._clock())
+            return attempts.close_attempt(
+                connection,
+                job_id,
+                role,
+                number,
+                outcome,
+                reason,
+                evidence,
+                label=label,
+                relaunch=relaunch,
+                checkpoints=checkpoints,
+                now=self._clock(),
+            )
+
+    def note_steps(self, job_id: str, role: str, number: int, first: int, last: int) -> None:
+        """Widens the range of steps of an open attempt."""
+        with reading(self._engine) as connection:  # most calls need no lock
+            known = attempts.current_attempt(connection, job_id, role)
+        if known is not None and known.number == number and attempts.covers(known, first, last):
+            return
+        with writing(self._engine) as connection:
+            attempts.note_steps(connection, job_id, role, number, first, last)
+
+    def runtime_seconds(self, job_id: str, role: str) -> float:
+        """Since the role's first attempt, until its end or now, without the time halted or in line."""
+        with reading(self._engine) as connection:
+            return attempts.runtime_seconds(connection, job_id, role, self._clock())
 
     # --- locks ---
 
@@ -194,10 +317,19 @@ class Ledger:
         with writing(self._engine) as connection:
             return facts.record_checkpoint(connection, new)
 
-    def checkpoints(self, job_id: str, *, with_deleted: bool = False) -> list[Checkpoint]:
+    def checkpoints(
+        self, job_id: str, *, with_deleted: bool = False, with_quarantined: bool = False
+    ) -> list[Checkpoint]:
         """Lowest step first."""
         with reading(self._engine) as connection:
-            return facts.list_checkpoints(connection, job_id, with_deleted=with_deleted)
+            return facts.list_checkpoints(
+                connection, job_id, with_deleted=with_deleted, with_quarantined=with_quarantined
+            )
+
+    def quarantine_checkpoint(self, job_id: str, name: str, reason: str) -> Checkpoint:
+        """Never gone on from again. The first reason stands."""
+        with writing(self._engine) as connection:
+            return facts.quarantine_checkpoint(connection, job_id, name, reason, self._clock())
 
     def mark_checkpoint_deleted(self, job_id: str, name: str, reason: str) -> Checkpoint:
         with writing(self._engine) as connection:

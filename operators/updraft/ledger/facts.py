@@ -16,9 +16,29 @@ from updraft.ledger.records import Checkpoint, Validation
 from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, checkpoints, effects, validations
 
 
+def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Checkpoint:
+    """From what the store says: name, step, attempt, metrics, bytes, uri, created_at. It was verified just now."""
+    return Checkpoint(
+        job_id=job_id,
+        name=found["name"],
+        step=found["step"],
+        attempt=found["attempt"],
+        metrics=found["metrics"],
+        bytes=found["bytes"],
+        uri=found["uri"],
+        created_at=found.get("created_at") or now,
+        verified_at=now,
+    )
+
+
 def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
     """Idempotent by name: the first record stands, only a missing `verified_at` is filled in later."""
     job_rows.get(connection, new.job_id, lock=True)
+    return put_checkpoint(connection, new)
+
+
+def put_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
+    """As `record_checkpoint`. The caller has locked the job."""
     existing = _checkpoint_row(connection, new.job_id, new.name)
     key = (checkpoints.c.job_id == new.job_id) & (checkpoints.c.name == new.name)
     if existing is None:
@@ -42,24 +62,26 @@ def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
     return _checkpoint(row)
 
 
-def list_checkpoints(connection: Connection, job_id: str, *, with_deleted: bool) -> list[Checkpoint]:
+def list_checkpoints(
+    connection: Connection, job_id: str, *, with_deleted: bool, with_quarantined: bool
+) -> list[Checkpoint]:
     """Lowest step first."""
     query = select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step, checkpoints.c.name)
     if not with_deleted:
         query = query.where(checkpoints.c.deleted_at.is_(None))
+    if not with_quarantined:
+        query = query.where(checkpoints.c.quarantined_at.is_(None))
     return [_checkpoint(row) for row in connection.execute(query)]
 
 
 def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
     """Called once the objects are removed; who died in between deletes and records again. Twice is harmless."""
-    job_rows.get(connection, job_id, lock=True)
-    key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
-    values = {"deleted_at": now, "delete_reason": bounds.prose(reason)}
-    connection.execute(update(checkpoints).where(key, checkpoints.c.deleted_at.is_(None)).values(**values))
-    row = _checkpoint_row(connection, job_id, name)
-    if row is None:
-        raise NotFoundError(f"checkpoint: {name!r} of {job_id} is not in the ledger")
-    return _checkpoint(row)
+    return _mark(connection, job_id, name, deleted_at=now, delete_reason=bounds.prose(reason))
+
+
+def quarantine_checkpoint(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
+    """Found damaged or incomplete: kept as it is, and never gone on from. The first reason stands."""
+    return _mark(connection, job_id, name, quarantined_at=now, quarantine_reason=bounds.prose(reason))
 
 
 def validation(connection: Connection, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
@@ -111,6 +133,18 @@ def record_effect(connection: Connection, job_id: str, key: str, value: Any, now
         insert(effects).values(job_id=job_id, key=bounds.word("effect", key, NAME_LENGTH), value=kept, at=now)
     )
     return kept
+
+
+def _mark(connection: Connection, job_id: str, name: str, **values: Any) -> Checkpoint:
+    """The time, which is named first, says whether it was marked before; then the first mark stands."""
+    job_rows.get(connection, job_id, lock=True)
+    key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
+    unmarked = checkpoints.c[next(iter(values))].is_(None)
+    connection.execute(update(checkpoints).where(key, unmarked).values(**values))
+    row = _checkpoint_row(connection, job_id, name)
+    if row is None:
+        raise NotFoundError(f"checkpoint: {name!r} of {job_id} is not in the ledger")
+    return _checkpoint(row)
 
 
 def _checkpoint_row(connection: Connection, job_id: str, name: str) -> Row[Any] | None:

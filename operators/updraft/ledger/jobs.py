@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
-from updraft.ledger import bounds
+from updraft.ledger import bounds, outbox
 from updraft.ledger.records import Job, NewJob, Transition
 from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, jobs, transitions
 from updraft.lifecycle import TERMINAL, State, Verdict, check
 
-log = logging.getLogger(__name__)
+TOUCH_EVERY = timedelta(seconds=10)  # guardians look each second or two; the ledger need not be written as often
 
 
 def record(connection: Connection, new: NewJob, now: datetime) -> Job:
@@ -117,9 +116,19 @@ def history(connection: Connection, job_id: str) -> list[Transition]:
 
 
 def move(
-    connection: Connection, job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None, now: datetime
+    connection: Connection,
+    job_id: str,
+    to: State,
+    reason: str,
+    evidence: Mapping[str, Any] | None,
+    now: datetime,
+    *,
+    tell: Mapping[str, Any] | None = None,
 ) -> Job:
-    """One step of the life cycle. The same state again is a note, or nothing when the reason is the same too."""
+    """One step of the life cycle. The same state again is a note, or nothing when the reason is the same too.
+
+    `tell`: {"state", "tags"} of the message to MLflow that goes with the step; without "state", the new one's.
+    """
     job = get(connection, job_id, lock=True)
     reason = bounds.prose(reason)
     if job.state == to:
@@ -129,20 +138,9 @@ def move(
         raise IllegalTransitionError(f"{job_id}: {to} is an end and needs a verdict; call finish instead of move")
     else:
         check(job.state, to)
-    _step(connection, job, to, reason, evidence, now)
-    return get(connection, job_id)
-
-
-def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime) -> Job:
-    """The first verdict stands; whoever comes later gets the job as it ended."""
-    job = get(connection, job_id, lock=True)
-    if job.ended:
-        if job.verdict is not None and job.verdict.state != verdict.state:
-            log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
-        return job
-    check(job.state, verdict.state)
-    kept = bounds.verdict(verdict)
-    _step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)
+    step(connection, job, to, reason, evidence, now)
+    if tell is not None:
+        outbox.put(connection, job_id, State(tell.get("state", to)), tell.get("tags", {}), now)
     return get(connection, job_id)
 
 
@@ -168,29 +166,46 @@ def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data:
     return get(connection, job_id)
 
 
-def request_cancel(connection: Connection, job_id: str, by: str, now: datetime) -> Job:
-    """The first request stands. A job that has ended stays as it is."""
+def live(connection: Connection) -> list[Job]:
+    """Those that have not ended, oldest first."""
+    query = select(jobs).where(jobs.c.state.not_in([state.value for state in TERMINAL]))
+    return [_job(row) for row in connection.execute(query.order_by(jobs.c.submitted_at, jobs.c.id))]
+
+
+def note(
+    connection: Connection, job_id: str, reason: str, evidence: Mapping[str, Any] | None, now: datetime
+) -> Transition:
+    """A transition to the same state; the same reason again is nothing. The reason of an end stays the verdict's."""
     job = get(connection, job_id, lock=True)
-    if job.ended or job.cancel_requested_at is not None:
-        return job
-    values = {"cancel_requested_at": now, "cancel_requested_by": bounds.word("by", by, NAME_LENGTH)}
-    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
+    reason = bounds.prose(reason)
+    last = history(connection, job_id)[-1]
+    if last.reason == reason:
+        return last
+    if not job.ended:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(reason=reason))
+    _note(connection, job_id, now, job.state, job.state, reason, evidence)
+    return history(connection, job_id)[-1]
+
+
+def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Job:
+    """What a person made Airflow say; the newest stands. It changes neither state nor verdict."""
+    get(connection, job_id, lock=True)
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(override=bounds.evidence(what)))
     return get(connection, job_id)
 
 
-def timings(steps: Sequence[Transition], ended: bool, now: datetime) -> dict[State, float]:
-    """Seconds spent in each state, in the order of first visit; the state of a running job counts until `now`."""
-    seconds: dict[State, float] = {}
-    for step, until in zip(steps, [*(s.at for s in steps[1:]), None], strict=True):
-        if until is None and ended:
-            seconds.setdefault(step.to_state, 0.0)
-            continue
-        spent = ((until or now) - step.at).total_seconds()
-        seconds[step.to_state] = seconds.get(step.to_state, 0.0) + max(0.0, spent)
-    return seconds
+def touch_guardian(connection: Connection, job_id: str, what: str, now: datetime) -> None:
+    """Who guards the job was here. At most once per TOUCH_EVERY, whoever comes."""
+    values = {"guardian_seen_at": now, "guardian_what": bounds.word("what", what, NAME_LENGTH)}
+    due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
+    connection.execute(update(jobs).where(jobs.c.id == job_id, due).values(**values))
 
 
-def _step(
+def touch_is_due(job: Job, now: datetime) -> bool:
+    return job.guardian_seen_at is None or job.guardian_seen_at <= now - TOUCH_EVERY
+
+
+def step(
     connection: Connection,
     job: Job,
     to: State,
@@ -199,6 +214,7 @@ def _step(
     now: datetime,
     **more: Any,
 ) -> None:
+    """Writes a step that the caller has checked, with `more` columns of the job."""
     values: dict[str, Any] = {"state": to.value, "reason": reason, **more}
     if to is State.PROCESSING and job.started_at is None:
         values["started_at"] = now

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from updraft.lifecycle import TERMINAL, State, Verdict
+
+RequestKind = Literal["halt", "resume", "cancel"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class Job:
     data: tuple[Mapping[str, Any], ...] = ()
     cancel_requested_at: datetime | None = None
     cancel_requested_by: str | None = None
+    revision: int = 0  # of the manifest; 0: as submitted
+    guardian_seen_at: datetime | None = None  # when a task or trigger of this job last showed itself
+    guardian_what: str | None = None  # which
+    override: Mapping[str, Any] | None = None  # what a person made Airflow say against the evidence
 
     @property
     def ended(self) -> bool:
@@ -88,6 +94,12 @@ class Attempt:
     outcome: str | None = None
     reason: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None  # row of the failure catalogue
+    relaunch: Mapping[str, Any] | None = None  # closed, and another attempt follows: when, why, where not
+    resume: Mapping[str, Any] | None = None  # what it went on from: checkpoint, step, repeats, reason
+    first_step: int | None = None  # lowest and highest step that its learners reported
+    last_step: int | None = None
+    revision: int = 0  # of the manifest that it was launched from
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,47 @@ class Checkpoint:
     verified_at: datetime | None = None
     deleted_at: datetime | None = None
     delete_reason: str | None = None
+    quarantined_at: datetime | None = None  # found damaged; never resumed from
+    quarantine_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked of a running job; its guardian obeys and answers."""
+
+    job_id: str
+    seq: int
+    kind: RequestKind
+    by: str
+    at: datetime
+    revision: Mapping[str, Any] | None = None  # with "resume": changes of the manifest
+    answered_at: datetime | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A job's manifest from one time on. Number 0 is the one that was submitted."""
+
+    job_id: str
+    number: int
+    manifest: Mapping[str, Any]
+    changes: Mapping[str, Any]  # to the revision before
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Message:
+    """What MLflow is still to be told about a job."""
+
+    id: int
+    job_id: str
+    state: State
+    tags: Mapping[str, str]
+    created_at: datetime
+    tries: int = 0
+    error: str | None = None  # of the last try
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,10 @@ jobs = Table(
     Column("data", JSON, nullable=False),
     Column("cancel_requested_at", UtcDateTime),
     Column("cancel_requested_by", String(NAME_LENGTH)),
+    Column("revision", Integer, nullable=False, server_default="0"),
+    Column("guardian_seen_at", UtcDateTime),
+    Column("guardian_what", String(NAME_LENGTH)),
+    Column("override", JSON(none_as_null=True)),
     Index(None, "submitted_at", "id"),
     Index(None, "tenant", "name"),
     Index(None, "state"),
@@ -129,6 +133,12 @@ attempts = Table(
     Column("outcome", String(WORD_LENGTH)),
     Column("reason", Text),
     Column("evidence", JSON, nullable=False),
+    Column("label", String(WORD_LENGTH)),
+    Column("relaunch", JSON(none_as_null=True)),
+    Column("resume", JSON(none_as_null=True)),
+    Column("first_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("revision", Integer, nullable=False, server_default="0"),
 )
 
 checkpoints = Table(
@@ -145,6 +155,8 @@ checkpoints = Table(
     Column("verified_at", UtcDateTime),
     Column("deleted_at", UtcDateTime),
     Column("delete_reason", Text),
+    Column("quarantined_at", UtcDateTime),
+    Column("quarantine_reason", Text),
 )
 
 validations = Table(
@@ -165,6 +177,44 @@ effects = Table(
     Column("key", String(NAME_LENGTH), primary_key=True),
     Column("value", JSON, nullable=False),
     Column("at", UtcDateTime, nullable=False),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    _job_id(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(WORD_LENGTH), nullable=False),
+    Column("by", String(NAME_LENGTH), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("revision", JSON(none_as_null=True)),
+    Column("answered_at", UtcDateTime),
+    Column("answer", Text),
+)
+
+revisions = Table(
+    "revisions",
+    metadata,
+    _job_id(),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("manifest", JSON, nullable=False),
+    Column("changes", JSON, nullable=False),
+    Column("by", String(NAME_LENGTH), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id"), nullable=False),
+    Column("state", String(WORD_LENGTH), nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("delivered_at", UtcDateTime),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("error", Text),
+    Index(None, "delivered_at"),
 )
 
 locks = Table(

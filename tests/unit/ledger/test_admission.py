@@ -63,7 +63,7 @@ def test_jobs_that_ended_or_are_being_cancelled_leave_the_line(ledger: Ledger, q
         queue(name)
     assert ledger.try_admit("running", TWO_CPUS).granted
     ledger.finish("ended", Verdict(State.FAILED, "bad"))
-    ledger.request_cancel("cancelled", "ada")
+    ledger.request("cancelled", "cancel", "ada")
     assert ledger.try_admit("last", TWO_CPUS).place == 1
     assert ledger.try_admit("cancelled", TWO_CPUS).reason.startswith("no longer in line")
 

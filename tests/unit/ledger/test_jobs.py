@@ -79,16 +79,6 @@ def test_a_life_is_kept_step_by_step_with_its_times(ledger: Ledger, submit: Subm
     assert job.started_at == ledger.transitions("job-1")[4].at
     assert [t.to_state for t in ledger.transitions("job-1")] == [State.PENDING, *path, State.COMPLETED]
     assert ledger.transitions("job-1")[1].evidence == {"number": 1}
-    clock.forward(1000)
-    assert ledger.timings("job-1") == {
-        State.PENDING: 1.0,
-        State.QUEUED: 2.0,
-        State.DEPLOYING: 3.0,
-        State.DOWNLOADING: 4.0,
-        State.PROCESSING: 5.0,
-        State.STORING: 10.0,
-        State.COMPLETED: 0.0,
-    }
 
 
 def test_the_same_state_again_is_nothing_and_with_a_new_reason_a_note(ledger: Ledger, submit: Submit) -> None:
@@ -163,15 +153,17 @@ def test_one_job_has_one_mlflow_run(ledger: Ledger, submit: Submit) -> None:
 def test_inputs_and_cancellation_are_kept(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
     ledger.set_inputs("job-1", "c" * 64, [{"tree": "d" * 64, "as": "training"}])
-    job = ledger.request_cancel("job-1", "bob")
+    ledger.request("job-1", "cancel", "bob")
+    job = ledger.job("job-1")
     assert (job.code_tree, job.data) == ("c" * 64, ({"tree": "d" * 64, "as": "training"},))
     assert (job.cancel_requested_at, job.cancel_requested_by) == (clock.now, "bob")
     clock.forward(5)
-    assert ledger.request_cancel("job-1", "eve") == job
+    ledger.request("job-1", "cancel", "eve")
+    assert ledger.job("job-1") == job
 
 
 def test_what_does_not_exist_is_not_found(ledger: Ledger) -> None:
-    for call in (ledger.job, ledger.transitions, ledger.timings):
+    for call in (ledger.job, ledger.transitions, ledger.requests, ledger.revisions):
         with pytest.raises(NotFoundError, match="'nobody' does not exist"):
             call("nobody")
     with pytest.raises(NotFoundError):

@@ -54,7 +54,7 @@ def program_fails(platform: Platform) -> None:
 
 def cancelled_while_training(platform: Platform) -> None:
     def cancel(platform: Platform, job_id: str) -> dict[str, object]:
-        platform.ledger.request_cancel(job_id, "bob")
+        platform.ledger.request(job_id, "cancel", "bob")
         for name in platform.cluster.pods:
             platform.cluster.set_status(name)
         return {"kind": "cancelled", "reason": "cancelled by bob", "tails": {}}

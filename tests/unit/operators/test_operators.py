@@ -86,11 +86,11 @@ def test_a_cancelled_job_does_not_start_its_next_task(make_platform: Make, task_
         platform.cluster.cpus = "0"
 
         def process(*_: Any) -> None:
-            platform.ledger.request_cancel(platform.job.id, "bob")
+            platform.ledger.request(platform.job.id, "cancel", "bob")
 
         platform.blade.around = after("enqueue", platform.blade.around, process)  # type: ignore[method-assign]
     else:
-        platform.ledger.request_cancel(platform.job.id, "bob")
+        platform.ledger.request(platform.job.id, "cancel", "bob")
     launched = list(platform.cluster.created)
     assert platform.run(task_id) == "failed"
     assert platform.errors[task_id] == "cancelled by bob"
@@ -107,7 +107,7 @@ def test_a_cancel_request_in_the_middle_of_staging_is_heard(make_platform: Make)
     def cancel() -> None:
         if not asked:
             asked.append(True)
-            platform.ledger.request_cancel(platform.job.id, "bob")
+            platform.ledger.request(platform.job.id, "cancel", "bob")
 
     platform.blade.around = after("list", platform.blade.around, cancel)  # type: ignore[method-assign]
     assert platform.run("stage_data") == "failed"
@@ -117,7 +117,7 @@ def test_a_cancel_request_in_the_middle_of_staging_is_heard(make_platform: Make)
 
 def test_a_cancel_request_after_the_last_task_comes_too_late(make_platform: Make) -> None:
     platform = until(make_platform(), "release")
-    platform.ledger.request_cancel(platform.job.id, "bob")
+    platform.ledger.request(platform.job.id, "cancel", "bob")
     platform.run("release")
     assert platform.job.state is State.COMPLETED
 

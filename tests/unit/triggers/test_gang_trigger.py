@@ -181,7 +181,7 @@ class TestGang:
         watch = FakeWatch(1)
         watch.synced.clear()
         watch.cluster.set_status("p-1", exit_code=1)
-        watch.at_look = {100: lambda: ledger.request_cancel(JOB, "bob") and None}
+        watch.at_look = {100: lambda: ledger.request(JOB, "cancel", "bob") and None}
         assert observe(watch, monkeypatch, learners=2)["reason"] == "cancelled by bob"
 
     def test_an_image_that_cannot_be_pulled(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
@@ -212,7 +212,7 @@ class TestGang:
     ) -> None:
         watch = FakeWatch(1)
         watch.endless, watch.logs = {"p-1"}, {"p-1": [(stamp(1), "epoch 1")]}
-        watch.at_look = {20: lambda: ledger.request_cancel(JOB, "bob") and None}
+        watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(gang, "LOG_END_SECONDS", 3600.0)
         event = observe(watch, monkeypatch)
         assert event == {"kind": "cancelled", "reason": "cancelled by bob", "tails": {"1": ["epoch 1"]}}

@@ -70,7 +70,7 @@ class TestAdmit:
 
     def test_cancelled(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         enqueue(ledger, cpus=8)
-        ledger.request_cancel(JOB, "bob")
+        ledger.request(JOB, "cancel", "bob")
         assert admitted(FakeCluster(), monkeypatch) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
 
     def test_impossible(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

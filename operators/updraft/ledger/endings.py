@@ -1,0 +1,31 @@
+"""The end of a job: the verdict, its message to MLflow and the answers to what was asked of it, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from updraft.ledger import bounds, outbox, requests
+from updraft.ledger import jobs as job_rows
+from updraft.ledger.records import Job
+from updraft.lifecycle import Verdict, check
+
+log = logging.getLogger(__name__)
+
+
+def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime) -> Job:
+    """The first verdict stands; whoever comes later gets the job as it ended."""
+    job = job_rows.get(connection, job_id, lock=True)
+    if job.ended:
+        if job.verdict is not None and job.verdict.state != verdict.state:
+            log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
+        return job
+    check(job.state, verdict.state)
+    kept = bounds.verdict(verdict)
+    job_rows.step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)
+    tags = {"updraft.verdict": verdict.state.value, "updraft.reason": kept["reason"]}
+    outbox.put(connection, job_id, verdict.state, tags, now)
+    requests.answer_all(connection, job_id, f"the job has ended {verdict.state}: {kept['reason']}", now)
+    return job_rows.get(connection, job_id)
