@@ -24,6 +24,7 @@ from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, mat
 
 log = logging.getLogger(__name__)
 
+QUARANTINE_NOTE = "QUARANTINED.json"
 EXPORT_FOLDER = "export"  # below the RESULT_DIR of the exporting pod
 EXPORT_REPORT = "export.json"
 REPORT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -37,6 +38,8 @@ __all__ = [
     "fetch_export",
     "latest_checkpoint",
     "list_checkpoints",
+    "new_checkpoints",
+    "quarantine_checkpoint",
     "read_done",
     "read_log",
     "read_log_end",
@@ -114,6 +117,36 @@ def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore | None = N
     """Name of the checkpoint to go on from: the highest step; learner 1's where several learners have one."""
     found = list_checkpoints(tenant, job_id, store=store)
     return found[-1].name if found else None
+
+
+def new_checkpoints(
+    tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None
+) -> list[dict[str, Any]]:
+    """Complete checkpoints that this attempt stored, as the ledger records them."""
+    return [
+        {
+            "name": info.name,
+            "step": info.step,
+            "attempt": info.attempt,
+            "metrics": dict(info.metrics),
+            "bytes": info.bytes,
+            "uri": info.uri,
+            "created_at": info.created_at,
+        }
+        for info in list_checkpoints(tenant, job_id, store=store)
+        if info.attempt == attempt
+    ]
+
+
+def quarantine_checkpoint(
+    tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore | None = None
+) -> None:
+    """The checkpoint does not count any more; its files stay for whoever wants to know why."""
+    used, keys = store or platform_store(), Keys(tenant)
+    note = json.dumps({"reason": reason, "at": datetime.now(UTC).isoformat()}).encode()
+    with platform_errors():
+        used.put_bytes(f"{keys.checkpoint(job_id, name)}/{QUARANTINE_NOTE}", note)
+        used.delete(keys.checkpoint_marker(job_id, name))
 
 
 def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore | None = None) -> None:
