@@ -1,42 +1,30 @@
-"""One commit of a git repository as a folder. Runs the `git` binary: no hooks, no prompts, no submodules, no secrets
-in its arguments, and only over the protocols named here."""
+"""One commit of a git repository as a folder, within a limit: nothing is written that would pass it.
+
+What runs the program is `git_process`. Only the protocols named here; no hooks, no prompts, no submodules, and no
+secrets in arguments. Called by `sources`.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
 import re
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from updraft.exceptions import DataError, UnavailableError
+from updraft.exceptions import DataError, LimitError
+from updraft.storage.git_process import Git, TooLarge
+from updraft.storage.staged import check_limit
+from updraft_learner.trees import megabytes
 
-TIMEOUT_SECONDS = 600
 PROTOCOLS = ("https",)
 
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
 _SHORT_SHA = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
-_AWAY = (
-    "could not resolve host",
-    "connection refused",
-    "connection reset",
-    "couldn't connect",
-    "failed to connect",
-    "timed out",
-    "early eof",
-    "the requested url returned error: 5",
-)
-_DENIED = (
-    "authentication failed",
-    "access denied",
-    "could not read password",
-    "could not read username",
-    "the requested url returned error: 401",
-    "the requested url returned error: 403",
-)
+_ALONE = ("fetch", "--depth=1", "--no-tags")
+_EVERYTHING = ("+refs/heads/*:refs/remotes/source/*", "+refs/tags/*:refs/tags/*")
 
 
 @dataclass(frozen=True)
@@ -51,48 +39,66 @@ def checkout(
     subfolder: str,
     work: Path,
     *,
+    limit_bytes: int,
+    limit_files: int,
     credentials: Mapping[str, str] | None = None,
     secret_name: str | None = None,
     protocols: tuple[str, ...] = PROTOCOLS,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Checkout:
-    """Fetches the commit (or tag) `ref` and lays it out below `work`.
+    """Fetches the commit (or tag) `ref` and lays it, or its subfolder, out below `work`.
 
-    `credentials` is {token} or {username, password}. Raises DataError for what the user can correct, UnavailableError
+    What is fetched, which git keeps compressed, and what is laid out must each stay below the limit. `credentials` is
+    {token} or {username, password}. Raises DataError and LimitError for what the user can correct, UnavailableError
     when the server cannot be reached.
     """
     scheme = urlsplit(url).scheme
     if scheme not in protocols:
         raise DataError(f"code: git over {scheme!r} is not allowed here; use git+{protocols[0]}://")
-    run = _Git(url, work / "repository", _environment(url, work, credentials, secret_name, protocols), secret_name)
-    run("init", "--quiet", "--template=", ".")
-    commit = _fetch(run, url, ref)
-    run("-c", "advice.detachedHead=false", "checkout", "--quiet", "--force", commit)
-    root = run.folder.resolve()
-    folder = (root / subfolder).resolve() if subfolder else root
-    if not folder.is_relative_to(root) or not folder.is_dir():
-        raise DataError(f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
-    return Checkout(folder, commit)
+    environment = _environment(url, work, credentials, secret_name, protocols)
+
+    def repository(name: str) -> Git:
+        git = Git(url, work / name, environment, secret_name, limit_bytes, say)
+        git("init", "--quiet", "--template=", ".")
+        return git
+
+    git = repository("repository")
+    try:
+        commit = _fetch(git, url, ref)
+    except TooLarge as exc:
+        raise LimitError(
+            f"code: {url} at {ref} is larger than the limit of {megabytes(limit_bytes)}: {megabytes(exc.size_bytes)} "
+            "were fetched when it was given up; use less code or ask for a higher limit"
+        ) from None
+    if commit is None:
+        commit = _resolve(repository("history"), url, ref, limit_bytes)
+        commit = _fetch(git, url, commit) or _fetch_everything(git, url, commit, limit_bytes)
+    return Checkout(_lay_out(git, url, commit, subfolder, limit_bytes, limit_files), commit)
 
 
-def _fetch(run: _Git, url: str, ref: str) -> str:
-    """Only the one commit where the server allows it; everything, without files, where it does not."""
+def _fetch(git: Git, url: str, ref: str) -> str | None:
+    """The one commit alone; None where the server does not hand it out under this name. Raises TooLarge."""
     tag = ref.removeprefix("refs/tags/")
-    if _FULL_SHA.fullmatch(ref):
-        if run.succeeds("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", url, ref):
-            return run("rev-parse", "--verify", "FETCH_HEAD^{commit}")
-    elif run.succeeds("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", url, f"refs/tags/{tag}"):
-        return run("rev-parse", "--verify", "FETCH_HEAD^{commit}")
+    wanted = ref if _FULL_SHA.fullmatch(ref) else f"refs/tags/{tag}"
+    if git.succeeds(*_ALONE, url, wanted):
+        return git("rev-parse", "--verify", "FETCH_HEAD^{commit}")
     if not _SHORT_SHA.fullmatch(ref):
         raise DataError(f"code: {url} has no tag {tag!r}; correct the part after @")
-    run(
-        "fetch",
-        "--quiet",
-        "--no-recurse-submodules",
-        url,
-        "+refs/heads/*:refs/remotes/source/*",
-        "+refs/tags/*:refs/tags/*",
-    )
-    commit = run.output("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    return None
+
+
+def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
+    """The full SHA of a short one, or of one that the server hides; commits are fetched without their files."""
+    git("remote", "add", "source", url)
+    try:
+        if not git.succeeds("fetch", "--filter=tree:0", "source", *_EVERYTHING):
+            git("fetch", "source", *_EVERYTHING)
+    except TooLarge:
+        raise LimitError(
+            f"code: {url}: its history is larger than the limit of {megabytes(limit_bytes)}; give all 40 digits of the "
+            "commit after @, so that it is fetched alone"
+        ) from None
+    commit = git.output("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
     if commit is None:
         raise DataError(
             f"code: {url} has no commit {ref!r} on its branches and tags; push it or correct the part after @"
@@ -100,64 +106,37 @@ def _fetch(run: _Git, url: str, ref: str) -> str:
     return commit
 
 
-class _Git:
-    """Runs git in one folder."""
+def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
+    """For servers that hand out branches and tags only."""
+    try:
+        git("fetch", url, *_EVERYTHING)
+    except TooLarge:
+        raise LimitError(
+            f"code: {url}: its server hands out no single commit, and all of it is larger than the limit of "
+            f"{megabytes(limit_bytes)}; tag the commit and give the tag after @, or ask for a higher limit"
+        ) from None
+    return commit
 
-    def __init__(self, url: str, folder: Path, environment: dict[str, str], secret_name: str | None) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-        self._url, self._environment, self._secret_name = url, environment, secret_name
 
-    def __call__(self, *arguments: str) -> str:
-        done = self._run(arguments)
-        if done.returncode != 0:
-            raise self._error(done.stderr)
-        return done.stdout.strip()
-
-    def succeeds(self, *arguments: str) -> bool:
-        """False when the server has not what was asked for. Raises for any other failure."""
-        done = self._run(arguments)
-        if done.returncode == 0:
-            return True
-        text = done.stderr.lower()
-        if any(sign in text for sign in (*_AWAY, *_DENIED)) or ("repository" in text and "not" in text):
-            raise self._error(done.stderr)
-        return False
-
-    def output(self, *arguments: str) -> str | None:
-        done = self._run(arguments)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    def _run(self, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        safe = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false")
-        try:
-            return subprocess.run(
-                ["git", *safe, *arguments],
-                cwd=self.folder,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT_SECONDS,
-                check=False,
-            )
-        except FileNotFoundError as exc:
-            raise UnavailableError("code: the program `git` is not installed on the worker; install it") from exc
-        except subprocess.TimeoutExpired as exc:
-            raise UnavailableError(f"code: {self._url} took longer than {TIMEOUT_SECONDS} seconds; try again") from exc
-
-    def _error(self, stderr: str) -> DataError | UnavailableError:
-        line = next((part for part in reversed(stderr.strip().splitlines()) if part.strip()), "git failed")[:300]
-        text = stderr.lower()
-        if any(sign in text for sign in _DENIED):
-            used = (
-                f"secret {self._secret_name!r} was used" if self._secret_name else "no secret was named in code_secret"
-            )
-            return DataError(f"code: {self._url}: access is denied, or the repository does not exist; {used} ({line})")
-        if any(sign in text for sign in _AWAY):
-            return UnavailableError(f"code: {self._url} cannot be reached ({line}); try again")
-        return DataError(f"code: {self._url} cannot be fetched ({line})")
+def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
+    """The commit's files, or those of the subfolder; their sizes are known before the first one is written."""
+    inside = PurePosixPath(subfolder).as_posix() if subfolder else "."
+    listed = git.output("ls-tree", "-r", "-l", "-z", commit if inside == "." else f"{commit}:{inside}")
+    if listed is None:
+        raise DataError(f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
+    sizes = [entry.split()[3] for entry in listed.split("\0") if entry]  # mode, type, digest, size, path
+    files = [int(size) for size in sizes if size != "-"]  # a submodule has none
+    source = f"code: {url} at {commit[:12]}"
+    check_limit(source, sum(files), limit_bytes)
+    if len(files) > limit_files:
+        raise LimitError(f"{source}: has more than {limit_files} files; pack them into fewer")
+    folder = git.folder / inside
+    if files:
+        # All of the index, so that the attributes of the whole repository hold for a folder of it.
+        git("read-tree", commit)
+        git("--literal-pathspecs", "checkout", "--quiet", "--force", "--", inside, watched=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _environment(

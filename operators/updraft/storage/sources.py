@@ -81,9 +81,12 @@ def stage_source(
                 parsed.ref,
                 parsed.subfolder,
                 work,
+                limit_bytes=limit_bytes,
+                limit_files=LIMIT_FILES,
                 credentials=credentials,
                 secret_name=secret_name,
                 protocols=protocols,
+                say=say,
             )
             staged = _stage_folder(source, found.folder, content, limit_bytes, say)
             return _with(staged, repository=parsed.url, commit=found.commit)

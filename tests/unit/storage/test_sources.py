@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -218,65 +217,3 @@ def test_a_tree_that_was_uploaded_is_used_as_it_is(stage: Any, content: ContentS
 def test_what_is_no_source_says_what_is(stage: Any) -> None:
     with pytest.raises(DataError, match="ftp"):
         stage("ftp://host/x")
-
-
-# --- git ---
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> tuple[str, str, str]:
-    """URL, first commit, second commit; the first is tagged v1.0, and a hook would leave a trace."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-
-    def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    git("init", "--quiet")
-    (folder / "jobs").mkdir()
-    (folder / "jobs" / "train.py").write_text("one")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "one")
-    git("tag", "v1.0")
-    first = git("rev-parse", "HEAD")
-    (folder / "jobs" / "train.py").write_text("two")
-    git("commit", "--quiet", "-am", "two")
-    return f"git+file://{folder}", first, git("rev-parse", "HEAD")
-
-
-def test_a_commit_or_tag_of_a_repository(stage: Any, content: ContentStore, repository: tuple[str, str, str]) -> None:
-    url, first, second = repository
-    for ref, commit, text in (("v1.0", first, b"one"), (first, first, b"one"), (second[:10], second, b"two")):
-        staged = stage(f"{url}@{ref}", allow_file_git=True)
-        assert paths(content, staged) == {"jobs/train.py": text}
-        assert staged.provenance["commit"] == commit
-    staged = stage(f"{url}@{second}#subdirectory=jobs", allow_file_git=True)
-    assert paths(content, staged) == {"train.py": b"two"}
-
-
-def test_what_a_repository_has_not_is_named(stage: Any, repository: tuple[str, str, str]) -> None:
-    url, first, _ = repository
-    with pytest.raises(DataError, match=r"has no tag 'v9\.9'"):
-        stage(f"{url}@v9.9", allow_file_git=True)
-    with pytest.raises(DataError, match="has no commit 'deadbeef'"):
-        stage(f"{url}@deadbeef", allow_file_git=True)
-    with pytest.raises(DataError, match="has no folder 'nope'"):
-        stage(f"{url}@{first}#subdirectory=nope", allow_file_git=True)
-    with pytest.raises(DataError, match=r"cannot be fetched|does not exist"):
-        stage(f"git+file:///nowhere/at/all@{first}", allow_file_git=True)
-
-
-def test_repositories_on_the_workers_disk_are_closed_by_default(stage: Any, repository: tuple[str, str, str]) -> None:
-    url, first, _ = repository
-    with pytest.raises(DataError, match="git over 'file' is not allowed here"):
-        stage(f"{url}@{first}")
-    with pytest.raises(DataError, match="git over 'ssh' is not allowed here"):
-        stage(f"git+ssh://git@host/repo@{first}")
-
-
-def test_a_repository_that_cannot_be_reached_may_be_tried_again(stage: Any) -> None:
-    with pytest.raises(UnavailableError, match="cannot be reached") as caught:
-        stage(f"git+https://127.0.0.1:1/repo@{'a' * 40}", credentials={"token": "hidden-token"}, secret_name="git-read")
-    assert "hidden-token" not in str(caught.value)

@@ -1,0 +1,206 @@
+"""git+https:// as a source: which commit, within which limits, and what is told."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from updraft.exceptions import DataError, LimitError, UnavailableError
+from updraft.settings import Settings
+from updraft.storage import ContentStore, Staged, stage_source
+from updraft.storage.git_process import Git, TooLarge
+
+LIMIT_BYTES = 1_000_000
+
+
+@pytest.fixture
+def stage(content: ContentStore, settings: Settings) -> Callable[..., Staged]:
+    def stage(source: str, **options: Any) -> Staged:
+        return stage_source(source, content, settings=settings, **{"limit_bytes": LIMIT_BYTES, **options})
+
+    return stage
+
+
+def paths(content: ContentStore, staged: Staged) -> dict[str, bytes]:
+    tree = content.get_tree(staged.tree_sha256)
+    return {file.path: content.open_blob(file.sha256).read() for file in tree.files}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A repository on this disk."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"git+file://{self.folder}"
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, files: dict[str, bytes]) -> str:
+        for path, data in files.items():
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).write_bytes(data)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", "a commit")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    made = Origin(folder)
+    made.git("init", "--quiet")
+    return made
+
+
+@pytest.fixture
+def repository(origin: Origin) -> tuple[str, str, str]:
+    """URL, first commit, second commit; the first is tagged v1.0."""
+    first = origin.commit({"jobs/train.py": b"one"})
+    origin.git("tag", "v1.0")
+    return origin.url, first, origin.commit({"jobs/train.py": b"two"})
+
+
+def noise(size_bytes: int) -> bytes:
+    return random.Random(7).randbytes(size_bytes)
+
+
+def test_a_commit_or_tag_of_a_repository(stage: Any, content: ContentStore, repository: tuple[str, str, str]) -> None:
+    url, first, second = repository
+    for ref, commit, text in (("v1.0", first, b"one"), (first, first, b"one"), (second[:10], second, b"two")):
+        staged = stage(f"{url}@{ref}", allow_file_git=True)
+        assert paths(content, staged) == {"jobs/train.py": text}
+        assert staged.provenance["commit"] == commit
+    staged = stage(f"{url}@{second}#subdirectory=jobs", allow_file_git=True)
+    assert paths(content, staged) == {"train.py": b"two"}
+
+
+def test_what_a_repository_has_not_is_named(stage: Any, repository: tuple[str, str, str]) -> None:
+    url, first, _ = repository
+    with pytest.raises(DataError, match=r"has no tag 'v9\.9'"):
+        stage(f"{url}@v9.9", allow_file_git=True)
+    with pytest.raises(DataError, match="has no commit 'deadbeef'"):
+        stage(f"{url}@deadbeef", allow_file_git=True)
+    with pytest.raises(DataError, match="has no folder 'nope'"):
+        stage(f"{url}@{first}#subdirectory=nope", allow_file_git=True)
+    with pytest.raises(DataError, match=r"cannot be fetched|does not exist"):
+        stage(f"git+file:///nowhere/at/all@{first}", allow_file_git=True)
+
+
+def test_repositories_on_the_workers_disk_are_closed_by_default(stage: Any, repository: tuple[str, str, str]) -> None:
+    url, first, _ = repository
+    with pytest.raises(DataError, match="git over 'file' is not allowed here"):
+        stage(f"{url}@{first}")
+    with pytest.raises(DataError, match="git over 'ssh' is not allowed here"):
+        stage(f"git+ssh://git@host/repo@{first}")
+
+
+def test_a_repository_that_cannot_be_reached_may_be_tried_again(stage: Any) -> None:
+    with pytest.raises(UnavailableError, match="cannot be reached") as caught:
+        stage(f"git+https://127.0.0.1:1/repo@{'a' * 40}", credentials={"token": "hidden-token"}, secret_name="git-read")
+    assert "hidden-token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("filters", ["true", "false"])
+def test_a_short_commit_is_found_whether_or_not_the_server_sends_history_alone(
+    stage: Any, content: ContentStore, origin: Origin, filters: str
+) -> None:
+    origin.git("config", "uploadpack.allowFilter", filters)
+    first = origin.commit({"a": b"1", "b/c": b"2"})
+    origin.commit({"a": b"3"})
+    staged = stage(f"{origin.url}@{first[:9]}", allow_file_git=True)
+    assert paths(content, staged) == {"a": b"1", "b/c": b"2"}
+    assert staged.provenance["commit"] == first
+
+
+def test_files_that_left_the_branch_do_not_count(stage: Any, origin: Origin) -> None:
+    origin.git("config", "uploadpack.allowFilter", "true")
+    origin.commit({"big": noise(3 * LIMIT_BYTES)})
+    (origin.folder / "big").unlink()
+    commit = origin.commit({"small": b"1"})
+    assert stage(f"{origin.url}@{commit[:10]}", allow_file_git=True).files == 1
+
+
+def test_the_attributes_of_the_whole_repository_hold_for_its_folders(
+    stage: Any, content: ContentStore, origin: Origin
+) -> None:
+    commit = origin.commit({".gitattributes": b"*.txt eol=crlf\n", "sub/a.txt": b"x\ny\n"})
+    staged = stage(f"{origin.url}@{commit}#subdirectory=sub", allow_file_git=True)
+    assert paths(content, staged) == {"a.txt": b"x\r\ny\r\n"}
+
+
+def test_a_commit_that_packs_well_is_refused_before_it_is_laid_out(
+    stage: Any, content: ContentStore, origin: Origin
+) -> None:
+    commit = origin.commit({"zeros": bytes(3 * LIMIT_BYTES), "sub/train.py": b"1"})
+    with pytest.raises(LimitError, match=r"has 3\.0 MB, more than the limit of 1\.0 MB"):
+        stage(f"{origin.url}@{commit}", allow_file_git=True)
+    assert paths(content, stage(f"{origin.url}@{commit}#subdirectory=sub", allow_file_git=True)) == {"train.py": b"1"}
+
+
+def test_a_fetch_that_passes_the_limit_is_given_up(stage: Any, origin: Origin) -> None:
+    commit = origin.commit({"noise": noise(3 * LIMIT_BYTES)})
+    with pytest.raises(LimitError, match=rf"{commit} is larger than the limit of 1\.0 MB.*ask for a higher limit"):
+        stage(f"{origin.url}@{commit}", allow_file_git=True)
+
+
+def test_a_history_that_passes_the_limit_asks_for_the_whole_commit(stage: Any, origin: Origin) -> None:
+    origin.commit({"noise": noise(3 * LIMIT_BYTES)})
+    (origin.folder / "noise").unlink()
+    commit = origin.commit({"train.py": b"1"})
+    with pytest.raises(LimitError, match="give all 40 digits of the commit"):
+        stage(f"{origin.url}@{commit[:10]}", allow_file_git=True)
+    assert stage(f"{origin.url}@{commit}", allow_file_git=True).files == 1
+
+
+def run_until_ended(tmp_path: Path, script: str, say: Callable[[str], None]) -> None:
+    """Runs the script as git's child, in a repository with a limit of a megabyte."""
+    git = Git("https://host/repo", tmp_path / "work", {"PATH": "/usr/bin:/bin", "HOME": "/"}, None, LIMIT_BYTES, say)
+    git("init", "--quiet", "--template=", ".")
+    git("-c", f"alias.slow=!{script}", "slow")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_grows_past_the_limit_is_ended_at_once_with_its_helpers(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    growing = f"echo $$ >{mark}; mkdir -p .git/objects/pack; head -c 3000000 /dev/zero >.git/objects/pack/tmp_pack_1"
+    began = time.monotonic()
+    with pytest.raises(TooLarge):
+        run_until_ended(tmp_path, f"{growing}; sleep 60", lambda line: None)
+    assert time.monotonic() - began < 30
+    tick = threading.Event()
+    while alive(int(mark.read_text())):
+        assert time.monotonic() - began < 30
+        tick.wait(0.02)
+
+
+def test_a_person_who_cancels_ends_the_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancelled(line: str) -> None:
+        raise InterruptedError(line)
+
+    monkeypatch.setattr("updraft.storage.git_process.PROGRESS_SECONDS", 0.0)
+    with pytest.raises(InterruptedError, match="0 bytes fetched"):
+        run_until_ended(tmp_path, "sleep 60", cancelled)
