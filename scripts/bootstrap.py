@@ -25,6 +25,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_UV = (0, 5)
+TERM_SECONDS, KILL_SECONDS = 10, 5
 AGAIN = "UPDRAFT_BOOTSTRAP_PYTHON"
 FOOTPRINT = REPOSITORY / "operators" / "updraft" / "stack" / "footprint.py"
 
@@ -188,8 +189,7 @@ def guarded(command, environment):
         try:
             return process.wait()
         except BaseException:
-            end_group(process.pid)
-            process.wait()
+            end_group(process.pid, lambda: process.poll() is None)
             raise
 
 
@@ -219,7 +219,8 @@ def stop():
     if installer.exists() and held(installer):
         number = installer.read_text().strip()
         if number.isdigit():
-            end_group(int(number))
+            # Another installation, which waited for this one, writes its own number.
+            end_group(int(number), lambda: held(installer) and installer.read_text().strip() == number)
         print("Ended an installation that was going on.")
     return 0
 
@@ -234,9 +235,18 @@ def held(path):
     return False
 
 
-def end_group(leader):
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGTERM)
+def end_group(leader, alive):
+    """Ask the group to end, wait, and kill it if it does not."""
+    for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+        deadline = time.monotonic() + patience
+        while alive():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from updraft.exceptions import RefusedError, UnavailableError
 
 URL_VARIABLE = "UPDRAFT_AIRFLOW_URL"
 TOKEN_VARIABLE = "UPDRAFT_AIRFLOW_TOKEN_FILE"
-HOME_VARIABLE = "UPDRAFT_HOME"
 CONFIG_NAME = "client.json"
 
 
@@ -63,21 +62,20 @@ def load_config(environment: Mapping[str, str] | None = None, home: Path | None 
             missing = URL_VARIABLE if not url else TOKEN_VARIABLE
             raise RefusedError(f"{missing}: is not set; {URL_VARIABLE} and {TOKEN_VARIABLE} belong together")
         return Connection(url.rstrip("/"), token_file=Path(token_file).expanduser())
-    folder = home or find_home(environment)
+    folder = home or _home(environment)
     path = folder / CONFIG_NAME
     return _read(path) if path.exists() else _of_stack(folder)
 
 
-def find_home(environment: Mapping[str, str]) -> Path:
-    """`UPDRAFT_HOME`, else `.updraft` in the checkout around this package or the working directory."""
-    named = environment.get(HOME_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    for start in (Path.cwd(), Path(__file__).resolve()):
-        for folder in (start, *start.parents):
-            if (folder / "images" / "catalogue.toml").is_file() and (folder / "uv.lock").is_file():
-                return folder / ".updraft"
-    return Path.cwd() / ".updraft"
+def _home(environment: Mapping[str, str]) -> Path:
+    """That of the embedded stack; outside of a checkout, `.updraft` in the working directory."""
+    from updraft.stack.layout import HOME_VARIABLE, StackError, find_home
+
+    try:
+        return find_home(environment).root
+    except StackError:
+        named = environment.get(HOME_VARIABLE)
+        return Path(named).expanduser() if named else Path.cwd() / ".updraft"
 
 
 def _read(path: Path) -> Connection:

@@ -85,11 +85,15 @@ def test_stop_ends_a_program_that_run_became(bootstrap: ModuleType, tmp_path: Pa
     assert list((tmp_path / "run").glob("command-*.lock")) == []
 
 
-def test_stop_ends_an_installer_whose_starter_was_killed(bootstrap: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", ["echo ready; exec sleep 600", "trap '' TERM; echo ready; sleep 600; sleep 600"])
+def test_stop_ends_an_installer_whose_starter_was_killed_and_waits_for_its_end(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setattr(bootstrap, "TERM_SECONDS", 0.5)
     code = (
         f"import importlib.util, os; s = importlib.util.spec_from_file_location('b', {str(SCRIPT)!r});"
         "m = importlib.util.module_from_spec(s); s.loader.exec_module(m);"
-        "m.guarded(['/bin/sh', '-c', 'echo ready; exec sleep 600'], os.environ)"
+        f"m.guarded(['/bin/sh', '-c', {shell!r}], os.environ)"
     )
     environment = {**os.environ, "UPDRAFT_HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as run:
@@ -99,6 +103,7 @@ def test_stop_ends_an_installer_whose_starter_was_killed(bootstrap: ModuleType, 
 
         bootstrap.stop()
 
+        assert not bootstrap.held(tmp_path / "run" / "bootstrap.lock")
         assert run.stdout.read() == b""  # its end of the pipe is closed only when the installer is gone too
 
 
