@@ -1,12 +1,54 @@
-"""The failure catalogue: one table from evidence to label, class, action and the text a person reads."""
+"""The failure catalogue: one table from evidence to label, class, action and the text a person reads.
+
+`judge` (updraft.recovery.outcome) goes through it; docs/reference/failures.md is made of it. Tenants add rows of their
+own in the manifest (`failures`), which are asked first about how a program ended.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
+
+from updraft.recovery.row import Rank, Row, Where
+from updraft.recovery.rows_cluster import (
+    CLUSTER_ROWS,
+    CONDITION_ROWS,
+    GANG_ROWS,
+    GUARDIAN_ROWS,
+    POD_ROWS,
+    REFUSED_ROWS,
+    STAGE_ROWS,
+    WAITING_ROWS,
+)
+from updraft.recovery.rows_program import CODE_ROWS, CONTAINER_ROWS, EXIT_ROWS, LOG_ROWS, PROGRAM_ROWS
+
+__all__ = [
+    "CATALOGUE",
+    "CODE_ROWS",
+    "CONDITION_ROWS",
+    "CONTAINER_ROWS",
+    "EXIT_ROWS",
+    "GANG_ROWS",
+    "GUARDIAN_ROWS",
+    "LOG_ROWS",
+    "POD_ROWS",
+    "REFUSED_ROWS",
+    "STAGE_ROWS",
+    "WAITING_ROWS",
+    "Rank",
+    "Row",
+    "Rule",
+    "Where",
+    "row_of",
+]
+
+CATALOGUE: tuple[Row, ...] = (*CLUSTER_ROWS, *PROGRAM_ROWS)
 
 
 class Rule(Protocol):
-    """A tenant's row: an entry of the manifest's `failures`."""
+    """A tenant's row: an entry of the manifest's `failures`. It is met by the exit code, by plain text in one of the
+    program's last lines, or by both where both are given."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -18,3 +60,11 @@ class Rule(Protocol):
     def action(self) -> str: ...
     @property
     def text(self) -> str: ...
+
+
+_FIRST: Mapping[str, Row] = MappingProxyType({row.label: row for row in reversed(CATALOGUE)})
+
+
+def row_of(label: str) -> Row | None:
+    """The row of a label, for its text; None for a label that is not ours, such as a tenant's."""
+    return _FIRST.get(label)

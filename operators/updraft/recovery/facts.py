@@ -7,11 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from updraft.lifecycle import State
+from updraft.recovery.rows_cluster import WAITING_REASONS
 from updraft_learner import contract
-
-# Waiting reasons that do not go away by waiting, as the kubelet names them.
-IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
 
 @dataclass(frozen=True)
@@ -24,6 +21,11 @@ class ContainerFacts:
     exit_code: int | None = None
     started_at: str | None = None
     finished_at: str | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it waits for something that does not come by itself."""
+        return self.state == "waiting" and self.reason in WAITING_REASONS
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class PodFacts:
     stage: ContainerFacts
     sidecar: ContainerFacts
     main: ContainerFacts
+    node: str = ""  # empty until it has one
+    gpus: int = 0  # of the program's container
+    disruption: str = ""  # reason of the condition DisruptionTarget: why the cluster removes the pod
+    disruption_message: str = ""
 
     @property
     def ended(self) -> bool:
@@ -50,12 +56,12 @@ class PodFacts:
     def blocked(self) -> str | None:
         """Why the pod waits for something that does not come by itself."""
         for container in (self.stage, self.sidecar, self.main):
-            if container.state == "waiting" and container.reason in IMAGE_REASONS | CONFIG_REASONS:
+            if container.blocked:
                 return f"{container.reason}: {container.message}".rstrip(": ")
         return None
 
     def evidence(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
+        return {key: value for key, value in asdict(self).items() if value not in (None, "", False, 0)}
 
 
 def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> ContainerFacts:
@@ -85,9 +91,10 @@ def _text(value: object) -> str | None:
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """From a pod in API form (camel case)."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    scheduled: Mapping[str, Any] = next(
-        (c for c in status.get("conditions") or () if c.get("type") == "PodScheduled"), {}
-    )
+    spec = pod.get("spec") or {}
+    scheduled = _condition(status, "PodScheduled")
+    disruption = _condition(status, "DisruptionTarget")
+    disrupted = disruption.get("status") == "True"
     unscheduled = (scheduled.get("message") or scheduled.get("reason")) if scheduled.get("status") == "False" else None
     return PodFacts(
         name=metadata["name"],
@@ -101,7 +108,23 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         stage=container_facts(status.get("initContainerStatuses"), contract.STAGE_CONTAINER),
         sidecar=container_facts(status.get("initContainerStatuses"), contract.SIDECAR_CONTAINER),
         main=container_facts(status.get("containerStatuses"), contract.MAIN_CONTAINER),
+        node=spec.get("nodeName") or "",
+        gpus=_gpus(spec),
+        disruption=(disruption.get("reason") or "Unknown") if disrupted else "",
+        disruption_message=(disruption.get("message") or "")[:500] if disrupted else "",
     )
+
+
+def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    return next((c for c in status.get("conditions") or () if c.get("type") == type_), {})
+
+
+def _gpus(spec: Mapping[str, Any]) -> int:
+    main: Mapping[str, Any] = next(
+        (c for c in spec.get("containers") or () if c.get("name") == contract.MAIN_CONTAINER), {}
+    )
+    limits = (main.get("resources") or {}).get("limits") or {}
+    return sum(int(str(amount)) for name, amount in limits.items() if name.endswith("/gpu") and str(amount).isdigit())
 
 
 def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:

@@ -1,6 +1,7 @@
 """How one attempt of a gang ended, from evidence: exit codes of all learners, pod reasons, completion markers.
 
-Pure; called by `updraft.operators.learner` after the pods and the markers were read again.
+Pure; called by the guardian after the pods and the markers were read again. The failure catalogue says what each kind
+of evidence means and calls for.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from updraft.recovery.catalogue import Rule
+from updraft.recovery.catalogue import GANG_ROWS, Rule
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
-from updraft_learner.contract import ExitCode
+from updraft.recovery.matching import Failure, failure_of
 
 __all__ = ["Action", "Cause", "Outcome", "evidence", "judge"]
 
-SIGNALS = {129: "SIGHUP", 130: "SIGINT", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV"}
-SIGTERM_CODE = 143
-TAIL_LINES = 3
+_GANG = {row.label: row for row in GANG_ROWS}
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Outcome:
     cause: Cause
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""  # row of the failure catalogue
+    label: str = ""  # row of the failure catalogue, or `failures.N` for the manifest's own
     action: Action = Action.STOP
     node: str | None = None  # where the learner ran that the reason is about
 
@@ -48,47 +47,31 @@ def judge(
 ) -> Outcome | None:
     """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
 
-    `markers`: completion marker per learner; `tails`: last lines of each learner's log, for the reason a person
-    reads; `memory`: the limit, as the manifest says it."""
+    `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better, for the
+    cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the manifest's
+    `failures`."""
     seen = evidence(pods, markers)
-    failures = [f for p in pods if (f := _failure(p, tails.get(p.learner, ()), memory)) is not None]
-    # A peer that was stopped because another failed says nothing: the first real cause counts.
-    failures.sort(key=lambda f: (f[0], f[1]))
+    missing = _missing(pods, learners)
+    failures = [f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules)) is not None]
+    failures += [_gone(learner) for learner in missing if markers.get(learner) is None]
     if failures:
-        _, _, cause, reason = failures[0]
-        return Outcome(cause, reason, seen, action=_action(cause))
-    present = {p.learner for p in pods}
-    everyone = range(1, learners + 1)
-    missing = [n for n in everyone if n not in present]
+        # A peer that was stopped, or lost its connection, because another failed says nothing: the first real cause
+        # counts.
+        return _failed(sorted(failures, key=lambda f: f.order), seen)
     if missing:
-        stored = "left no result" if markers.get(missing[0]) is None else "nobody saw how its program ended"
-        return Outcome(
-            Cause.INFRASTRUCTURE, f"learner {missing[0]}: its pod is gone and {stored}", seen, action=Action.RELAUNCH
-        )
+        return _gang("pod.unseen", f"learner {missing[0]}: its pod is gone and nobody saw how its program ended", seen)
     if not all(p.ended for p in pods):
         return None
-    unseen = [p.learner for p in pods if p.main.exit_code is None]
+    unseen = [p for p in pods if p.main.exit_code is None]
     if unseen:
-        return Outcome(
-            Cause.INFRASTRUCTURE,
-            f"learner {unseen[0]}: its pod ended before its program ran",
-            seen,
-            action=Action.RELAUNCH,
-        )
-    unstored = [n for n in everyone if markers.get(n) is None]
+        reason = f"learner {unseen[0].learner}: its pod ended before its program ran"
+        return _gang("pod.never_ran", reason, seen, unseen[0].node)
+    unstored = [p for p in pods if markers.get(p.learner) is None]
     if unstored:
-        return Outcome(
-            Cause.INFRASTRUCTURE,
-            f"learner {unstored[0]}: the program ended with 0, but its results were not stored completely",
-            seen,
-            action=Action.RELAUNCH,
-        )
-    return Outcome(Cause.DONE, "all learners ended with 0 and everything is stored", seen, action=Action.NONE)
-
-
-def _action(cause: Cause) -> Action:
-    again = cause in (Cause.INFRASTRUCTURE, Cause.PROGRAM, Cause.PREEMPTED)
-    return Action.RELAUNCH if again else Action.STOP
+        who = f"learner {unstored[0].learner}"
+        reason = f"{who}: the program ended with 0, but its results were not stored completely"
+        return _gang("results.not_stored", reason, seen, unstored[0].node)
+    return _gang("done", "all learners ended with 0 and everything is stored", seen)
 
 
 def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -100,50 +83,23 @@ def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] |
     }
 
 
-def _failure(pod: PodFacts, tail: Sequence[str], memory: str) -> tuple[int, str, Cause, str] | None:
-    """Rank (lower explains more), time of its end, cause and reason; None if this learner did not fail."""
-    who = f"learner {pod.learner}"
-    at = pod.main.finished_at or pod.stage.finished_at or ""
-    if pod.reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated", "NodeShutdown"):
-        return 0, at, Cause.INFRASTRUCTURE, f"{who}: {pod.reason}: {pod.message}".rstrip(": ")
-    if pod.reason == "DeadlineExceeded":
-        return 0, at, Cause.DEADLINE, f"{who}: its pod ran past its deadline"
-    if pod.stage.state == "terminated" and pod.stage.exit_code not in (0, None):
-        return 0, at, _stage_cause(pod.stage.exit_code), f"{who}: staging failed: {_last(tail, pod.stage.exit_code)}"
-    if pod.phase == "Failed" and pod.main.exit_code in (0, None):
-        # The node refused it (OutOfcpu, NodeAffinity, UnexpectedAdmissionError, ...) or lost it: no program to blame.
-        said = ": ".join(part for part in (pod.reason, pod.message) if part)
-        return 0, at, Cause.INFRASTRUCTURE, f"{who}: {said or 'its pod failed, and the node does not say why'}"
-    if pod.blocked and pod.main.state != "terminated":
-        return 0, at, Cause.CONFIGURATION, f"{who} cannot start: {pod.blocked}"
-    code = pod.main.exit_code
-    if pod.main.state != "terminated" or code == 0:
-        return None
-    if pod.main.reason == "OOMKilled":
-        return (
-            0,
-            at,
-            Cause.PROGRAM,
-            (
-                f"{who} was killed because it used more memory than its limit ({memory}); "
-                "raise resources.memory or make batches smaller"
-            ),
-        )
-    if code == ExitCode.PREEMPTED:
-        return 2, at, Cause.PREEMPTED, f"{who} saved its work and left on request"
-    if code == SIGTERM_CODE:
-        return 3, at, Cause.INFRASTRUCTURE, f"{who} was stopped (SIGTERM) before its program ended"
-    named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
-    return 1, at, Cause.PROGRAM, f"{who}: the program exited with {named}: {_last(tail, code)}"
+def _missing(pods: Sequence[PodFacts], learners: int) -> list[int]:
+    present = {p.learner for p in pods}
+    return [n for n in range(1, learners + 1) if n not in present]
 
 
-def _stage_cause(code: int | None) -> Cause:
-    return {
-        int(ExitCode.DATA): Cause.DATA,
-        int(ExitCode.CONFIGURATION): Cause.CONFIGURATION,
-    }.get(code or 0, Cause.INFRASTRUCTURE)
+def _gone(learner: int) -> Failure:
+    row = _GANG["pod.gone"]
+    reason = f"learner {learner}: its pod is gone and left no result"
+    return Failure(row.rank, "", learner, row.label, row.cause, row.action, reason, None)
 
 
-def _last(tail: Sequence[str], code: int | None) -> str:
-    lines = [line.strip() for line in tail if line.strip()]
-    return " | ".join(lines[-TAIL_LINES:])[:600] if lines else f"exit code {code}, and its log is empty"
+def _failed(failures: Sequence[Failure], seen: Mapping[str, Any]) -> Outcome:
+    first = failures[0]
+    told = [{"learner": f.learner, "label": f.label, "line": f.line} for f in failures]
+    return Outcome(first.cause, first.reason, {**seen, "failures": told}, first.label, first.action, first.node)
+
+
+def _gang(label: str, reason: str, seen: Mapping[str, Any], node: str = "") -> Outcome:
+    row = _GANG[label]
+    return Outcome(row.cause, reason, seen, label, row.action, node or None)

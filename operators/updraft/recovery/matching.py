@@ -1,0 +1,195 @@
+"""One learner's evidence against the catalogue: which row explains its end, and the sentence that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from updraft.recovery.catalogue import (
+    CODE_ROWS,
+    CONDITION_ROWS,
+    CONTAINER_ROWS,
+    EXIT_ROWS,
+    LOG_ROWS,
+    POD_ROWS,
+    REFUSED_ROWS,
+    STAGE_ROWS,
+    WAITING_ROWS,
+    Rank,
+    Row,
+    Rule,
+)
+from updraft.recovery.causes import Action, Cause
+from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft_learner.contract import ExitCode
+
+SIGNALS = {
+    129: "SIGHUP",
+    130: "SIGINT",
+    132: "SIGILL",
+    134: "SIGABRT",
+    135: "SIGBUS",
+    136: "SIGFPE",
+    137: "SIGKILL",
+    139: "SIGSEGV",
+    143: "SIGTERM",
+}
+TAIL_LINES = 3  # of the log, in a reason
+LINE_CHARACTERS = 300
+PLAIN_LINES = 8  # of a log without a traceback that may explain its end
+
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause", "Original Traceback")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How one learner failed. Sorts by how much it explains, then by time."""
+
+    rank: Rank
+    at: str
+    learner: int
+    label: str
+    cause: Cause
+    action: Action
+    reason: str
+    node: str | None
+    line: str = ""  # of the log or of the pod's words, that the row was met by
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        return (self.rank, self.at, self.learner)
+
+
+def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule] = ()) -> Failure | None:
+    """None if this learner did not fail (yet)."""
+    who, main, stage = f"learner {pod.learner}", pod.main, pod.stage
+    said = ": ".join(part for part in (pod.reason, pod.message) if part)
+    if found := _first(POD_ROWS, reason=pod.reason, lines=(pod.message,)):
+        text = f"{who}: its pod ran past its deadline" if found[0].cause is Cause.DEADLINE else f"{who}: {said}"
+        return _made(pod, *found, text)
+    if _disrupted(pod) and (found := _first(CONDITION_ROWS, reason=pod.disruption, lines=())):
+        words = ": ".join(part for part in (pod.disruption, pod.disruption_message) if part)
+        return _made(pod, *found, f"{who}: {words}")
+    if stage.state == "terminated" and stage.exit_code not in (0, None):
+        lines = tuple(line for line in (*tail, stage.message) if line)
+        row, line = _first(STAGE_ROWS, code=stage.exit_code, lines=lines) or (STAGE_ROWS[-1], "")
+        return _made(pod, row, line, f"{who}: staging failed: {_last(tail, stage)}")
+    if pod.phase == "Failed" and main.exit_code in (0, None):
+        row, line = _first(REFUSED_ROWS, reason=pod.reason, lines=(pod.message,)) or (REFUSED_ROWS[-1], "")
+        return _made(pod, row, line, f"{who}: {said or 'its pod failed, and the node does not say why'}")
+    if pod.blocked and main.state != "terminated":
+        container = next(c for c in (stage, pod.sidecar, main) if c.blocked)
+        row, line = _first(WAITING_ROWS, reason=container.reason, lines=(container.message,)) or (WAITING_ROWS[-1], "")
+        return _made(pod, row, line, f"{who} cannot start: {pod.blocked}")
+    if main.state != "terminated" or main.exit_code == 0:
+        return None
+    return _program_failure(pod, tail, memory, rules)
+
+
+def _disrupted(pod: PodFacts) -> bool:
+    """Whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends."""
+    if not pod.disruption or pod.main.exit_code in (0, int(ExitCode.PREEMPTED)):
+        return False
+    return pod.ended or pod.deleting or pod.main.state == "terminated"
+
+
+def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule]) -> Failure:
+    who, main, code = f"learner {pod.learner}", pod.main, pod.main.exit_code
+    named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
+    ended = f"{who}: the program exited with {named}"
+    for number, rule in enumerate(rules, 1):
+        if (line := _rule_met(rule, code, tail)) is not None:
+            reason = f"{who}: {rule.text} (the program exited with {named}: {_cut(line) or _last(tail, main)})"
+            at = main.finished_at or ""
+            cause, action = Cause(rule.cause), Action(rule.action)
+            node = pod.node or None
+            return Failure(Rank.PROGRAM, at, pod.learner, f"failures.{number}", cause, action, reason, node, line)
+    if found := _first(CONTAINER_ROWS, reason=main.reason, lines=(main.message,)):
+        if found[0].label != "program.out_of_memory":
+            return _made(pod, *found, f"{who} cannot start: {main.reason}: {main.message}".rstrip(": "))
+        reason = f"{who} was killed because it used more memory than its limit ({memory}); "
+        return _made(pod, *found, f"{reason}raise resources.memory or make batches smaller")
+    if found := _first(CODE_ROWS, code=code, lines=()):
+        return _made(pod, *found, _code_reason(found[0], who, ended, tail, main))
+    words = decisive(tail)
+    for row in LOG_ROWS:
+        if row.gpus is not None and row.gpus != bool(pod.gpus):
+            continue
+        lines = tuple(tail) if row.rank is Rank.ROOT else words
+        if (line := row.fits(code=code, lines=lines)) is not None:
+            return _made(pod, row, line, f"{ended}: {_cut(line)}")
+    row, line = _first(EXIT_ROWS, code=code, lines=()) or (EXIT_ROWS[-1], "")
+    return _made(pod, row, line, f"{ended}: {_last(tail, main)}")
+
+
+def _code_reason(row: Row, who: str, ended: str, tail: Sequence[str], main: ContainerFacts) -> str:
+    if row.cause is Cause.PREEMPTED:
+        return f"{who} saved its work and left on request"
+    if row.label == "container.stopped":
+        return f"{who} was stopped (SIGTERM) before its program ended"
+    if row.label == "container.killed":
+        return f"{who} was killed from outside (SIGKILL), and not for its memory limit: {_last(tail, main)}"
+    return f"{ended}: {_last(tail, main)}"
+
+
+def _rule_met(rule: Rule, code: int | None, tail: Sequence[str]) -> str | None:
+    if rule.exit_code is not None and rule.exit_code != code:
+        return None
+    if rule.contains is None:
+        return None if rule.exit_code is None else ""
+    return next((line for line in reversed(tail) if rule.contains in line), None)
+
+
+def _first(
+    rows: Sequence[Row], *, code: int | None = None, reason: str = "", lines: tuple[str, ...]
+) -> tuple[Row, str] | None:
+    """The first row that fits and says what of; rows that ask for nothing are left to the caller."""
+    for row in rows:
+        if not (row.codes or row.reasons or row.says) or (row.reasons and not reason):
+            continue
+        if (line := row.fits(code=code, reason=reason, lines=lines)) is not None:
+            return row, line
+    return None
+
+
+def _made(pod: PodFacts, row: Row, line: str, reason: str) -> Failure:
+    at = pod.main.finished_at or pod.stage.finished_at or ""
+    told = f"{reason} ({row.text[:1].lower()}{row.text[1:].rstrip('.')})" if row.told else reason
+    node = pod.node or None
+    return Failure(row.rank, at, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
+
+
+def decisive(tail: Sequence[str]) -> tuple[str, ...]:
+    """The lines that may say why a program ended.
+
+    Of a Python traceback (or a chain of them) the exceptions and what follows, without frames; otherwise the last few
+    lines without C++ frames. Warnings are left out, and an earlier line about a failure that the program got over."""
+    lines = [_RANK_PREFIX.sub("", line.rstrip()) for line in tail]
+    lines = [line for line in lines if line.strip() and not line.startswith(("[W", "frame #"))]
+    heads = [number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]
+    if not heads:
+        return tuple(lines[-PLAIN_LINES:])
+    if any("ChildFailedError" in line for line in lines[heads[-1] :]):  # torchrun's own; its worker's came before
+        return tuple(line for line in lines if not line.startswith("  "))
+    first = heads[-1]
+    for head in reversed(heads[:-1]):
+        if not any(line.startswith(_CHAINED) for line in lines[head : first + 1]):
+            break
+        first = head
+    return tuple(line for line in lines[first:] if not line.startswith("  "))
+
+
+def _last(tail: Sequence[str], container: ContainerFacts) -> str:
+    lines = [line.strip() for line in tail if line.strip()]
+    if lines:
+        return " | ".join(lines[-TAIL_LINES:])[:600]
+    message = " ".join(container.message.split())
+    return message[:600] or f"exit code {container.exit_code}, and its log is empty"
+
+
+def _cut(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= LINE_CHARACTERS else f"{line[: LINE_CHARACTERS - 3]}..."

@@ -1,0 +1,175 @@
+"""The catalogue's rows about pods, nodes, images, staging and the gang. Order matters: the first that fits is taken.
+
+Reasons and messages are those of Kubernetes: kubelet (pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/images), the
+node's eviction manager and shutdown manager, and the documented reasons of the condition DisruptionTarget.
+"""
+
+from __future__ import annotations
+
+from updraft.recovery.causes import Action, Cause
+from updraft.recovery.row import Rank, Row, Where
+from updraft_learner.contract import ExitCode
+
+LOCAL = "tests/conformance/test_failures_for_real.py"
+KUBELET = "kubernetes/kubernetes pkg/kubelet"
+DISRUPTIONS = "kubernetes.io: Disruptions, pod disruption conditions"
+
+# Of a registry that does not answer, or not now; what it does answer (not found, denied) is for a person to mend.
+UNREACHABLE = (
+    "timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host",
+    "network is unreachable", "tls handshake", "x509:", "tls: ", "temporary failure in name resolution",
+    "server misbehaving", "unexpected eof", "context canceled", "too many requests", "toomanyrequests",
+    "registryunavailable", "500 internal server error", "502 bad gateway", "503 service unavailable", "504 gateway",
+    "registry is unavailable",
+)  # fmt: skip
+IMAGE_WAITS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
+
+POD_ROWS = (
+    Row("pod.disk_limit", Where.POD, Cause.PROGRAM, Action.RELAUNCH,
+        "The pod wrote more to its disk than its own limit allows; write less, or ask the platform for a larger limit.",
+        "recording", f"{KUBELET}/eviction", reasons=("Evicted",),
+        says=("exceeds the total limit of containers", "exceeds the limit", "exceeded its local ephemeral storage")),
+    Row("node.evicted", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node ran low on memory, disk or processes and removed the pod. Others on the node may use too much.",
+        "test", f"{LOCAL}::test_an_evicted_learner_is_the_nodes_fault", reasons=("Evicted",)),
+    Row("node.lost", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node does not answer any more. Its learners may still run there; nothing of what they do counts.",
+        "recording", f"{KUBELET}/util/node", reasons=("NodeLost",)),
+    Row("node.shutdown", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node was shut down or taken back by its provider.",
+        "recording", f"{KUBELET}/nodeshutdown", reasons=("Terminated", "Shutdown", "NodeShutdown")),
+    Row("node.preempted", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node removed the pod to make room for a critical pod of the cluster.",
+        "recording", f"{KUBELET}/preemption", reasons=("Preempting",)),
+    Row("pod.deadline", Where.POD, Cause.DEADLINE, Action.STOP,
+        "The pod ran past its activeDeadlineSeconds; raise budget.max_runtime.",
+        "test", f"{LOCAL}::test_a_pod_past_its_deadline_is_told_so", reasons=("DeadlineExceeded",)),
+)  # fmt: skip
+
+# The node refused the pod, or lost it without its program having ended: no program to blame.
+REFUSED_ROWS = (
+    Row("node.full", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node had less room than the scheduler believed.",
+        "recording", f"{KUBELET}/lifecycle/predicate.go", reasons=("OutOf*",)),
+    Row("gpu.refused", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node could not give the pod its devices; its GPUs may be unhealthy.",
+        "recording", f"{KUBELET}/cm/devicemanager", reasons=("UnexpectedAdmissionError",),
+        says=("devices", "allocate failed")),
+    Row("node.refused", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node did not accept the pod.",
+        "recording", f"{KUBELET}/lifecycle/predicate.go",
+        reasons=("NodeAffinity", "NodePorts", "NodeUnschedulable", "TopologyAffinityError", "ResourceAllocationError",
+                 "InvalidNodeInfo", "PodOS*", "SupplementalGroups*", "Unexpected*", "Unknown*")),
+    Row("pod.failed", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The pod failed, and no program of it did. Look at the events of the pod and at its node.",
+        "recording", "containers that never started, after a node's restart"),
+)  # fmt: skip
+
+CONDITION_ROWS = (
+    Row("pod.preempted", Where.CONDITION, Cause.PREEMPTED, Action.RELAUNCH,
+        "The cluster's scheduler gave the place to a pod of higher priority.",
+        "recording", DISRUPTIONS, reasons=("PreemptionByScheduler",), rank=Rank.GONE),
+    Row("node.lost", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node does not answer any more, or is tainted so that the pod may not stay. Its learners may still run "
+        "there; nothing of what they do counts.",
+        "recording", DISRUPTIONS, reasons=("DeletionByTaintManager",), rank=Rank.GONE),
+    Row("node.drained", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The pod was asked to leave its node through the eviction API, as `kubectl drain` does.",
+        "recording", DISRUPTIONS, reasons=("EvictionByEvictionAPI",), rank=Rank.GONE),
+    Row("node.removed", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node does not exist any more, and its pods were collected.",
+        "recording", DISRUPTIONS, reasons=("DeletionByPodGC",), rank=Rank.GONE),
+    Row("node.disrupted", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The cluster removed the pod from its node.",
+        "recording", DISRUPTIONS, reasons=("*",), rank=Rank.GONE),
+)  # fmt: skip
+
+WAITING_ROWS = (
+    Row("image.unreachable", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The registry did not answer, or not in time, when the node asked for the image.",
+        "recording", "kubernetes/kubernetes#107340, containerd/containerd#5588", reasons=IMAGE_WAITS, says=UNREACHABLE),
+    Row("node.disk_full", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node's disk is full: the image has no room.",
+        "recording", f"{KUBELET}/images", reasons=IMAGE_WAITS, says=("no space left on device",)),
+    Row("image.unexplained", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node waits before it asks for the image again, and does not say why it did not get it (a kubelet before "
+        "1.32): check the image's name.",
+        "recording", "kubernetes/kubernetes#127918", reasons=("ImagePullBackOff",), unless=(": ",)),
+    Row("image.missing", Where.WAITING, Cause.CONFIGURATION, Action.STOP,
+        "The image cannot be had: check its name and tag, and whether the cluster may read it.",
+        "test", f"{LOCAL}::test_an_image_that_does_not_exist_is_a_configuration_error",
+        reasons=(*IMAGE_WAITS, "InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")),
+    Row("container.slow", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node could not create the container in time.",
+        "recording", f"{KUBELET}/kuberuntime",
+        reasons=("CreateContainerError", "RunContainerError", "CreatePodSandboxError"), says=UNREACHABLE),
+    Row("container.config", Where.WAITING, Cause.CONFIGURATION, Action.STOP,
+        "The container cannot be made as the pod says; mostly a secret or a key of one that does not exist.",
+        "test", f"{LOCAL}::test_a_container_that_cannot_be_configured_is_a_configuration_error",
+        reasons=("CreateContainerConfigError", "CreateContainerError", "RunContainerError")),
+)  # fmt: skip
+
+STAGE_ROWS = (
+    Row("stage.configuration", Where.STAGE, Cause.CONFIGURATION, Action.STOP,
+        "The staging container was told something impossible.",
+        "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.CONFIGURATION),)),
+    Row("stage.data", Where.STAGE, Cause.DATA, Action.STOP,
+        "Staged code or data is missing or does not match its digest; submit the job again.",
+        "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.DATA),)),
+    Row("checkpoint.damaged", Where.STAGE, Cause.INFRASTRUCTURE, Action.OLDER_CHECKPOINT,
+        "The checkpoint to go on from is damaged or not whole. It is quarantined, and an older one is used.",
+        "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.CHECKPOINT),)),
+    Row("node.disk_full", Where.STAGE, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
+        "The node's disk is full. If it is so everywhere, the data set is larger than the nodes' disks.",
+        "test", f"{LOCAL}::test_a_full_disk_in_staging_is_the_nodes", codes=(int(ExitCode.STORAGE),),
+        says=("no space left",)),
+    Row("store.unreachable", Where.STAGE, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The object store could not be reached, or refused.",
+        "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.STORAGE),)),
+    Row("stage.failed", Where.STAGE, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The staging container, which is the platform's, ended with an error of its own.",
+        "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code"),
+)  # fmt: skip
+
+GANG_ROWS = (
+    Row("pod.gone", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The pod does not exist any more and left no result: somebody or something deleted it.",
+        "test", f"{LOCAL}::test_a_pod_that_somebody_deletes_is_gone", rank=Rank.GONE),
+    Row("pod.unseen", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The pod stored its results and was gone before anybody saw how its program ended.",
+        "test", f"{LOCAL}::test_a_pod_that_somebody_deletes_is_gone", rank=Rank.STOPPED),
+    Row("pod.never_ran", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The pod ended before its program ran.",
+        "recording", "containers that never started, after a node's restart", rank=Rank.STOPPED),
+    Row("results.not_stored", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The program ended with 0, but not all of its results reached the store.",
+        "test", f"{LOCAL}::test_done_needs_a_marker_of_everything_stored", rank=Rank.STOPPED),
+    Row("done", Where.GANG, Cause.DONE, Action.NONE,
+        "All learners ended with 0 and everything is stored.",
+        "test", f"{LOCAL}::test_done_needs_a_marker_of_everything_stored", rank=Rank.STOPPED),
+)  # fmt: skip
+
+GUARDIAN_ROWS = (
+    Row("progress.stalled", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "No new step for longer than budget.no_progress allows; the stacks of the stuck program are in its log.",
+        "recording", "updraft.recovery.progress"),
+    Row("program.no_checkpoint", Where.GUARDIAN, Cause.PROGRAM, Action.STOP,
+        "The manifest asks for checkpoints, and the program wrote none.",
+        "test", "tests/system/test_bad_input.py::test_a_program_that_never_writes_a_checkpoint_is_told_how"),
+    Row("pod.not_started", Where.GUARDIAN, Cause.CONFIGURATION, Action.STOP,
+        "The learners did not start in the time that the platform allows (settings: deploy_timeout_seconds).",
+        "recording", "updraft.guardian"),
+    Row("job.halted", Where.GUARDIAN, Cause.HALTED, Action.STOP,
+        "A person halted the job; it goes on from its last checkpoint when it is resumed.",
+        "recording", "updraft.guardian"),
+    Row("job.cancelled", Where.GUARDIAN, Cause.CANCELLED, Action.STOP,
+        "A person cancelled the job.",
+        "test", "tests/system/test_queue.py::test_a_cancelled_job_ends_cancelled_and_leaves_nothing"),
+    Row("job.deadline", Where.GUARDIAN, Cause.DEADLINE, Action.STOP,
+        "The job used up budget.max_runtime. Time in which it is halted or waits in line does not count.",
+        "recording", "updraft.guardian"),
+)  # fmt: skip
+
+WAITING_REASONS = frozenset(reason for row in WAITING_ROWS for reason in row.reasons)
+
+CLUSTER_ROWS = (*POD_ROWS, *REFUSED_ROWS, *CONDITION_ROWS, *WAITING_ROWS, *STAGE_ROWS, *GANG_ROWS, *GUARDIAN_ROWS)
