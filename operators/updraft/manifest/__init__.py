@@ -8,7 +8,7 @@ from __future__ import annotations
 from updraft.manifest.command import param_text, render_command
 from updraft.manifest.errors import FieldError, ManifestError
 from updraft.manifest.form import FormField, form_fields, from_form, read_form
-from updraft.manifest.model import Data, Export, Manifest, Resources, Secret
+from updraft.manifest.model import Data, Export, Failure, Manifest, Resources, Secret
 from updraft.manifest.reading import JobFile, Loaded, load, load_any, load_jobs, parse, parse_any, with_files
 from updraft.manifest.rules import Promotion, Rule, decide
 from updraft.manifest.schema import json_schema
@@ -20,6 +20,7 @@ __all__ = [
     "SIZES",
     "Data",
     "Export",
+    "Failure",
     "FieldError",
     "FormField",
     "JobFile",

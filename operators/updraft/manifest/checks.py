@@ -18,7 +18,7 @@ def disagreements(raw: Mapping[str, Any]) -> tuple[FieldError, ...]:
     """Everything that is wrong between fields."""
     return tuple(
         error
-        for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _export, _schedule)
+        for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule)
         for error in check(raw)
     )
 
@@ -121,6 +121,27 @@ def _checkpoints(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     if _is_count(best) and best and checkpoints.get("metric") is None:
         problem = f"{show(best)} best checkpoints cannot be told without a metric"
         yield FieldError("checkpoints.keep.best", show(best), problem, "checkpoints.metric too, or best 0")
+
+
+def _failures(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    budget = raw.get("budget")
+    fields = {"infrastructure": ("infra_attempts", 5), "program": ("app_attempts", 0)}
+    for number, rule in enumerate(_items(raw, "failures")):
+        path, cause, action = f"failures[{number}]", rule.get("cause"), rule.get("action")
+        if rule.get("exit_code") is None and rule.get("contains") is None:
+            problem = "is missing, and so is contains"
+            yield FieldError(f"{path}.exit_code", None, problem, "an exit code, a text of the log, or both", "42")
+        if not isinstance(cause, str) or not isinstance(action, str) or action == "stop":
+            continue
+        if cause in ("configuration", "data"):
+            problem = f"{show(action)} is no action for {cause}, which is never tried again"
+            yield FieldError(f"{path}.action", show(action), problem, "stop, or another cause", "stop")
+        elif cause in fields and (budget is None or isinstance(budget, Mapping)):
+            field, default = fields[cause]
+            attempts = (budget or {}).get(field)
+            if attempts == 0 or (attempts is None and default == 0):
+                problem = f"{show(action)} can never be, because budget.{field} is 0"
+                yield FieldError(f"{path}.action", show(action), problem, f"stop, or a budget.{field} of at least 1")
 
 
 def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -67,6 +67,7 @@ def _problem(kind: str, context: dict[str, Any]) -> tuple[str, str]:
         "greater_than_equal": (f"{VALUE} is too small", f"a number of at least {context.get('ge')}"),
         "less_than_equal": (f"{VALUE} is too large", f"a number of at most {context.get('le')}"),
         "string_too_long": ("is too long", f"at most {context.get('max_length')} characters"),
+        "too_long": ("lists too many", f"a list with at most {context.get('max_length')}"),
         "too_short": ("lists nothing", f"a list with at least {context.get('min_length')}"),
         "literal_error": (f"{VALUE} is not allowed here", ""),
         "tuple_type": (f"{VALUE} is not a list", "a list"),

@@ -26,7 +26,7 @@ BOX = "manifest"
 PARAM_PREFIX = "params_"
 INTERNAL = ("submitted_by",)  # keys that our own clients put beside the form's fields
 _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
-_BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params"}
+_BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params", "failures"}
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 
 

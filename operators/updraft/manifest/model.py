@@ -181,16 +181,53 @@ class Budget(Part):
     """What the job may spend."""
 
     infra_attempts: Count | None = Field(
-        None, ge=0, le=1000, description="Launches that may be lost to infrastructure", examples=[5]
+        None,
+        ge=0,
+        le=1000,
+        description="Launches that may be lost to infrastructure; without it 5",
+        examples=[5],
     )
     app_attempts: Count | None = Field(
-        None, ge=0, le=1000, description="Launches that may be lost to the program's own failure", examples=[1]
+        None,
+        ge=0,
+        le=1000,
+        description="Launches that may be lost to the program's own failure; without it 0",
+        examples=[1],
     )
     max_runtime: Duration | None = Field(
         None, description="Longest time from the first launch to the end of training (s, m, h, d)", examples=["6h"]
     )
     no_progress: Duration | None = Field(
-        None, description="Longest time without progress (s, m, h, d)", examples=["15m"]
+        None,
+        description="Longest time without a new step (s, m, h, d), or, of a program that reports none, without a line "
+        "in its log; without it 20 times the job's usual step, and at least 5 minutes",
+        examples=["15m"],
+    )
+    on_no_progress: Literal["warn", "restart", "stop"] = Field(
+        "warn",
+        description="What is done about a job without progress, after its stacks are written to its log: tell people, "
+        "launch it again as a loss to infrastructure, or end it",
+    )
+
+
+class Failure(Part):
+    """A way to fail that the job knows better than the platform, met by exit code, by text in the log, or by both."""
+
+    exit_code: Count | None = Field(None, ge=1, le=255, description="Exit code of the program", examples=[42])
+    contains: Annotated[Text, AfterValidator(values.check_contained)] | None = Field(
+        None,
+        description="Text in one of the program's last lines, as it stands there: no pattern, at least 4 characters",
+        examples=["license server is busy"],
+    )
+    cause: Literal["infrastructure", "program", "configuration", "data"] = Field(
+        description="What it counts as; configuration and data are never tried again"
+    )
+    action: Literal["relaunch", "relaunch_elsewhere", "older_checkpoint", "stop"] = Field(
+        description="What is done, as long as the budget of the cause lasts"
+    )
+    text: Annotated[Text, AfterValidator(values.check_failure_text)] = Field(
+        description="What people read as the reason, at most 300 characters",
+        examples=["All licenses are in use; they come back."],
     )
 
 
@@ -286,6 +323,9 @@ class Manifest(Part):
     )
     evaluate: Evaluate | None = Field(None, description="A command that judges the trained model")
     budget: Budget = Field(Budget(), description="What the job may spend")
+    failures: Annotated[tuple[Failure, ...], Field(strict=False, max_length=50)] = Field(
+        (), description="Ways to fail that the job knows better than the platform; the first that is met counts"
+    )
     priority: Literal["low", "normal", "high"] = Field("normal", description="Place in the queue")
     export: Export | None = Field(None, description="Export, registration and promotion of the model")
     schedule: Schedule | None = Field(None, description="When a manifest in `jobs/` runs by itself")

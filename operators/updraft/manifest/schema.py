@@ -30,7 +30,8 @@ params: {epochs: 10, lr: 1e-3}
 resources: {learners: 2, cpus: 1, memory: 2GiB}
 data: [{source: s3://datasets/digits/, as: training, expectations: digits.suite.json}]
 checkpoints: {every: 60s, keep: {latest: 3, best: 1}, metric: val_accuracy, mode: max}
-budget: {max_runtime: 6h}
+budget: {infra_attempts: 5, app_attempts: 1, max_runtime: 6h, no_progress: 15m}
+failures: [{exit_code: 42, cause: infrastructure, action: relaunch, text: All licenses are in use; they come back.}]
 export: {formats: [onnx, torch], register_as: digits-cnn, promote_if: {val_accuracy: ">= champion"}}
 schedule: {cron: "0 3 * * *"}
 """
@@ -117,6 +118,13 @@ the shell, so write it outside quotes. All else that begins with `$` is the shel
 `champion + 0.01` alone means `>= champion + 0.01`. All rules must hold. While there is no champion, rules about it
 hold. A value that is not finite never promotes; neither does a metric that is missing. Without rules the alias is
 not moved.
+
+## Failures
+
+`budget` says how many launches may be lost, and to what; [failures.md](failures.md) has every kind of failure that the
+platform knows, what it counts as, and what is done about it. `failures` adds what only the job knows: a row is met
+when a learner's program ends with its `exit_code`, when one of its last lines holds `contains`, or, if both are given,
+by both. The first row that is met counts, before those of the platform.
 
 ## Names that the platform sets
 

@@ -15,16 +15,6 @@ _Used = Callable[[Manifest], object]
 UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
     "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
     "priority": (lambda m: m.priority != "normal", "normal; jobs start first come, first served"),
-    "checkpoints.keep.every_nth": (
-        lambda m: m.checkpoints and m.checkpoints.keep.every_nth,
-        "keep.latest and keep.best only",
-    ),
-    "budget.infra_attempts": (
-        lambda m: m.budget.infra_attempts is not None,
-        "no infra_attempts; a job is launched once",
-    ),
-    "budget.app_attempts": (lambda m: m.budget.app_attempts is not None, "no app_attempts; a job is launched once"),
-    "budget.no_progress": (lambda m: m.budget.no_progress is not None, "budget.max_runtime instead"),
     "schedule.and_new": (lambda m: m.schedule and m.schedule.and_new, "schedule.cron only"),
     "export.approval": (lambda m: m.export and m.export.approval != "none", "none; promote_if decides alone"),
 }

@@ -21,6 +21,8 @@ NAME_LENGTH = 40
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$"
 NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 40 characters"
 PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
+CONTAINED_CHARACTERS = (4, 200)
+FAILURE_CHARACTERS = 300
 COMMAND_LIMIT_BYTES = 100_000  # one argument of a process has at most 128 KiB on Linux
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
@@ -79,6 +81,25 @@ def check_command(value: str) -> str:
             f"at most {COMMAND_LIMIT_BYTES} bytes; put a longer script into the code's folder",
             value=value[:40],
         )
+    return value
+
+
+def check_contained(value: str) -> str:
+    """Text that is looked for in single lines of a log."""
+    allowed = f"{CONTAINED_CHARACTERS[0]} to {CONTAINED_CHARACTERS[1]} characters of one line"
+    if not CONTAINED_CHARACTERS[0] <= len(value.strip()) or len(value) > CONTAINED_CHARACTERS[1]:
+        raise wrong(f"{VALUE} has {len(value.strip())} characters", allowed, value=value)
+    if len(value.splitlines()) > 1:
+        raise wrong("has more than one line", allowed, value=value)
+    return value
+
+
+def check_failure_text(value: str) -> str:
+    if not value.strip():
+        raise wrong("is empty", "a sentence for people", value=value)
+    if len(value) > FAILURE_CHARACTERS:
+        problem = f"has {len(value)} characters"
+        raise wrong(problem, f"at most {FAILURE_CHARACTERS} characters", value=value)
     return value
 
 

@@ -48,7 +48,18 @@ FULL: dict[str, Any] = {
     ],
     "checkpoints": {"every": "90s", "keep": {"latest": 3, "best": 1, "every_nth": 5}, "metric": "acc", "mode": "max"},
     "evaluate": {"command": "python evaluate.py"},
-    "budget": {"infra_attempts": 5, "app_attempts": 1, "max_runtime": "6h", "no_progress": "15m"},
+    "budget": {
+        "infra_attempts": 5,
+        "app_attempts": 1,
+        "max_runtime": "6h",
+        "no_progress": "15m",
+        "on_no_progress": "stop",
+    },
+    "failures": [
+        {"exit_code": 42, "cause": "infrastructure", "action": "relaunch", "text": "All licenses are in use."},
+        {"contains": "loss is nan", "cause": "program", "action": "older_checkpoint", "text": "It diverged."},
+        {"exit_code": 3, "contains": "no such split", "cause": "data", "action": "stop", "text": "A split is missing."},
+    ],
     "priority": "high",
     "export": {
         "formats": ["onnx"],
@@ -451,7 +462,8 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 @given(st.sampled_from(sorted(FULL)), garbage)
 def test_a_spoilt_field_is_named_and_no_field_that_has_nothing_to_do_with_it(name: str, value: Any) -> None:
     error = error_of(parse, {**FULL, name: value})
-    together = {"params": "command", "image": "framework", "framework": "image", "env": "secrets"}
+    together = {"params": "command", "image": "framework", "framework": "image", "env": "secrets",
+                "budget": "failures"}  # fmt: skip
     heads = {re.split(r"[.\[]", field.path)[0] for field in error.fields} if error else set()
     assert heads <= {name, together.get(name, name), "framework"}
 
@@ -487,3 +499,56 @@ def test_every_manifest_comes_back_from_its_canonical_form(raw: dict[str, Any]) 
 def test_a_command_longer_than_a_process_can_be_given_is_refused() -> None:
     with pytest.raises(ManifestError, match="put a longer script into the code's folder"):
         parse({"name": "long", "framework": {"name": "shell"}, "command": "x" * 100_001})
+
+
+def failing(**rule: Any) -> dict[str, Any]:
+    budget = {"infra_attempts": rule.pop("infra_attempts", None), "app_attempts": rule.pop("app_attempts", None)}
+    whole = {"exit_code": 3, "cause": "infrastructure", "action": "relaunch", "text": "t", **rule}
+    return small(failures=[whole], budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "text"),
+    [
+        ({"exit_code": 0}, "failures[0].exit_code", "0 is too small; write a number of at least 1"),
+        ({"exit_code": 256}, "failures[0].exit_code", "256 is too large; write a number of at most 255"),
+        ({"exit_code": None}, "failures[0].exit_code", "is missing, and so is contains; write an exit code"),
+        ({"contains": "nan"}, "failures[0].contains", "'nan' has 3 characters; write 4 to 200 characters of one line"),
+        ({"contains": "a" * 201}, "failures[0].contains", "has 201 characters"),
+        ({"contains": "one\ntwo"}, "failures[0].contains", "has more than one line"),
+        ({"cause": "infra"}, "failures[0].cause", "'infra' is not allowed here; write one of infrastructure, program"),
+        ({"action": "retry"}, "failures[0].action", "'retry' is not allowed here; write one of relaunch"),
+        ({"text": " "}, "failures[0].text", "is empty; write a sentence for people"),
+        ({"text": "a" * 301}, "failures[0].text", "has 301 characters; write at most 300 characters"),
+        ({"cause": "data"}, "failures[0].action", "'relaunch' is no action for data, which is never tried again"),
+        ({"cause": "configuration"}, "failures[0].action", "'relaunch' is no action for configuration"),
+        ({"cause": "program"}, "failures[0].action", "'relaunch' can never be, because budget.app_attempts is 0"),
+        ({"infra_attempts": 0}, "failures[0].action", "can never be, because budget.infra_attempts is 0"),
+        ({"pattern": "x+"}, "failures[0].pattern", "no such field"),
+    ],
+)
+def test_a_wrong_row_of_failures_is_named(changes: dict[str, Any], path: str, text: str) -> None:
+    errors = errors_of(failing(**changes))
+    assert list(errors) == [path]
+    assert text in errors[path]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exit_code": None, "contains": "four"},
+        {"cause": "data", "action": "stop"},
+        {"cause": "program", "action": "relaunch_elsewhere", "app_attempts": 1},
+        {"cause": "program", "action": "stop", "app_attempts": 0},
+    ],
+)
+def test_rows_of_failures_that_are_right(changes: dict[str, Any]) -> None:
+    (rule,) = parse(failing(**changes)).failures
+    assert rule.text == "t"
+
+
+def test_failures_are_few() -> None:
+    row = {"exit_code": 3, "cause": "infrastructure", "action": "relaunch", "text": "t"}
+    assert errors_of(small(failures=[row] * 51)) == {
+        "failures": "failures: lists too many; write a list with at most 50"
+    }

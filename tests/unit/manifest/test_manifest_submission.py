@@ -31,12 +31,8 @@ IMAGES = {
         ({"elastic": {"max_learners": 2}}, "elastic"),
         ({"tenant": "vison"}, "tenant"),
         ({"priority": "high"}, "priority"),
-        ({"budget": {"infra_attempts": 0}}, "budget.infra_attempts"),
-        ({"budget": {"app_attempts": 3}}, "budget.app_attempts"),
-        ({"budget": {"no_progress": "5m"}}, "budget.no_progress"),
         ({"schedule": {"and_new": ["s3://aa/"]}}, "schedule.and_new"),
         ({"export": {"approval": "required"}}, "export.approval"),
-        ({"checkpoints": {"keep": {"every_nth": 2}}}, "checkpoints.keep.every_nth"),
     ],
 )
 def test_what_this_version_does_not_act_on_is_refused_by_name(changes: dict[str, Any], path: str) -> None:
@@ -48,7 +44,15 @@ def test_what_this_version_does_not_act_on_is_refused_by_name(changes: dict[str,
 
 
 def test_what_is_acted_on_is_not_refused() -> None:
-    raw = {**SMALL, "budget": {"max_runtime": "1h"}, "schedule": {"cron": "@daily"}, "export": {"register_as": "m"}}
+    budget = {"infra_attempts": 0, "app_attempts": 3, "max_runtime": "1h", "no_progress": "5m"}
+    keep = {"keep": {"every_nth": 2}}
+    raw = {
+        **SMALL,
+        "budget": budget,
+        "checkpoints": keep,
+        "schedule": {"cron": "@daily"},
+        "export": {"register_as": "m"},
+    }
     assert refuse_unsupported(parse(raw)) == ()
 
 
