@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 API_PREFIX = "/updraft/api/v1"
 PAGES_PREFIX = "/updraft/jobs"
+UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
+PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}
 
 
 class Wire(BaseModel):
@@ -110,6 +112,33 @@ class Model(Wire):
     url: str | None = None
 
 
+class Loss(Wire):
+    """How an attempt ended that was not done."""
+
+    attempt: int
+    role: str
+    cause: str = Field(description="infrastructure, program, configuration, data, preempted, halted, ...")
+    label: str | None = Field(None, description="Row of the failure catalogue")
+    reason: str = ""
+    text: str = Field("", description="The same in words")
+
+
+class Request(Wire):
+    """What a person asked of a job, and what the job's guardian answered."""
+
+    seq: int
+    kind: str = Field(description="halt, resume or cancel")
+    by: str
+    at: datetime
+    changes: dict[str, Any] = Field({}, description="Of the manifest, with a resume")
+    answered_at: datetime | None = None
+    answer: str | None = Field(None, description="None while nobody has obeyed")
+
+
+class RequestList(Wire):
+    requests: tuple[Request, ...]
+
+
 class Links(Wire):
     airflow_run: str | None = None
     mlflow_run: str | None = None
@@ -128,12 +157,16 @@ class JobSummary(Wire):
     updated_at: datetime
     progress: Progress | None = None
     model: Model | None = None
+    attempt: int = Field(0, description="Newest launch; none before the first")
+    loss: Loss | None = Field(None, description="How the newest attempt that has ended was lost; none if it was done")
+    requests: tuple[Request, ...] = Field((), description="Asked for and not answered yet")
+    override: str | None = Field(None, description="What a person made Airflow say against the evidence")
 
 
 class JobDetail(JobSummary):
     dag_id: str
     run_id: str = Field(description="Id of the DAG run; the job's own id unless Airflow chose it")
-    attempt: int = 0
+    revision: int = Field(0, description="How often the manifest was changed on resume")
     cancel_requested: bool = False
     manifest_digest: str | None = None
     transitions: tuple[Transition, ...] = ()
@@ -179,12 +212,60 @@ class Metrics(Wire):
     history: dict[str, tuple[MetricPoint, ...]] = {}
 
 
+class ResumePlan(Wire):
+    """From what an attempt goes on."""
+
+    checkpoint: str | None = Field(None, description="None: from the beginning")
+    step: int | None = None
+    repeats: int | None = Field(None, description="Steps that are done a second time")
+    reason: str = ""
+
+
+class Relaunch(Wire):
+    """What was decided when an attempt was lost."""
+
+    delay_seconds: float = 0.0
+    not_before: datetime | None = None
+    reason: str = ""
+    avoid_nodes: tuple[str, ...] = ()
+    older_checkpoint: bool = False
+
+
+class Attempt(Wire):
+    """One launch of a role's learners."""
+
+    number: int = Field(description="Rises over all roles of a job; what an older one still does is refused")
+    role: str = Field(description="train, evaluate or export")
+    started_at: datetime
+    ended_at: datetime | None = None
+    cause: str | None = Field(None, description="Class of its end: done, infrastructure, program, ...; none before it")
+    label: str | None = Field(None, description="Row of the failure catalogue")
+    reason: str | None = None
+    action: str | None = Field(
+        None, description="What was done: none, relaunch, relaunch_elsewhere, older_checkpoint, wait (halted) or stop"
+    )
+    done: str = Field("", description="The same in words: relaunched after 5 s on another node from step-300")
+    resume: ResumePlan | None = Field(None, description="Its beginning; none for a first launch")
+    relaunch: Relaunch | None = Field(None, description="What follows its end, where something does")
+    first_step: int | None = None
+    last_step: int | None = None
+    revision: int = Field(0, description="Of the manifest that it was launched with")
+    evidence: dict[str, Any] = {}
+
+
+class AttemptList(Wire):
+    attempts: tuple[Attempt, ...]
+
+
 class Checkpoint(Wire):
     name: str
     step: int | None = None
+    attempt: int = 0
     size_bytes: int = 0
     created_at: datetime | None = None
     metrics: dict[str, float] = {}
+    state: str = Field("kept", description="kept, deleted or quarantined")
+    reason: str | None = Field(None, description="Why it was deleted or quarantined")
 
 
 class CheckpointList(Wire):
@@ -235,6 +316,15 @@ class Validation(Wire):
     warnings: tuple[str, ...] = ()
 
 
+class ResumeBody(Wire):
+    """A partial manifest: command, params, env, resources, budget and checkpoints may change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    changes: dict[str, Any] = {}
+
+
 class Accepted(Wire):
     id: str
     message: str
+    request: Request | None = Field(None, description="As it was recorded; none if there was nothing left to do")

@@ -8,13 +8,19 @@ from updraft.api import errors
 from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, team_policy
 from updraft.api.body import BodyLimit
 from updraft.api.parts import Parts, platform_parts
-from updraft.api.routes import files, health, jobs, manifests, pages, secrets, trees
+from updraft.api.routes import files, health, jobs, manifests, pages, requests, secrets, trees
 from updraft.settings import settings
 
 VERSION = "1"
 PREFIX = "/api/v1"
-READ_ROUTERS: tuple[APIRouter, ...] = (health.router, jobs.router, files.router, manifests.router)
-WRITE_ROUTERS: tuple[APIRouter, ...] = (jobs.writing, trees.router, secrets.router)
+READ_ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    jobs.router,
+    requests.router,
+    files.router,
+    manifests.router,
+)
+WRITE_ROUTERS: tuple[APIRouter, ...] = (requests.writing, trees.router, secrets.router)
 
 
 def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:

@@ -46,7 +46,7 @@ _uploads: RunVar[CapacityLimiter] = RunVar("updraft_uploads")
 
 
 def upload_limiter() -> CapacityLimiter:
-    """Threads for bodies that are being stored. Their own, because a slow client keeps one for as long as it sends, and
+    """Threads for what is being uploaded. Their own, because a slow client keeps one for as long as it sends, and
     all other routes of Airflow's api-server share the usual ones. Who finds none free waits without a thread."""
     try:
         return _uploads.get()

@@ -1,4 +1,5 @@
-"""No part of the platform is waited for longer than `SECONDS`: a route answers 503 with the part's name instead.
+"""No part of the platform is waited for longer than `SECONDS`: a route answers 503 with the part's name instead. Few
+routes give it more.
 
 A call that is late goes on in its daemon thread until its own library gives up; at most `PARALLEL` of them per
 part, and while all of them hang the next callers are refused at once.
@@ -7,20 +8,15 @@ part, and while all of them hang the next callers are refused at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from updraft.exceptions import UnavailableError
+from updraft.wire import PART_TITLES
 
 SECONDS = 5.0
 PARALLEL = 16
-TITLES: Mapping[str, str] = {
-    "ledger": "The ledger",
-    "storage": "The object store",
-    "mlflow": "MLflow",
-    "cluster": "The cluster",
-}
 
 T = TypeVar("T")
 
@@ -47,17 +43,18 @@ class Deadline:
 
     def __init__(self, seconds: float = SECONDS, parallel: int = PARALLEL) -> None:
         self.seconds = seconds
-        self._slots = {part: threading.Semaphore(parallel) for part in TITLES}
+        self._slots = {part: threading.Semaphore(parallel) for part in PART_TITLES}
 
-    def call(self, part: str, work: Callable[[], T]) -> T:
+    def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
         """The result of `work`, or its exception; UnavailableError when the part does not answer in time."""
+        patience_seconds = self.seconds if seconds is None else seconds
         slot = self._slots[part]
         if not slot.acquire(blocking=False):
-            raise UnavailableError(f"{TITLES[part]} does not answer; earlier requests to it are still waiting")
+            raise UnavailableError(f"{PART_TITLES[part]} does not answer; earlier requests to it are still waiting")
         call = _Call(work)
         threading.Thread(target=call.run, args=(slot,), name=f"updraft-{part}", daemon=True).start()
-        if not call.done.wait(self.seconds):
-            raise UnavailableError(f"{TITLES[part]} did not answer within {self.seconds:g} s")
+        if not call.done.wait(patience_seconds):
+            raise UnavailableError(f"{PART_TITLES[part]} did not answer within {patience_seconds:g} s")
         if call.error is not None:
             raise call.error
         return call.result[0]

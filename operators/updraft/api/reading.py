@@ -5,18 +5,17 @@ Every way to a job goes through `Reader.job`, which checks the owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from updraft.api import views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
 from updraft.exceptions import NotFoundError, UnavailableError
-from updraft.ledger import Attempt, Job, Transition
+from updraft.ledger import Attempt, Checkpoint, Job, Request, Transition
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
-from updraft.wire import JobDetail, JobSummary, Model
+from updraft.wire import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
 
 MODEL_EFFECT = "model_version"  # recorded by the register operator
@@ -57,28 +56,41 @@ class Reader:
         return [self._summary(job, i < PROGRESS_OF) for i, job in enumerate(found[:limit])]
 
     def _summary(self, job: Job, look: bool) -> JobSummary:
-        progress = None
+        known, progress = self._known(job), None
         if look and not job.ended and job.started_at is not None:
-            progress = views.slowest(views.learners(self.learners(job).statuses))
-        return views.summary(job, self.last_change(job), self.model(job), progress)
+            progress = views.slowest(views.learners(self.learners(job, known.attempts).statuses))
+        return views.summary(job, known, progress)
+
+    def _known(self, job: Job) -> views.Known:
+        def ask() -> views.Known:
+            ledger = self.parts.ledger()
+            version = ledger.effect(job.id, MODEL_EFFECT)
+            promotion = ledger.effect(job.id, PROMOTION_EFFECT) if version else None
+            waiting = [] if job.ended else [item for item in ledger.requests(job.id) if item.answered_at is None]
+            model = views.model(version, promotion, self.parts.settings)
+            return views.Known(ledger.transitions(job.id), ledger.attempts(job.id), waiting, model)
+
+        return self.parts.deadline.call("ledger", ask)
 
     def detail(self, job_id: str) -> JobDetail:
         job = self.job(job_id)
-        known = self.learners(job)
-        return views.detail(
-            job,
-            self.parts.settings,
-            transitions=self.transitions(job),
-            attempts=known.attempts,
-            learners=views.learners(known.statuses),
-            model=self.model(job),
-        )
+        known = self._known(job)
+        learners = views.learners(self.learners(job, known.attempts).statuses)
+        return views.detail(job, self.parts.settings, known, learners)
 
     def transitions(self, job: Job) -> list[Transition]:
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().transitions(job.id))
 
-    def last_change(self, job: Job) -> Transition:
-        return self.transitions(job)[-1]
+    def requests(self, job: Job) -> list[Request]:
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().requests(job.id))
+
+    def checkpoints(self, job: Job) -> list[Checkpoint]:
+        """All that the job ever had."""
+
+        def ask() -> list[Checkpoint]:
+            return self.parts.ledger().checkpoints(job.id, with_deleted=True, with_quarantined=True)
+
+        return self.parts.deadline.call("ledger", ask)
 
     def attempts(self, job: Job) -> list[Attempt]:
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts(job.id))
@@ -94,9 +106,9 @@ class Reader:
         numbers = ", ".join(str(attempt.number) for attempt in of_role)
         raise NotFoundError(f"job {job.id} has no attempt {number} of {role}; it has {numbers}")
 
-    def learners(self, job: Job) -> Learners:
+    def learners(self, job: Job, launched: Sequence[Attempt]) -> Learners:
         """The statuses are left out while the store does not answer: the ledger's part of a job is shown without."""
-        latest = {attempt.role: attempt for attempt in self.attempts(job)}
+        latest = {attempt.role: attempt for attempt in launched}
         attempts = tuple(sorted(latest.values(), key=lambda attempt: attempt.number))
         count = learner_count(job)
 
@@ -114,15 +126,6 @@ class Reader:
         except UnavailableError:
             statuses = []
         return Learners(attempts, tuple(statuses))
-
-    def model(self, job: Job) -> Model | None:
-        def ask() -> tuple[Any, Any]:
-            ledger = self.parts.ledger()
-            version = ledger.effect(job.id, MODEL_EFFECT)
-            return version, ledger.effect(job.id, PROMOTION_EFFECT) if version else None
-
-        version, promotion = self.parts.deadline.call("ledger", ask)
-        return views.model(version, promotion, self.parts.settings)
 
 
 def learner_count(job: Job) -> int:

@@ -30,7 +30,7 @@ user's teams in Airflow name. Another tenant's job answers 404, exactly as one t
 
 **Errors** are `{"error": {"message": text, "fields": [{"field": path, "message": text}]}}` with 401 (no valid token),
 403, 404, 409 (not possible now), 413 (over a limit), 422 (the content is wrong) or 503 (a part of the platform,
-named in the message, did not answer within 5 s). Values of secrets are in no answer and no log.
+named in the message, did not answer within 5 s, for `/trees` 120 s). Values of secrets are in no answer and no log.
 
 **Starting a job** is Airflow's: `POST /api/v2/dags/train_model/dagRuns` with
 `{"dag_run_id": JOB, "logical_date": null, "conf": {"manifest": {...}}}`. The run's id is the job's id; the same id

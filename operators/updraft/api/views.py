@@ -4,44 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from updraft import wire
-from updraft.ledger import Attempt, Checkpoint, Job, Transition
+from updraft.api import history
+from updraft.ledger import Attempt, Job, Request, Transition
 from updraft.lifecycle import State, Verdict
 from updraft.settings import Settings
 from updraft_learner.contract import LearnerStatus
 
 
-def summary(
-    job: Job,
-    last: Transition,
-    model: wire.Model | None,
-    progress: wire.Progress | None,
-) -> wire.JobSummary:
-    return wire.JobSummary(**_common(job, last.at), model=model, progress=progress)
+@dataclass(frozen=True)
+class Known:
+    """What the ledger has about a job beside the job itself."""
+
+    transitions: Sequence[Transition]
+    attempts: Sequence[Attempt]  # oldest first
+    requests: Sequence[Request]  # unanswered ones
+    model: wire.Model | None
 
 
-def detail(
-    job: Job,
-    settings: Settings,
-    *,
-    transitions: Sequence[Transition],
-    attempts: Sequence[Attempt],
-    learners: Sequence[wire.Learner],
-    model: wire.Model | None,
-) -> wire.JobDetail:
+def summary(job: Job, known: Known, progress: wire.Progress | None) -> wire.JobSummary:
+    return wire.JobSummary(**_common(job, known), progress=progress)
+
+
+def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.Learner]) -> wire.JobDetail:
     training = [learner for learner in learners if learner.role == "train"]
+    transitions = known.transitions
     return wire.JobDetail(
-        **_common(job, transitions[-1].at),
-        model=model,
+        **_common(job, known),
         progress=slowest(training),
         dag_id=job.dag_id,
         run_id=job.run_id,
-        attempt=max((attempt.number for attempt in attempts), default=0),
+        revision=job.revision,
         cancel_requested=job.cancel_requested_at is not None,
         transitions=tuple(transition(item) for item in transitions),
         learners=tuple(learners),
@@ -52,7 +50,7 @@ def detail(
     )
 
 
-def _common(job: Job, updated_at: datetime) -> dict[str, Any]:
+def _common(job: Job, known: Known) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,
@@ -62,7 +60,12 @@ def _common(job: Job, updated_at: datetime) -> dict[str, Any]:
         "reason": job.reason,
         "ended": job.ended,
         "created_at": job.submitted_at,
-        "updated_at": job.ended_at or updated_at,
+        "updated_at": job.ended_at or known.transitions[-1].at,
+        "model": known.model,
+        "attempt": max((attempt.number for attempt in known.attempts), default=0),
+        "loss": history.loss(known.attempts),
+        "requests": tuple(history.request(item) for item in known.requests),
+        "override": history.override(job),
     }
 
 
@@ -99,7 +102,7 @@ def learners(statuses: Iterable[tuple[Attempt, int, LearnerStatus]]) -> tuple[wi
             phase=status.phase,
             heard_at=datetime.fromtimestamp(status.t, UTC),
             progress=progress(status.progress),
-            metrics=finite(status.last_metrics),
+            metrics=history.finite(status.last_metrics),
             checkpoints=sum(1 for checkpoint in status.checkpoints if checkpoint.uploaded),
             warnings=status.warnings,
         )
@@ -115,12 +118,6 @@ def slowest(found: Sequence[wire.Learner]) -> wire.Progress | None:
     """A gang is as far as its last member."""
     told = [learner.progress for learner in found if learner.role == "train" and learner.progress is not None]
     return min(told, key=lambda item: item.step or 0, default=None)
-
-
-def finite(metrics: Mapping[str, float | str]) -> dict[str, float]:
-    """JSON has no NaN and no infinity: such a value is left out here and counted in the learner's warnings."""
-    numbers = {name: float(value) for name, value in metrics.items()}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def number(value: float) -> float | None:
@@ -150,14 +147,4 @@ def links(job: Job, settings: Settings) -> wire.Links:
         airflow_run=f"{airflow}/dags/{quote(job.dag_id, safe='')}/runs/{quote(job.run_id, safe='')}",
         mlflow_run=run,
         page=f"{airflow}{wire.PAGES_PREFIX}/{quote(job.id, safe='')}",
-    )
-
-
-def checkpoint(item: Checkpoint) -> wire.Checkpoint:
-    return wire.Checkpoint(
-        name=item.name,
-        step=item.step,
-        size_bytes=item.bytes,
-        created_at=item.created_at,
-        metrics=finite(item.metrics),
     )

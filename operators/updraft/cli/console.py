@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,11 +36,11 @@ class Exit(IntEnum):
 
 
 EXIT_MEANINGS = {
-    Exit.OK: "done; with `--follow`, the job COMPLETED",
+    Exit.OK: "done; with `--follow`, the job COMPLETED; with `--wait`, what was asked for has happened",
     Exit.FAILED: "the job FAILED or was CANCELLED, or the command could not do its work",
-    Exit.USAGE: "wrong use of the command, or a manifest, code or data that is wrong",
+    Exit.USAGE: "wrong use of the command, or a manifest, a change of it, code or data that is wrong",
     Exit.REFUSED: "understood, but not allowed or not possible here and now",
-    Exit.UNAVAILABLE: "a part of the platform does not answer",
+    Exit.UNAVAILABLE: "a part of the platform does not answer; with `--wait`, the job did not obey in time",
     Exit.NOT_FOUND: "no such job, file or secret",
     Exit.INTERRUPTED: "interrupted by Ctrl-C; a job that was being followed goes on",
 }
@@ -48,32 +49,54 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as `updraft list` shows it.")]
 
 
+# Colours too: a colour that a cut line never takes back would colour everything that follows.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_UNSEEN = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # what JSON would leave as it is
+
+
+def plain(text: str) -> str:
+    """Text from elsewhere without what could take a terminal over or show something else than it says: escape
+    sequences, control characters (but tab and newline), invisible and turning ones."""
+    shown = (c if c.isprintable() or c in "\t\n" else " " if c.isspace() else "" for c in _ESCAPES.sub("", text))
+    return "".join(shown)
+
+
 def out() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Text as it is: what comes from elsewhere is never read as markup."""
-    out().print(text, style=style, markup=False)
+    """What comes from elsewhere is never read as markup, nor by the terminal."""
+    out().print(plain(text), style=style, markup=False)
 
 
 def warn(text: str) -> None:
-    err().print(f"warning: {text}", style="yellow", markup=False)
+    err().print(plain(f"warning: {text}"), style="yellow", markup=False)
 
 
 def print_json(value: BaseModel | Any) -> None:
+    sys.stdout.write(as_json_text(value, indent=2) + "\n")
+
+
+def as_json_text(value: BaseModel | Any, indent: int | None = None) -> str:
+    """One JSON document; characters that a terminal acts on are written as escapes."""
     from pydantic import BaseModel
 
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    sys.stdout.write(json.dumps(plain, indent=2, default=str, ensure_ascii=False) + "\n")
+    raw = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(raw, indent=indent, default=str, ensure_ascii=False)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def exit_code(exc: UpdraftError) -> Exit:
@@ -108,14 +131,14 @@ def report(exc: UpdraftError, *, as_json: bool) -> None:
 
     if as_json:
         document = {"error": {"message": str(exc), "fields": error_fields(exc), "exit_code": int(exit_code(exc))}}
-        sys.stderr.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        sys.stderr.write(as_json_text(document, indent=2) + "\n")
         return
     console = err()
     console.print("error:", style="bold red", end=" ")
-    console.print(str(exc), markup=False)
+    console.print(plain(str(exc)), markup=False)
     if isinstance(exc, InvalidRequestError):
         for field, message in exc.fields:
-            console.print(f"  {message if message.startswith(field) else f'{field}: {message}'}", markup=False)
+            console.print(plain(f"  {message if message.startswith(field) else f'{field}: {message}'}"), markup=False)
 
 
 def handled(command: Callable[P, R]) -> Callable[P, R]:
@@ -138,6 +161,7 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 STATE_STYLES = {
     "COMPLETED": "bold green",
     "FAILED": "bold red",
@@ -183,3 +207,26 @@ def size(count_bytes: int) -> str:
 
 def number(value: float | None) -> str:
     return "NaN" if value is None else f"{value:.5g}"
+
+
+def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch: str | None = None) -> None:
+    """A table on a terminal; in a pipe, one line for each row and columns that are never cut."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = out()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
+    for row in rows:
+        cells = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in row]
+        table.add_row(*(Text(_cell(cell.plain, console), cell.style) for cell in cells))
+    if not console.is_terminal:
+        console.width = PIPE_COLUMNS
+    console.print(table)
+
+
+def _cell(text: str, console: Console) -> str:
+    """A table has its columns by itself: a tab would not know them."""
+    clean = plain(text).replace("\t", " ")
+    return clean if console.is_terminal else clean.replace("\n", " ")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from updraft.cli.console import duration, number, out, state_style
+from updraft.cli.console import ago, duration, number, out, plain, state_style
 from updraft.exceptions import UnavailableError
-from updraft.wire import JobDetail, Learner, Progress, Stage
+from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -83,8 +83,12 @@ def follow(
     else:
         final = _follow_lines(client, job_id, console, poll_seconds, patience_seconds, sleep)
     for line in summary(final, last_metrics(client, final)):
-        console.print(line, markup=False, highlight=False)
+        _print(console, line)
     return final
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(plain(line), markup=False, highlight=False, emoji=False)
 
 
 def _follow_live(
@@ -118,7 +122,7 @@ def _follow_lines(
     snapshot = observe(client, job_id, None)
     while True:
         for line in changes(previous, snapshot):
-            console.print(line, markup=False, highlight=False)
+            _print(console, line)
         if snapshot.job.ended:
             return snapshot.job
         sleep(poll_seconds)
@@ -169,24 +173,36 @@ def render(snapshot: Snapshot) -> RenderableType:
     from rich.text import Text
 
     job = snapshot.job
-    head = Text.assemble((job.id, "bold"), "  ", (job.state, state_style(job.state)), "  ", job.reason)
+    head = Text.assemble(
+        (plain(job.id), "bold"), "  ", (plain(job.state), state_style(job.state)), "  ", plain(job.reason)
+    )
     stages = Table.grid(padding=(0, 2))
     for stage in snapshot.stages:
         mark, style = MARKS.get(stage.state, WAITING)
-        stages.add_row(Text(mark, style), Text(stage.name, style), stage_time(stage, snapshot.at), stage_note(stage))
-    parts: list[RenderableType] = [head, stages]
+        name = Text(plain(stage.name), style)
+        stages.add_row(Text(mark, style), name, stage_time(stage, snapshot.at), stage_note(stage))
+    lost = [job.loss.text] if job.loss is not None and (not job.ended or job.loss.attempt == job.attempt) else []
+    noted = [Text(plain(line), "yellow") for line in (*lost, *notes(job))]
+    parts: list[RenderableType] = [head, *noted, stages]
     progress = progress_of(job)
     if progress is not None and progress.total:
         bar = Table.grid(padding=(0, 2))
-        bar.add_row(ProgressBar(total=progress.total, completed=progress.step or 0, width=40), training_text(snapshot))
+        drawn = ProgressBar(total=progress.total, completed=progress.step or 0, width=40)
+        bar.add_row(drawn, Text(plain(training_text(snapshot))))
         parts.append(bar)
     elif progress is not None or job.metrics:
-        parts.append(Text(training_text(snapshot)))
+        parts.append(Text(plain(training_text(snapshot))))
     if len(job.learners) > 1:
-        parts.append(Text("  ".join(learner_text(learner) for learner in job.learners), "dim"))
+        parts.append(Text(plain("  ".join(learner_text(learner) for learner in job.learners)), "dim"))
     if snapshot.trouble:
-        parts.append(Text(f"no answer, asking again: {snapshot.trouble}", "yellow"))
+        parts.append(Text(plain(f"no answer, asking again: {snapshot.trouble}"), "yellow"))
     return Group(*parts)
+
+
+def notes(job: JobSummary) -> list[str]:
+    """What people asked and made Airflow say: to be known beside state and reason."""
+    asked = [f"{item.kind} was asked for by {item.by} {ago(item.at)}, not answered yet" for item in job.requests]
+    return [*asked, *([job.override] if job.override else [])]
 
 
 def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
@@ -202,6 +218,12 @@ def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
     told = previous is not None and (previous.job.state, previous.job.reason) == (current.job.state, current.job.reason)
     if not told and len(current.job.transitions) <= seen:
         lines.append(f"{stamp} {current.job.state}: {current.job.reason}")
+    known_asked = {asked.seq for asked in previous.job.requests} if previous is not None else set()
+    for asked in current.job.requests:
+        if asked.seq not in known_asked:
+            lines.append(f"{stamp} {asked.by} asked to {asked.kind}")
+    if current.job.override and (previous is None or previous.job.override != current.job.override):
+        lines.append(f"{stamp} {current.job.override}")
     before = {stage.name: stage for stage in previous.stages} if previous is not None else {}
     for stage in current.stages:
         told_phase = _phase(before.get(stage.name))
@@ -287,6 +309,10 @@ def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[str]:
     rows.append(("time", duration(seconds)))
     if job.verdict:
         rows += [(key, text) for key, text in evidence(job.verdict)]
+    if job.attempt > 1:
+        rows.append(("attempts", str(job.attempt)))
+    if job.override:
+        rows.append(("but", job.override))
     if metrics:
         rows.append(("metrics", "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))))
     if job.model is not None:

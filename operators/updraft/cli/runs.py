@@ -1,4 +1,4 @@
-"""Commands that look at jobs: list, show, logs, metrics, checkpoints, download, open."""
+"""Commands that look at jobs: list, show, logs, metrics, download, open."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from updraft.cli.console import (
     JobArgument,
     JsonOption,
     ago,
+    as_json_text,
     handled,
     number,
     out,
+    plain,
     print_json,
+    print_table,
     say,
     size,
     state_style,
@@ -25,11 +28,10 @@ from updraft.cli.jobs import FollowOption, follow_to_end
 from updraft.exceptions import NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from updraft.wire import JobDetail, MetricPoint, Metrics, Progress, Stage
+    from updraft.wire import JobDetail, JobSummary, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
 METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and an address has a length
-PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +39,6 @@ def register(app: typer.Typer) -> None:
     app.command()(show)
     app.command()(logs)
     app.command()(metrics)
-    app.command()(checkpoints)
     app.command()(download)
     app.command("open")(open_pages)
 
@@ -62,18 +63,21 @@ def list_jobs(
         return
     from rich.text import Text
 
+    from updraft.cli import live
+
     rows = [
         (
             job.id,
             Text(job.state, state_style(job.state)),
+            attempt_text(job),
             progress_text(job.progress),
             f"{job.model.name} v{job.model.version}" if job.model else "",
             ago(job.created_at),
-            job.reason,
+            "; ".join([job.reason, *live.notes(job)]),
         )
         for job in jobs
     ]
-    print_table(("job", "state", "progress", "model", "submitted", "reason"), rows, stretch="reason")
+    print_table(("job", "state", "attempt", "progress", "model", "submitted", "reason"), rows, stretch="reason")
 
 
 @handled
@@ -99,8 +103,6 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
     out().print(live.render(live.Snapshot(job, tuple(stages))))
     if job.queue is not None and job.queue.place is not None:
         say(f"place {job.queue.place} in the queue: {job.queue.reason}")
-    if job.cancel_requested and not job.ended:
-        say("cancelling was asked for", "yellow")
     history = [
         (f"{transition.at.astimezone():%Y-%m-%d %H:%M:%S}", transition.state, transition.reason)
         for transition in job.transitions
@@ -126,7 +128,7 @@ def logs(
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Print each line's time before it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a learner wrote; with --json one JSON document per line."""
+    """Print what a learner wrote, without colours and control characters; with --json one document per line."""
     import sys
 
     from updraft.client import Client
@@ -134,18 +136,10 @@ def logs(
     with Client() as client:
         lines = client.logs(job, learner=learner, role=role, attempt=attempt, after=after, limit=limit, follow=follow)
         for line in lines:
-            if as_json:
-                text = line.model_dump_json()
-            else:
-                text = f"{line.t} {printable(line.line)}" if timestamps else printable(line.line)
-            sys.stdout.write(text + "\n")
+            shown = f"{line.t} {line.line}" if timestamps else line.line
+            sys.stdout.write((as_json_text(line) if as_json else plain(shown)) + "\n")
             if follow:
                 sys.stdout.flush()
-
-
-def printable(text: str) -> str:
-    """A learner's line without control characters, which could take the terminal over."""
-    return "".join(c for c in text if c.isprintable() or c == "\t")
 
 
 @handled
@@ -200,32 +194,6 @@ def _plot(found: Metrics, names: list[str]) -> None:
         points = found.history.get(name, ())
         say(f"{name}  last {number(found.last[name])}", "bold")
         say(plot([p.step for p in points], [p.value for p in points]) or "no finite value")
-
-
-@handled
-def checkpoints(job: JobArgument, as_json: JsonOption = False) -> None:
-    """List a job's complete checkpoints."""
-    from updraft.client import Client
-
-    with Client() as client:
-        found = client.checkpoints(job)
-    if as_json:
-        print_json(found)
-        return
-    if not found.checkpoints:
-        say("no checkpoints")
-        return
-    rows = [
-        (
-            item.name,
-            "" if item.step is None else str(item.step),
-            size(item.size_bytes),
-            ago(item.created_at),
-            "  ".join(f"{name}={number(value)}" for name, value in item.metrics.items()),
-        )
-        for item in found.checkpoints
-    ]
-    print_table(("checkpoint", "step", "size", "made", "metrics"), rows)
 
 
 @handled
@@ -296,6 +264,15 @@ def open_pages(
         browser.open(url)
 
 
+def attempt_text(job: JobSummary) -> str:
+    """`2`; while it recovers from a loss, or ended by one, `2: infrastructure (pod.evicted)`."""
+    if not job.attempt:
+        return ""
+    if job.loss is None or job.state not in ("RECOVERING", "FAILED"):
+        return str(job.attempt)
+    return f"{job.loss.attempt}: {job.loss.cause}" + (f" ({job.loss.label})" if job.loss.label else "")
+
+
 def progress_text(progress: Progress | None) -> str:
     if progress is None:
         return ""
@@ -303,19 +280,3 @@ def progress_text(progress: Progress | None) -> str:
         if now is not None and end:
             return f"{100 * now // end} %"
     return f"step {progress.step}" if progress.step is not None else ""
-
-
-def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch: str | None = None) -> None:
-    """A table on a terminal; in a pipe, columns that are never cut."""
-    from rich.table import Table
-    from rich.text import Text
-
-    console = out()
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    if not console.is_terminal:
-        console.width = PIPE_COLUMNS
-    console.print(table)

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import functools
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from updraft.cli.console import Exit, JsonOption, err, handled, print_json, say, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from updraft.stack.layout import Home
 
 images = typer.Typer(help="Environments of the learners' images on this machine.", no_args_is_help=True)
 
-AirflowPort = Annotated[int | None, typer.Option("--port-airflow", min=1, max=65535, help="Loopback port of Airflow.")]
-MlflowPort = Annotated[int | None, typer.Option("--port-mlflow", min=1, max=65535, help="Loopback port of MLflow.")]
-S3Port = Annotated[int | None, typer.Option("--port-s3", min=1, max=65535, help="Loopback port of the S3 server.")]
-NodePort = Annotated[int | None, typer.Option("--port-node", min=1, max=65535, help="Loopback port of the local node.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=0, help="Devices that the local node declares.")]
-Cpus = Annotated[float | None, typer.Option("--cpus", min=0.01, help="CPUs that the local node offers.")]
-Memory = Annotated[int | None, typer.Option("--memory-mib", min=1, help="Memory that the local node offers, MiB.")]
+# Options of both `init` and `up`: what the home is made with.
+PORTS = {"airflow": "Airflow", "mlflow": "MLflow", "s3": "the S3 server", "node": "the local node"}
+OPTIONS: dict[str, Any] = {
+    **{
+        f"port_{part}": Annotated[
+            int | None, typer.Option(f"--port-{part}", min=1, max=65535, help=f"Loopback port of {title}.")
+        ]
+        for part, title in PORTS.items()
+    },
+    "gpus": Annotated[int | None, typer.Option("--gpus", min=0, help="Devices that the local node declares.")],
+    "cpus": Annotated[float | None, typer.Option("--cpus", min=0.01, help="CPUs that the local node offers.")],
+    "memory_mib": Annotated[
+        int | None, typer.Option("--memory-mib", min=1, help="Memory that the local node offers, MiB.")
+    ],
+}
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, taking OPTIONS; those that were given reach it as `ports` and `node`."""
+
+    @functools.wraps(command)
+    def run(as_json: bool, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None}
+        ports = {name.removeprefix("port_"): given.pop(name) for name in [*given] if name.startswith("port_")}
+        command(ports, given, as_json)
+
+    last = inspect.signature(command, eval_str=True).parameters["as_json"]
+    options = [inspect.Parameter(name, last.kind, default=None, annotation=kind) for name, kind in OPTIONS.items()]
+    run.__signature__ = inspect.Signature([*options, last])  # type: ignore[attr-defined]
+    return run
 
 
 def register(app: typer.Typer) -> None:
@@ -34,34 +61,14 @@ def _home() -> Home:
     return find_home()
 
 
-def _given(**values: float | None) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _ports(**values: int | None) -> dict[str, int]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 @handled
-def init(
-    port_airflow: AirflowPort = None,
-    port_mlflow: MlflowPort = None,
-    port_s3: S3Port = None,
-    port_node: NodePort = None,
-    gpus: Gpus = None,
-    cpus: Cpus = None,
-    memory_mib: Memory = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_options
+def init(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = False) -> None:
     """Make the platform's home with generated secrets and free ports; starts nothing."""
     from updraft.stack import control
 
     home = _home()
-    config = control.initialise(
-        home,
-        ports=_ports(airflow=port_airflow, mlflow=port_mlflow, s3=port_s3, node=port_node),
-        node=_given(gpus=gpus, cpus=cpus, memory_mib=memory_mib),
-    )
+    config = control.initialise(home, ports=ports, node=node)
     if as_json:
         print_json({"home": str(home.root), **config.model_dump()})
     else:
@@ -69,28 +76,16 @@ def init(
 
 
 @handled
-def up(
-    port_airflow: AirflowPort = None,
-    port_mlflow: MlflowPort = None,
-    port_s3: S3Port = None,
-    port_node: NodePort = None,
-    gpus: Gpus = None,
-    cpus: Cpus = None,
-    memory_mib: Memory = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_options
+def up(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = False) -> None:
     """Start every part, or attach to a platform that is up; returns when all are ready."""
     from dataclasses import asdict
 
     from updraft.stack import control, display
 
     home = _home()
-    addresses = control.up(
-        home,
-        ports=_ports(airflow=port_airflow, mlflow=port_mlflow, s3=port_s3, node=port_node),
-        node=_given(gpus=gpus, cpus=cpus, memory_mib=memory_mib),
-        say=(lambda text: err().print(text, markup=False)) if as_json else say,
-    )
+    tell = (lambda text: err().print(text, markup=False)) if as_json else say
+    addresses = control.up(home, ports=ports, node=node, say=tell)
     if as_json:
         print_json({"home": str(home.root), **asdict(addresses)})
     else:

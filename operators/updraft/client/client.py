@@ -18,16 +18,18 @@ from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.wire import (
     API_PREFIX,
+    PART_TITLES,
+    AttemptList,
     CheckpointList,
     FileList,
     Health,
     JobDetail,
     JobList,
     JobSummary,
-    Links,
     LogLine,
     LogPage,
     Metrics,
+    RequestList,
     SecretList,
     Stage,
     TransitionList,
@@ -49,6 +51,7 @@ LIFE_CYCLE = (
     "release",
 )
 POLL_SECONDS = 2.0
+WAIT_SECONDS = 600.0  # for the answer to a request: halting waits for a checkpoint
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
 
@@ -75,6 +78,12 @@ class Job:
 
     def cancel(self) -> str:
         return self.client.cancel(self.id)
+
+    def halt(self, **options: Any) -> str:
+        return self.client.halt(self.id, **options)
+
+    def resume(self, changes: Mapping[str, Any] | None = None, **options: Any) -> str:
+        return self.client.resume(self.id, changes, **options)
 
     def download(self, kind: str, folder: Path) -> list[Path]:
         return self.client.download(self.id, kind, folder)
@@ -136,7 +145,7 @@ class Client:
         health = self.health()
         down = [part for part in health.parts if not part.ok]
         if down:
-            names = " and ".join(PART_NAMES.get(part.name, part.name) for part in down)
+            names = " and ".join(PART_TITLES.get(part.name, part.name) for part in down)
             why = "; ".join(part.detail for part in down)
             raise UnavailableError(
                 f"{names} {'is' if len(down) == 1 else 'are'} not reachable ({why}); nothing was submitted. "
@@ -158,7 +167,9 @@ class Client:
             run = self._run(job_id)
             if run is None:
                 raise unknown
-            return self._from_airflow(job_id, run)
+            from updraft.client.unrecorded import from_run
+
+            return from_run(self.http, job_id, run)
 
     def transitions(self, job_id: str) -> TransitionList:
         return TransitionList.model_validate(self.http.json("GET", f"{_job(job_id)}/transitions"))
@@ -225,8 +236,18 @@ class Client:
             self.http.json("GET", f"{_job(job_id)}/metrics", params={"key": list(keys) or None})
         )
 
-    def checkpoints(self, job_id: str) -> CheckpointList:
-        return CheckpointList.model_validate(self.http.json("GET", f"{_job(job_id)}/checkpoints"))
+    def checkpoints(self, job_id: str, *, all: bool = False) -> CheckpointList:
+        """Those that are kept; with `all`, also those that were deleted or quarantined."""
+        params = {"all": True} if all else None
+        return CheckpointList.model_validate(self.http.json("GET", f"{_job(job_id)}/checkpoints", params=params))
+
+    def attempts(self, job_id: str) -> AttemptList:
+        """Every launch of the job's learners: how it began and ended, and what was done about it."""
+        return AttemptList.model_validate(self.http.json("GET", f"{_job(job_id)}/attempts"))
+
+    def requests(self, job_id: str) -> RequestList:
+        """What people asked of the job, and the answers."""
+        return RequestList.model_validate(self.http.json("GET", f"{_job(job_id)}/requests"))
 
     def files(self, job_id: str, kind: str) -> FileList:
         """`kind` is results, model or checkpoint:<name>."""
@@ -249,7 +270,7 @@ class Client:
     def cancel(self, job_id: str) -> str:
         """Ask the job to end as CANCELLED; says what happens next. Asking twice is harmless."""
         try:
-            return str(self.http.json("POST", f"{_job(job_id)}/cancel")["message"])
+            return str(self.act(job_id, "cancel")["message"])
         except NotFoundError:
             run = self._run(job_id)
             if run is None:
@@ -259,6 +280,41 @@ class Client:
         # No task has run: there is nothing to free, and nobody yet who would obey a request in the ledger.
         self.http.json("PATCH", _dag_run(run["dag_id"], job_id), body={"state": "failed"})
         return "The run was ended in Airflow before its first task started."
+
+    def halt(self, job_id: str, *, wait: bool = False, timeout_seconds: float = WAIT_SECONDS) -> str:
+        """Ask the job to save a checkpoint and stop, to go on later. With `wait`, returns its answer once it is halted.
+
+        Raises RefusedError when it cannot be halted, UpdraftError when it ended instead, UnavailableError when it does
+        not answer in time.
+        """
+        from updraft.client.requests import ask
+
+        return ask(self, job_id, "halt", None, timeout_seconds if wait else None)
+
+    def resume(
+        self,
+        job_id: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = False,
+        timeout_seconds: float = WAIT_SECONDS,
+    ) -> str:
+        """Ask a halted job to go on from its checkpoint.
+
+        `changes` is a partial manifest: command, params, env, resources, budget and checkpoints may change, None takes
+        a value back to its default. Raises as `halt`, and InvalidRequestError naming every wrong field.
+        """
+        from updraft.client.requests import ask
+
+        body = {"changes": dict(changes or {})}
+        return ask(self, job_id, "resume", body, timeout_seconds if wait else None)
+
+    def act(self, job_id: str, verb: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """POST to one of the job's verbs."""
+        return dict(self.http.json("POST", f"{_job(job_id)}/{verb}", body=body))
+
+    def pause(self) -> None:
+        self._sleep(POLL_SECONDS)
 
     def wait(
         self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = POLL_SECONDS
@@ -313,43 +369,6 @@ class Client:
         if not isinstance(found, dict):
             raise UnavailableError("Airflow answered a DAG run with something else")
         return found
-
-    def _from_airflow(self, job_id: str, run: dict[str, Any]) -> JobDetail:
-        """A job that Airflow has accepted and that the ledger does not hold: its first task has not come so far."""
-        state = AIRFLOW_ENDS.get(str(run.get("state")), "PENDING")
-        conf = run.get("conf") or {}
-        manifest: dict[str, Any] = conf["manifest"] if isinstance(conf.get("manifest"), dict) else {}
-        created = run.get("queued_at") or run.get("run_after")
-        updated = run.get("end_date") or run.get("start_date") or created
-        return JobDetail(
-            id=job_id,
-            name=str(manifest.get("name") or job_id),
-            tenant=str(manifest.get("tenant") or "default"),
-            state=state,
-            reason=self._why_unrecorded(state, str(run["dag_id"])),
-            ended=state != "PENDING",
-            created_at=created,
-            updated_at=updated,
-            dag_id=str(run["dag_id"]),
-            run_id=job_id,
-            links=Links(airflow_run=f"{self.http.connection.airflow_url}/dags/{run['dag_id']}/runs/{quote(job_id)}"),
-        )
-
-    def _why_unrecorded(self, state: str, dag_id: str) -> str:
-        if state != "PENDING":
-            return "The run ended in Airflow before the job was recorded; the log of its first task says why."
-        paused = self.http.json("GET", f"/api/v2/dags/{dag_id}").get("is_paused")
-        if paused:
-            return f"Accepted by Airflow, but the DAG {dag_id} is paused; unpause it in Airflow's UI."
-        return "Accepted by Airflow; its first task has not started."
-
-
-PART_NAMES = {
-    "ledger": "The ledger",
-    "storage": "The object store",
-    "mlflow": "MLflow",
-    "cluster": "The cluster",
-}
 
 
 def _job(job_id: str) -> str:

@@ -73,9 +73,11 @@ class Session:
         params: Mapping[str, Any] | None = None,
         body: Any = None,
         content: Body | None = None,
+        timeout_seconds: float | None = None,
     ) -> Any:
         """The decoded answer, None for an empty one. Raises the exceptions of `raise_for`."""
-        response = self._send(method, path, params=params, body=body, content=content)
+        timeout = TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds, connect=TIMEOUT.connect)
+        response = self._send(method, path, params=params, body=body, content=content, timeout=timeout)
         if not response.content:
             return None
         try:
@@ -105,7 +107,14 @@ class Session:
                 response.close()
 
     def _send(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None, body: Any, content: Body | None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None,
+        body: Any,
+        content: Body | None,
+        timeout: httpx.Timeout,
     ) -> httpx.Response:
         def once(fresh: bool) -> httpx.Response:
             with self._wrap(method, path):
@@ -116,6 +125,7 @@ class Session:
                     json=body,
                     content=content() if callable(content) else content,
                     headers=self._headers(fresh),
+                    timeout=timeout,
                 )
 
         def attempt() -> httpx.Response:

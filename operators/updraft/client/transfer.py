@@ -14,7 +14,7 @@ import httpx
 
 from updraft.client.http import Session
 from updraft.exceptions import DataError, UnavailableError
-from updraft.wire import API_PREFIX, FileList, Missing, TreeBody
+from updraft.wire import API_PREFIX, UPLOAD_SECONDS, FileList, Missing, TreeBody
 
 PARALLEL = 4
 CHUNK_BYTES = 256 * 1024
@@ -36,8 +36,9 @@ def upload_tree(
     `sources` gives a file for each digest. Killed anywhere and called again, it sends only what is missing.
     """
     body, query = tree.model_dump(), {"tenant": tenant}
+    patience_seconds = UPLOAD_SECONDS + 30
     missing = Missing.model_validate(
-        session.json("POST", f"{API_PREFIX}/trees/missing", params=query, body=body)
+        session.json("POST", f"{API_PREFIX}/trees/missing", params=query, body=body, timeout_seconds=patience_seconds)
     ).missing
     sizes = {file.sha256: file.size for file in tree.files}
     total = sum(sizes[digest] for digest in missing)
@@ -62,7 +63,7 @@ def upload_tree(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    session.json("PUT", f"{API_PREFIX}/trees/{sha256}", params=query, body=body)
+    session.json("PUT", f"{API_PREFIX}/trees/{sha256}", params=query, body=body, timeout_seconds=patience_seconds)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

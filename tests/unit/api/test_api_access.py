@@ -18,6 +18,8 @@ JOB_ROUTES = (
     "/logs",
     "/metrics",
     "/checkpoints",
+    "/attempts",
+    "/requests",
     "/files",
     "/files/model.onnx",
 )
@@ -60,6 +62,8 @@ def test_a_reader_may_look_but_not_act(platform: Platform) -> None:
     assert client.get(f"{API}/jobs").status_code == 200
     for method, path in (
         ("POST", "/jobs/digits-1/cancel"),
+        ("POST", "/jobs/digits-1/halt"),
+        ("POST", "/jobs/digits-1/resume"),
         ("PUT", "/secrets/hub"),
         ("DELETE", "/secrets/hub"),
         ("PUT", f"/blobs/{'0' * 64}"),
@@ -79,12 +83,17 @@ def test_another_tenants_job_looks_like_one_that_does_not_exist(platform: Platfo
     assert theirs.text.replace("digits-1", "digits-2") == unknown.text
 
 
-def test_cancelling_another_tenants_job_does_nothing(platform: Platform) -> None:
+@pytest.mark.parametrize("verb", ["halt", "resume", "cancel"])
+def test_asking_something_of_another_tenants_job_does_nothing(platform: Platform, verb: str) -> None:
     platform.job("digits-1")
     hidden = platform.client(policy=lambda _caller, _tenant: False)
-    assert hidden.post(f"{API}/jobs/digits-1/cancel").status_code == 404
+    body = {"changes": {"name": "x"}} if verb == "resume" else None  # not even that the change is wrong is told
+    theirs = hidden.post(f"{API}/jobs/digits-1/{verb}", json=body)
+    unknown = hidden.post(f"{API}/jobs/digits-2/{verb}", json=body)
+    assert (theirs.status_code, unknown.status_code) == (404, 404)
+    assert theirs.text.replace("digits-1", "digits-2") == unknown.text
     assert hidden.get("/updraft/jobs/digits-1").status_code == 404
-    assert platform.ledger.job("digits-1").cancel_requested_at is None
+    assert platform.ledger.requests("digits-1") == []
 
 
 def test_lists_hold_the_callers_tenants_only(two_tenants: Platform) -> None:
@@ -133,7 +142,8 @@ def test_a_browsers_cookie_may_look_but_not_act(platform: Platform) -> None:
     browser = TestClient(app, cookies={"_token": "t"})
     assert browser.get("/api/v1/jobs").status_code == 200
     assert browser.get("/api/v1/secrets").status_code == 200
-    for method, path in (("POST", "jobs/digits-1/cancel"), ("PUT", "secrets/hub"), ("DELETE", "secrets/hub")):
+    acts = [("POST", "jobs/digits-1/cancel"), ("POST", "jobs/digits-1/halt"), ("PUT", "secrets/hub")]
+    for method, path in (*acts, ("DELETE", "secrets/hub")):
         response = browser.request(method, f"/api/v1/{path}", json={"data": {"a": "b"}})
         assert (response.status_code, "bearer header" in response.text) == (403, True)
     assert platform.ledger.job("digits-1").cancel_requested_at is None

@@ -154,14 +154,17 @@ def test_checkpoints_are_those_of_the_ledger(platform: Platform) -> None:
         uri="s3://x",
         created_at=made,
     )
+    kept = {"state": "kept", "reason": None}
     assert platform.client().get(f"{API}/jobs/digits-1/checkpoints").json() == {
         "checkpoints": [
             {
                 "name": "step-10",
                 "step": 10,
+                "attempt": 1,
                 "size_bytes": 5,
                 "created_at": "2026-01-01T00:00:00Z",
                 "metrics": {"acc": 0.9},
+                **kept,
             }
         ]
     }

@@ -170,7 +170,7 @@ def test_logs_cannot_take_the_terminal_over(airflow: FakeAirflow, run: Run) -> N
         return httpx.Response(200, json=page if request.url.params["after"] == "0" else {**page, "lines": []})
 
     airflow.override = override
-    assert run("logs", "digits-1").out == "loss\t0.5\n]0;evil[2Jred\n"
+    assert run("logs", "digits-1").out == "loss\t0.5\nred \n"
     assert run("logs", "digits-1", "-t", "-n", "1").out == f"{NOW} loss\t0.5\n"
     documents = [json.loads(line) for line in run("logs", "digits-1", "--json").out.splitlines()]
     assert documents == lines

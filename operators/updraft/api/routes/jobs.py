@@ -1,4 +1,4 @@
-"""/jobs: what jobs are, how they came here, what they said and measured; and the request to cancel one."""
+"""/jobs: what jobs are, how they came here, what they said, measured and kept."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from updraft.api import views
-from updraft.api.access import CallerDep
+from updraft.api import history, views
 from updraft.api.depends import ReaderDep
 from updraft.api.reading import learner_count
 from updraft.exceptions import NotFoundError
 from updraft.wire import (
-    Accepted,
+    AttemptList,
     CheckpointList,
     JobDetail,
     JobList,
@@ -27,7 +26,6 @@ LOG_LINES = 1_000
 KEYS = 200
 
 router = APIRouter(tags=["jobs"])
-writing = APIRouter(tags=["jobs"])
 
 
 @router.get("/jobs", summary="Jobs, newest first")
@@ -101,18 +99,16 @@ def read_metrics(
     )
 
 
-@router.get("/jobs/{job_id}/checkpoints", summary="Complete checkpoints, lowest step first")
-def list_checkpoints(reader: ReaderDep, job_id: str) -> CheckpointList:
-    job = reader.job(job_id)
-    found = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().checkpoints(job.id))
-    return CheckpointList(checkpoints=tuple(views.checkpoint(item) for item in found))
+@router.get("/jobs/{job_id}/attempts", summary="Every launch: how it began and ended, and what was done about it")
+def list_attempts(reader: ReaderDep, job_id: str) -> AttemptList:
+    return AttemptList(attempts=history.attempts(reader.attempts(reader.job(job_id))))
 
 
-@writing.post("/jobs/{job_id}/cancel", status_code=202, summary="Ask a job to end as CANCELLED")
-def cancel_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
-    """Written into the ledger; the job's trigger obeys within seconds. Asking again changes nothing."""
-    job = reader.job(job_id)
-    if job.ended:
-        return Accepted(id=job.id, message=f"It has ended {job.state.value} already.")
-    reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request_cancel(job.id, caller.name))
-    return Accepted(id=job.id, message="Cancelling was asked for; the job ends within seconds.")
+@router.get("/jobs/{job_id}/checkpoints", summary="Checkpoints, lowest step first")
+def list_checkpoints(
+    reader: ReaderDep,
+    job_id: str,
+    all: Annotated[bool, Query(description="Also those that were deleted or quarantined, with the reason")] = False,
+) -> CheckpointList:
+    found = [history.checkpoint(item) for item in reader.checkpoints(reader.job(job_id))]
+    return CheckpointList(checkpoints=tuple(item for item in found if all or item.state == "kept"))

@@ -12,7 +12,7 @@ from updraft.api.body import BodyReader, upload_limiter
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.api.parts import Parts
 from updraft.exceptions import DataError, LimitError
-from updraft.wire import Missing, Stored, TreeBody
+from updraft.wire import UPLOAD_SECONDS, Missing, Stored, TreeBody
 from updraft_learner.trees import Tree, TreeError, TreeFile
 
 router = APIRouter(tags=["uploads"])
@@ -21,9 +21,14 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in 
 
 
 @router.post("/trees/missing", summary="Which blobs of a tree the store lacks")
-def find_missing(parts: PartsDep, tenant: TenantDep, body: TreeBody) -> Missing:
-    tree = _tree(parts, body)
-    return Missing(missing=tuple(parts.deadline.call("storage", lambda: parts.store.missing(tenant, tree))))
+async def find_missing(parts: PartsDep, tenant: TenantDep, body: TreeBody) -> Missing:
+    """Takes longer than other routes where the store holds very much."""
+
+    def ask() -> list[str]:
+        tree = _tree(parts, body)
+        return parts.deadline.call("storage", lambda: parts.store.missing(tenant, tree), seconds=UPLOAD_SECONDS)
+
+    return Missing(missing=tuple(await to_thread.run_sync(ask, limiter=upload_limiter())))
 
 
 @router.put("/blobs/{sha256}", summary="Store a blob; the body is its content")
@@ -40,11 +45,17 @@ async def put_blob(parts: PartsDep, tenant: TenantDep, sha256: Digest, request: 
 
 
 @router.put("/trees/{sha256}", summary="Store a tree whose blobs are all stored")
-def put_tree(parts: PartsDep, tenant: TenantDep, sha256: Digest, body: TreeBody) -> Stored:
-    tree = _tree(parts, body)
-    if tree.sha256 != sha256:
-        raise DataError(f"tree {sha256[:12]}: the document has another SHA-256 ({tree.sha256[:12]})")
-    parts.deadline.call("storage", lambda: parts.store.put_tree(tenant, tree))
+async def put_tree(parts: PartsDep, tenant: TenantDep, sha256: Digest, body: TreeBody) -> Stored:
+    """Takes longer than other routes where the store holds very much."""
+
+    def store() -> Tree:
+        tree = _tree(parts, body)
+        if tree.sha256 != sha256:
+            raise DataError(f"tree {sha256[:12]}: the document has another SHA-256 ({tree.sha256[:12]})")
+        parts.deadline.call("storage", lambda: parts.store.put_tree(tenant, tree), seconds=UPLOAD_SECONDS)
+        return tree
+
+    tree = await to_thread.run_sync(store, limiter=upload_limiter())
     return Stored(sha256=sha256, size_bytes=tree.size_bytes)
 
 

@@ -1,0 +1,163 @@
+"""A job's attempts, checkpoints and requests as answers, with what the platform did about each loss in words. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from updraft import wire
+from updraft.ledger import Attempt, Checkpoint, Job, Request
+from updraft.recovery.outcome import Cause
+
+LOST = {
+    Cause.INFRASTRUCTURE: "was lost to infrastructure",
+    Cause.PROGRAM: "failed: its own program",
+    Cause.CONFIGURATION: "cannot run as it is configured",
+    Cause.DATA: "failed: its data",
+    Cause.PREEMPTED: "was preempted",
+    Cause.HALTED: "was halted",
+    Cause.CANCELLED: "was cancelled",
+    Cause.DEADLINE: "ran out of its time",
+}
+
+
+def attempts(found: Sequence[Attempt]) -> tuple[wire.Attempt, ...]:
+    """Oldest first, each with the words for what followed it."""
+    following = [_next(found, attempt) for attempt in found]
+    return tuple(_attempt(attempt, then) for attempt, then in zip(found, following, strict=True))
+
+
+def _attempt(attempt: Attempt, then: Attempt | None) -> wire.Attempt:
+    return wire.Attempt(
+        number=attempt.number,
+        role=attempt.role,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        cause=attempt.outcome,
+        label=attempt.label,
+        reason=attempt.reason,
+        action=action(attempt),
+        done=done(attempt, then),
+        resume=None if attempt.resume is None else wire.ResumePlan.model_validate(dict(attempt.resume)),
+        relaunch=None if attempt.relaunch is None else wire.Relaunch.model_validate(dict(attempt.relaunch)),
+        first_step=attempt.first_step,
+        last_step=attempt.last_step,
+        revision=attempt.revision,
+        evidence=dict(attempt.evidence),
+    )
+
+
+def _next(found: Sequence[Attempt], attempt: Attempt) -> Attempt | None:
+    later = [other for other in found if other.role == attempt.role and other.number > attempt.number]
+    return min(later, key=lambda other: other.number, default=None)
+
+
+def action(attempt: Attempt) -> str | None:
+    """In the words of the failure catalogue's actions; `wait` for a halted one, None while it runs."""
+    if attempt.ended_at is None:
+        return None
+    if attempt.outcome == Cause.DONE:
+        return "none"
+    if attempt.outcome == Cause.HALTED:
+        return "wait"
+    if attempt.relaunch is None:
+        return "stop"
+    if attempt.relaunch.get("older_checkpoint"):
+        return "older_checkpoint"
+    return "relaunch_elsewhere" if attempt.relaunch.get("avoid_nodes") else "relaunch"
+
+
+def done(attempt: Attempt, then: Attempt | None) -> str:
+    """What the platform did about the attempt's end: `relaunched after 5 s on another node from step-300`."""
+    what = action(attempt)
+    if what in (None, "none"):
+        return ""
+    if what == "stop":
+        return "not started again"
+    if what == "wait":
+        return "waits to be resumed" if then is None else f"resumed {_origin(then)}"
+    assert attempt.relaunch is not None
+    seconds = float(attempt.relaunch.get("delay_seconds") or 0)
+    parts = ["is relaunched" if then is None else "relaunched", f"after {seconds:g} s" if seconds else "at once"]
+    if attempt.relaunch.get("avoid_nodes"):
+        parts.append("on another node")
+    if then is not None:
+        parts.append(_origin(then))
+    elif what == "older_checkpoint":
+        parts.append("from an older checkpoint")
+    return " ".join(parts)
+
+
+def _origin(attempt: Attempt) -> str:
+    name = (attempt.resume or {}).get("checkpoint")
+    return f"from {name}" if name else "from the beginning"
+
+
+def loss(found: Sequence[Attempt]) -> wire.Loss | None:
+    """How the newest attempt that has ended was lost; None when it was done, or none has ended."""
+    ended = [attempt for attempt in found if attempt.ended_at is not None]
+    if not ended or ended[-1].outcome in (Cause.DONE, None):
+        return None
+    last = ended[-1]
+    cause = str(last.outcome)
+    words = LOST.get(Cause(cause), f"ended: {cause}") if cause in set(Cause) else f"ended: {cause}"
+    return wire.Loss(
+        attempt=last.number,
+        role=last.role,
+        cause=cause,
+        label=last.label,
+        reason=last.reason or "",
+        text=f"attempt {last.number} of {last.role} {words}" + (f" ({last.label})" if last.label else ""),
+    )
+
+
+def checkpoint(item: Checkpoint) -> wire.Checkpoint:
+    state, reason = "kept", None
+    if item.quarantined_at is not None:
+        state, reason = "quarantined", item.quarantine_reason
+    elif item.deleted_at is not None:
+        state, reason = "deleted", item.delete_reason
+    return wire.Checkpoint(
+        name=item.name,
+        step=item.step,
+        attempt=item.attempt,
+        size_bytes=item.bytes,
+        created_at=item.created_at,
+        metrics=finite(item.metrics),
+        state=state,
+        reason=reason,
+    )
+
+
+def finite(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    """JSON has no NaN and no infinity: such a value is left out."""
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def request(item: Request) -> wire.Request:
+    return wire.Request(
+        seq=item.seq,
+        kind=item.kind,
+        by=item.by,
+        at=item.at,
+        changes=_changes(item.revision),
+        answered_at=item.answered_at,
+        answer=item.answer,
+    )
+
+
+def _changes(revision: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A resume's revision is recorded as the changes and the whole manifest that they make."""
+    changes = (revision or {}).get("changes")
+    return dict(changes) if isinstance(changes, Mapping) else {}
+
+
+def override(job: Job) -> str | None:
+    """What a person made Airflow say of tasks, beside what the evidence says."""
+    said = []
+    for task, what in (job.override or {}).items():
+        by = f" (marked by {what['by']})" if what.get("by") else ""
+        said.append(f"Airflow says {what.get('airflow')} of {task}{by}; evidence says {what.get('evidence')}")
+    return ". ".join(said) or None

@@ -1,0 +1,58 @@
+"""/jobs/{id}/halt, /resume, /cancel: what people ask of a job. Rows in the ledger, which the job's trigger obeys."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from updraft.api import history
+from updraft.api.access import CallerDep
+from updraft.api.depends import ReaderDep
+from updraft.ledger import Job, Request
+from updraft.manifest.revision import revision
+from updraft.wire import Accepted, RequestList, ResumeBody
+
+router = APIRouter(tags=["requests"])
+writing = APIRouter(tags=["requests"])
+
+
+@router.get("/jobs/{job_id}/requests", summary="What people asked of a job, and the answers")
+def list_requests(reader: ReaderDep, job_id: str) -> RequestList:
+    found = reader.requests(reader.job(job_id))
+    return RequestList(requests=tuple(history.request(item) for item in found))
+
+
+@writing.post("/jobs/{job_id}/halt", status_code=202, summary="Ask a job to stop after a checkpoint, to go on later")
+def halt_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
+    """Its learners save a checkpoint and stop, and what they held is free for others. Refused (409) for a job that has
+    ended, is halted, or was cancelled."""
+    job = reader.job(job_id)
+    request = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request(job.id, "halt", caller.name))
+    return _accepted(job, request, "Halting was asked for; the learners save a checkpoint and stop.")
+
+
+@writing.post("/jobs/{job_id}/resume", status_code=202, summary="Ask a halted job to go on, with changes or without")
+def resume_job(reader: ReaderDep, caller: CallerDep, job_id: str, body: ResumeBody | None = None) -> Accepted:
+    """The changes are merged into the job's manifest, null takes a value back to its default, and the result is judged
+    as a whole: 422 with every wrong field, and every field that may not change."""
+    job = reader.job(job_id)
+    # A job that has ended is refused by the ledger, whatever should change.
+    changes = {} if body is None or job.ended else body.changes
+    brought = revision(job.manifest, changes, tenants=reader.parts.settings.tenants)
+    request = reader.parts.deadline.call(
+        "ledger", lambda: reader.parts.ledger().request(job.id, "resume", caller.name, revision=brought)
+    )
+    return _accepted(job, request, "Resuming was asked for; the job waits in line, then goes on from its checkpoint.")
+
+
+@writing.post("/jobs/{job_id}/cancel", status_code=202, summary="Ask a job to end as CANCELLED")
+def cancel_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
+    """An end: a job that may go on later is halted instead. Asking again changes nothing."""
+    job = reader.job(job_id)
+    if job.ended:
+        return Accepted(id=job.id, message=f"It has ended {job.state.value} already.")
+    request = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request(job.id, "cancel", caller.name))
+    return _accepted(job, request, "Cancelling was asked for; the job ends within seconds.")
+
+
+def _accepted(job: Job, request: Request, message: str) -> Accepted:
+    return Accepted(id=job.id, message=message, request=history.request(request))

@@ -1,0 +1,53 @@
+"""Asks something of a job (halt, resume) and, if wanted, waits until the job's guardian has answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from updraft.client.client import Client
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft.lifecycle import State
+from updraft.lifecycle.requests import obeyed
+from updraft.wire import Accepted, Request
+
+
+def ask(client: Client, job_id: str, kind: str, body: Mapping[str, Any] | None, wait_seconds: float | None) -> str:
+    """What happens next; with `wait_seconds`, the guardian's answer. Raises RefusedError for what cannot be."""
+    try:
+        accepted = Accepted.model_validate(client.act(job_id, kind, body))
+    except NotFoundError as unknown:
+        if client.run_conf(job_id) is None:
+            raise
+        raise RefusedError(
+            f"{kind}: job {job_id!r} is accepted by Airflow, but its first task has not recorded it yet; "
+            "ask again in a moment, or cancel it"
+        ) from unknown
+    if wait_seconds is None or accepted.request is None:
+        return accepted.message
+    return _answer(client, job_id, accepted.request, wait_seconds)
+
+
+def _answer(client: Client, job_id: str, request: Request, wait_seconds: float) -> str:
+    """Raises UpdraftError when the job answered, but did not do what was asked; UnavailableError when it says nothing
+    in time: the request stays."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            found = next(item for item in client.requests(job_id).requests if item.seq == request.seq)
+            if found.answer is not None:
+                break
+        except UnavailableError as exc:  # the platform may be starting again; the request is in its ledger
+            trouble = f" ({exc})"
+        else:
+            trouble = ""
+        if time.monotonic() >= deadline:
+            raise UnavailableError(
+                f"job {job_id} has not answered the request to {request.kind} within {wait_seconds:g} s{trouble}; "
+                f"the request stays: `updraft show {job_id}`"
+            )
+        client.pause()
+    if not obeyed(request.kind, found.answer, State(client.job(job_id).state)):
+        raise UpdraftError(f"job {job_id} was asked to {request.kind}, but: {found.answer}")
+    return found.answer

@@ -1,0 +1,84 @@
+"""Changes that come with a resume: a partial manifest, merged into the job's own and judged as a whole.
+
+Pure. Called by the plugin's route and by the task of the DAG `resume_job`, before the request is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from updraft.manifest.errors import FieldError, ManifestError
+from updraft.manifest.explain import names_of
+from updraft.manifest.model import Manifest
+from updraft.manifest.reading import parse
+from updraft.manifest.submission import refuse_unsupported
+from updraft.manifest.text import plain_mapping
+
+# What else a manifest says is what the job is: its data, its code and where its model goes are recorded already.
+CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints")
+SOURCE = "changes"
+_SIZED = ("cpus", "memory", "gpus", "gpu_type")
+
+
+def revision(
+    manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
+) -> dict[str, Any] | None:
+    """What a request to resume carries: `{"manifest", "changes"}`; None if the changes change nothing.
+
+    Raises ManifestError as `revised`.
+    """
+    if not changes:
+        return None
+    after = revised(manifest, changes, tenants=tenants)
+    return None if after == parse(manifest) else {"manifest": after.canonical(), "changes": dict(changes)}
+
+
+def revised(
+    manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
+) -> Manifest:
+    """The manifest with the changes in it. A mapping in `changes` is merged, null takes a value back to its default.
+
+    Raises ManifestError naming every wrong field, and every one that may not change.
+    """
+    given = plain_mapping(changes, SOURCE)
+    known = set(names_of(Manifest)) - set(CHANGEABLE)
+    fixed = [_fixed(name) for name in given if name in known]
+    merged = _merge(manifest, {name: value for name, value in given.items() if name not in known})
+    _agree_on_size(merged, given)
+    try:
+        result = parse(merged, source=SOURCE)
+    except ManifestError as exc:
+        raise ManifestError([*fixed, *exc.fields], SOURCE) from None
+    if wrong := [*fixed, *refuse_unsupported(result, tenants=tenants)]:
+        raise ManifestError(wrong, SOURCE)
+    return result
+
+
+def _fixed(name: str) -> FieldError:
+    allowed = f"only {', '.join(CHANGEABLE[:-1])} or {CHANGEABLE[-1]}; for anything else submit a new job"
+    return FieldError(name, None, "cannot change when a job goes on", allowed)
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in changes.items():
+        old = merged.get(name)
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            merged[name] = _merge(old if isinstance(old, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _agree_on_size(merged: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """A size stands for four values: whichever of the two was given anew, the other gives way."""
+    given, resources = changes.get("resources"), merged.get("resources")
+    if not isinstance(given, Mapping) or not isinstance(resources, dict):
+        return
+    if given.get("size") is not None:
+        merged["resources"] = {k: v for k, v in resources.items() if k not in _SIZED or k in given}
+    elif any(name in given for name in _SIZED):
+        merged["resources"] = {k: v for k, v in resources.items() if k != "size"}
