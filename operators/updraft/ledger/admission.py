@@ -53,18 +53,15 @@ def try_admit(connection: Connection, job_id: str, capacity: Capacity, now: date
         raise RefusedError(f"job: {job_id!r} is not in line; enqueue it first")
     if own.granted_at is not None:
         return Admission(True, None, "granted")
-    live = select(grants).where(grants.c.released_at.is_(None))
-    granted = [
-        Grant(_request(row), row.granted_at) for row in connection.execute(live.where(grants.c.granted_at.is_not(None)))
-    ]
     in_line = (
-        live.join_from(grants, jobs, grants.c.job_id == jobs.c.id)
-        .where(grants.c.granted_at.is_(None))
+        select(grants)
+        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+        .where(grants.c.released_at.is_(None), grants.c.granted_at.is_(None))
         .where(jobs.c.state.not_in([state.value for state in TERMINAL]))
         .where(jobs.c.cancel_requested_at.is_(None))
     )
     queue = [_request(row) for row in connection.execute(in_line)]
-    plan = plan_admissions(queue, granted, capacity)
+    plan = plan_admissions(queue, live_grants(connection), capacity)
     if plan.granted:
         connection.execute(update(grants).where(grants.c.job_id.in_(plan.granted)).values(granted_at=now))
     if job_id in plan.granted:

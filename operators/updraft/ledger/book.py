@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from updraft import allocation
-from updraft.allocation import Capacity, Grant
+from updraft.allocation import Capacity
 from updraft.exceptions import NotFoundError
 from updraft.ledger import admission, attempts, endings, facts, jobs, outbox, requests, revisions
 from updraft.ledger.engine import make_engine, reading, writing
@@ -218,11 +218,6 @@ class Ledger:
         with writing(self._engine) as connection:
             return admission.release(connection, job_id, self._clock())
 
-    def grants(self) -> list[Grant]:
-        """Granted and not released."""
-        with reading(self._engine) as connection:
-            return admission.live_grants(connection)
-
     # --- attempts ---
 
     def ensure_attempt(
@@ -312,6 +307,7 @@ class Ledger:
         created_at: datetime | None = None,
         verified: bool = True,
     ) -> Checkpoint:
+        """The first record of a name stands. Raises StaleAttemptError for a new one of a closed attempt."""
         now = self._clock()
         new = Checkpoint(job_id, name, step, attempt, metrics, bytes, uri, created_at or now, now if verified else None)
         with writing(self._engine) as connection:

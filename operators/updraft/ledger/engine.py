@@ -6,6 +6,8 @@ queue instead of failing. PostgreSQL: READ COMMITTED, and row locks (`SELECT ...
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,14 +85,24 @@ def _translated(engine: Engine) -> Iterator[None]:
 def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # sqlite3 would begin transactions by itself, and deferred ones
     cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout={BUSY_SECONDS * 1000}",
-        "journal_mode=WAL",
-        "synchronous=FULL",  # an accepted job survives a power cut
-        "foreign_keys=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+    _use_write_ahead_log(cursor)
+    cursor.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
+    cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """A new file is switched by the first that opens it. SQLite does not wait here, whatever busy_timeout says."""
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(0.02)
 
 
 def _on_begin(connection: Connection) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from updraft.exceptions import NotFoundError
+from updraft.exceptions import NotFoundError, StaleAttemptError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Checkpoint, Validation
-from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, checkpoints, effects, validations
+from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, attempts, checkpoints, effects, validations
 
 
 def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Checkpoint:
@@ -32,13 +32,23 @@ def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Chec
 
 
 def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
-    """Idempotent by name: the first record stands, only a missing `verified_at` is filled in later."""
+    """Idempotent by name: the first record stands, only a missing `verified_at` is filled in later.
+
+    Raises StaleAttemptError for a new one of an attempt that is closed: its learners were given up, and what they
+    still store must have no effect.
+    """
     job_rows.get(connection, new.job_id, lock=True)
+    if _checkpoint_row(connection, new.job_id, new.name) is None:
+        key = (attempts.c.job_id == new.job_id) & (attempts.c.number == new.attempt)
+        if connection.execute(select(attempts.c.number).where(key, attempts.c.ended_at.is_not(None))).first():
+            raise StaleAttemptError(
+                f"checkpoint: {new.name!r} of {new.job_id} came after the end of attempt {new.attempt}; refused"
+            )
     return put_checkpoint(connection, new)
 
 
 def put_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
-    """As `record_checkpoint`. The caller has locked the job."""
+    """As `record_checkpoint`, whatever its attempt. The caller has locked the job."""
     existing = _checkpoint_row(connection, new.job_id, new.name)
     key = (checkpoints.c.job_id == new.job_id) & (checkpoints.c.name == new.name)
     if existing is None:

@@ -6,6 +6,7 @@ Only the completion marker counts. It never fails a job; it ends when the train 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from updraft.ledger import Checkpoint
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS = 4.0
 LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
@@ -75,32 +78,40 @@ class CheckpointTrigger(BaseTrigger):
 
 
 def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
-    """Record the checkpoints that the store has and the ledger has not, delete what retention lets go.
+    """Record the checkpoints that the store has and the ledger has not, delete what retention lets go and what came
+    from an attempt that is over.
 
     Returns those that are new. Safe to run twice.
     """
     from updraft.checkpoints import Kept, retain
+    from updraft.exceptions import StaleAttemptError
     from updraft.ledger import open_ledger
     from updraft.settings import settings
     from updraft.storage import objects
 
     ledger = open_ledger(settings().ledger_url)
     job = ledger.job(job_id)
-    known = {c.name for c in ledger.checkpoints(job_id, with_deleted=True)}
-    fresh = [
-        ledger.record_checkpoint(
-            job_id,
-            name=info.name,
-            step=info.step,
-            attempt=info.attempt,
-            metrics=info.metrics,
-            bytes=info.bytes,
-            uri=info.uri,
-            created_at=info.created_at,
-        )
-        for info in objects.list_checkpoints(job.tenant, job_id)
-        if info.name not in known
-    ]
+    known = {c.name for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
+    fresh = []
+    for info in objects.list_checkpoints(job.tenant, job_id):
+        if info.name in known:
+            continue
+        try:
+            checkpoint = ledger.record_checkpoint(
+                job_id,
+                name=info.name,
+                step=info.step,
+                attempt=info.attempt,
+                metrics=info.metrics,
+                bytes=info.bytes,
+                uri=info.uri,
+                created_at=info.created_at,
+            )
+        except StaleAttemptError as exc:  # from learners that were given up and live on somewhere
+            log.warning("%s; it is removed", exc)
+            objects.delete_checkpoint(job.tenant, job_id, info.name)
+        else:
+            fresh.append(checkpoint)
     if keep:
         live = [c for c in ledger.checkpoints(job_id) if c.deleted_at is None]
         let_go = retain([Kept(c.name, c.step, c.attempt, c.created_at, c.metrics) for c in live], **keep)

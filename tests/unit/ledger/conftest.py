@@ -8,6 +8,9 @@ import pytest
 
 from updraft.ledger import Job, Ledger, NewJob, upgrade
 
+Now = Callable[[], datetime]
+NewLedger = Callable[[Now], Ledger]
+
 
 class Clock:
     """Virtual time: stands still until told."""
@@ -55,3 +58,19 @@ def submit(ledger: Ledger) -> Callable[..., Job]:
         return ledger.record_job(NewJob(job_id, tenant, name, "train_model", job_id, {"name": name}, "ada"))
 
     return submit
+
+
+@pytest.fixture(scope="session")
+def new_ledger(tmp_path_factory: pytest.TempPathFactory, empty_ledger: bytes) -> Iterator[NewLedger]:
+    """An empty ledger at each call: for tests that hypothesis runs many times."""
+    folder, made = tmp_path_factory.mktemp("many"), list[Ledger]()
+
+    def new_ledger(clock: Now) -> Ledger:
+        path = folder / f"{len(made)}.db"
+        path.write_bytes(empty_ledger)
+        made.append(Ledger(f"sqlite:///{path}", clock=clock))
+        return made[-1]
+
+    yield new_ledger
+    for book in made:
+        book.close()

@@ -2,20 +2,25 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import select
+from sqlalchemy import Connection, select, text
 from sqlalchemy.dialects import postgresql
 
 from updraft.exceptions import UpdraftError
-from updraft.ledger import Ledger
-from updraft.ledger.engine import make_engine, reading
-from updraft.ledger.migrate import VERSION_TABLE, configuration
+from updraft.ledger import Attempt, Checkpoint, Ledger, Request, Revision
+from updraft.ledger.engine import make_engine, reading, writing
+from updraft.ledger.migrate import VERSION_TABLE, configuration, upgrade
 from updraft.ledger.tables import jobs, locks, metadata
+
+AT = "2026-01-01 12:00:00"
 
 
 def test_the_migrations_lead_to_the_tables_of_the_code(ledger_url: str) -> None:
@@ -36,12 +41,78 @@ def test_the_migrations_are_sql_that_postgresql_has() -> None:
     assert "TIMESTAMP WITH TIME ZONE" in sql
     assert "memory_mib BIGINT NOT NULL" in sql
     assert "INSERT INTO locks (name" in sql
+    assert "ALTER TABLE jobs ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL" in sql
+    assert "id SERIAL NOT NULL" in sql
+    assert 'INSERT INTO requests (job_id, seq, kind, "by", at' in sql
 
 
 def test_the_lock_is_a_row_lock_on_postgresql() -> None:
     query = select(locks.c.name).with_for_update()
     assert "FOR UPDATE" in str(query.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
     assert jobs.c.manifest.type.compile(postgresql.dialect()) == "JSON"  # type: ignore[no-untyped-call]
+
+
+def rows_of_the_first_version(url: str) -> None:
+    """A ledger as the first version left it: a job that runs, one that was cancelled, one whose cancel is pending."""
+    upgrade(url, "0001")
+    engine = make_engine(url)
+    job = """INSERT INTO jobs (id, tenant, name, dag_id, run_id, manifest, state, reason, submitted_by, submitted_at,
+                               data, ended_at, cancel_requested_at, cancel_requested_by)
+             VALUES (:id, 't', 'n', 'd', :id, '{"name": "n"}', :state, 'r', 'ada', :at, '[]', :ended, :asked, :by)"""
+    at = {"at": AT}
+    with writing(engine) as connection:
+        for row in (
+            {"id": "runs", "state": "PROCESSING", "ended": None, "asked": None, "by": None},
+            {"id": "ended", "state": "CANCELLED", "ended": AT, "asked": AT, "by": "bob"},
+            {"id": "asked", "state": "QUEUED", "ended": None, "asked": AT, "by": "eve"},
+        ):
+            connection.execute(text(job), row | at)
+        for statement in (
+            "INSERT INTO transitions VALUES ('runs', 1, :at, NULL, 'PENDING', 'submitted', '{}')",
+            "INSERT INTO attempts VALUES ('runs', 1, 'train', :at, NULL, NULL, NULL, '{}')",
+            "INSERT INTO checkpoints VALUES ('runs', 's4', 4, 1, '{}', 7, 's3://x', :at, :at, NULL, NULL)",
+        ):
+            connection.execute(text(statement), at)
+    engine.dispose()
+
+
+def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    rows_of_the_first_version(url)
+    upgrade(url)
+    ledger, noon = Ledger(url), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    job = ledger.job("runs")
+    assert (job.revision, job.guardian_seen_at, job.override) == (0, None, None)
+    assert ledger.revisions("runs") == [Revision("runs", 0, {"name": "n"}, {}, "ada", noon)]
+    assert ledger.attempts("runs") == [Attempt("runs", "train", 1, noon)]
+    assert ledger.checkpoints("runs") == [Checkpoint("runs", "s4", 4, 1, {}, 7, "s3://x", noon, noon)]
+    # Whoever asked to cancel before is found by whoever asks again.
+    assert ledger.request("asked", "cancel", "ada") == Request("asked", 1, "cancel", "eve", noon)
+    assert ledger.requests("ended") == [
+        Request("ended", 1, "cancel", "bob", noon, answered_at=noon, answer="the job has ended CANCELLED")
+    ]
+    ledger.close_attempt("runs", "train", 1, "infrastructure", "lost")
+    assert ledger.ensure_attempt("runs", "train", after=1).number == 2
+    assert ledger.outbox() == []
+    ledger.close()
+
+
+def test_the_newest_migration_can_be_taken_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    rows_of_the_first_version(url)
+    engine = make_engine(url)
+    with reading(engine) as connection:
+        before = {table: rows(connection, table) for table in ("jobs", "attempts", "checkpoints")}
+    upgrade(url)
+    with writing(engine) as connection:
+        command.downgrade(configuration(connection), "0001")
+    with reading(engine) as connection:
+        assert {table: rows(connection, table) for table in before} == before
+    engine.dispose()
+
+
+def rows(connection: Connection, table: str) -> list[dict[str, Any]]:
+    return [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table} ORDER BY 1"))]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +130,6 @@ def test_urls_that_cannot_be_a_ledger_are_named_without_their_secret(url: str, m
 
 
 def test_naive_times_are_refused(ledger: Ledger, submit: Callable[..., object]) -> None:
-    from datetime import datetime
-
     from sqlalchemy.exc import StatementError
 
     submit()

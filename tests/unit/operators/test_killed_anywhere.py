@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from ledger_helpers import grants
 from unit.operators.airflow_fakes import ORDER, Platform, until
 
 from updraft.lifecycle import State
@@ -21,7 +22,7 @@ def facts(platform: Platform) -> dict[str, object]:
         "transitions": [(t.from_state, t.to_state, t.reason) for t in ledger.transitions(job.id)],
         "verdict": job.verdict,
         "attempts": [(a.role, a.number, a.outcome, a.reason, a.evidence) for a in ledger.attempts(job.id)],
-        "granted": [(g.request.job_id, g.request.learners) for g in ledger.grants()],
+        "granted": [(g.request.job_id, g.request.learners) for g in grants(ledger)],
         "effects": {name: ledger.effect(job.id, name) for name in effects},
         "runs": [(r.info.status, r.data.params, r.data.tags) for r in mlflow.runs.values()],
         "endings": mlflow.endings,
@@ -109,7 +110,7 @@ def test_a_job_whose_every_process_is_killed_later_than_the_one_before_ends_the_
     plain = make_platform()
     JOBS[job][0](plain)
     plain.run_all()
-    assert (plain.job.state, plain.cluster.left, plain.ledger.grants()) == (JOBS[job][1], [], []), plain.errors
+    assert (plain.job.state, plain.cluster.left, grants(plain.ledger)) == (JOBS[job][1], [], []), plain.errors
     platform = make_platform()
     JOBS[job][0](platform)
     platform.max_tries = 1000

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_helpers import grants
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
 from unit.operators.platform_fakes import store_done
 
@@ -89,10 +90,10 @@ def test_the_verdict_does_not_wait_for_a_cluster_that_is_away(make_platform: Mak
     assert platform.run("release") == "failed"
     assert platform.job.state is State.COMPLETED
     assert [r.info.status for r in platform.mlflow.runs.values()] == ["FINISHED"]
-    assert len(platform.ledger.grants()) == 1  # what may still run is not free
+    assert len(grants(platform.ledger)) == 1  # what may still run is not free
     platform.cluster.refuse = lambda verb, name: None
     assert platform.run("release") == "success"
-    assert platform.ledger.grants() == []
+    assert grants(platform.ledger) == []
     assert platform.mlflow.endings == ["FINISHED"]
 
 
@@ -100,7 +101,7 @@ def test_the_verdict_does_not_wait_for_mlflow(make_platform: Make) -> None:
     platform = until(make_platform(), "release")
     platform.mlflow.away = True
     assert platform.run("release") == "failed"
-    assert (platform.job.state, platform.ledger.grants()) == (State.COMPLETED, [])
+    assert (platform.job.state, grants(platform.ledger)) == (State.COMPLETED, [])
 
 
 def test_release_before_the_end_of_a_stuck_task_frees_all_and_closes_its_attempt(make_platform: Make) -> None:
@@ -112,7 +113,7 @@ def test_release_before_the_end_of_a_stuck_task_frees_all_and_closes_its_attempt
 
     platform.pods_end = end
     assert platform.run("train") == "failed"
-    assert (platform.job.state, platform.cluster.left, platform.ledger.grants()) == (State.FAILED, [], [])
+    assert (platform.job.state, platform.cluster.left, grants(platform.ledger)) == (State.FAILED, [], [])
     assert [(a.role, a.outcome) for a in platform.ledger.attempts(platform.job.id)] == [("train", "infrastructure")]
     assert platform.mlflow.endings == ["FAILED"]
 

@@ -157,3 +157,19 @@ class TestCheckpoints:
         store_checkpoint(store, JOB, "step-1", 1, {})  # a late upload of the same one
         assert follow_checkpoints(JOB, keep) == []
         assert len(ledger.checkpoints(JOB)) == 1
+
+    def test_what_an_attempt_stores_after_its_end_is_removed(self, ledger: Ledger, store: FolderStore) -> None:
+        ledger.ensure_attempt(JOB, "train", after=None)
+        store_checkpoint(store, JOB, "step-1", 1, {})
+        assert [c.name for c in follow_checkpoints(JOB, None)] == ["step-1"]
+        ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost")
+        store_checkpoint(store, JOB, "step-2", 2, {})  # the node is only cut off, and its learner lives on
+        assert follow_checkpoints(JOB, None) == []
+        assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
+        assert [c.name for c in objects.list_checkpoints("default", JOB)] == ["step-1"]
+
+    def test_a_quarantined_checkpoint_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:
+        store_checkpoint(store, JOB, "step-1", 1, {})
+        follow_checkpoints(JOB, None)
+        ledger.quarantine_checkpoint(JOB, "step-1", "model.pt: its digest is another")
+        assert follow_checkpoints(JOB, None) == []

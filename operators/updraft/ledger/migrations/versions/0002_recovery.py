@@ -90,6 +90,5 @@ def downgrade() -> None:
     for table in ("outbox", "revisions", "requests"):
         op.drop_table(table)
     for table, columns in ADDED.items():
-        with op.batch_alter_table(table) as batch:
-            for name in columns:
-                batch.drop_column(name)
+        for name in columns:
+            op.drop_column(table, name)

@@ -6,57 +6,10 @@ from typing import Any
 
 import pytest
 
-from updraft.exceptions import NotFoundError, StaleAttemptError
-from updraft.ledger import Attempt, Checkpoint, Job, Ledger, Validation
+from updraft.exceptions import NotFoundError
+from updraft.ledger import Checkpoint, Job, Ledger, Validation
 
 Submit = Callable[..., Job]
-
-
-def test_numbers_rise_over_all_roles_of_a_job(ledger: Ledger, submit: Submit) -> None:
-    submit("a")
-    submit("b")
-    assert ledger.ensure_attempt("a", "train", after=None).number == 1
-    ledger.close_attempt("a", "train", 1, "infrastructure", "the node was lost")
-    numbers = [ledger.ensure_attempt("a", role, after=n).number for role, n in (("train", 1), ("evaluate", None))]
-    assert numbers == [2, 3]
-    assert ledger.ensure_attempt("b", "train", after=None).number == 1
-    assert ledger.current_attempt("a", "evaluate") is not None
-    assert ledger.current_attempt("b", "export") is None
-
-
-def test_an_older_attempt_cannot_end_a_newer_one(ledger: Ledger, submit: Submit, clock: Any) -> None:
-    submit()
-    started = clock.now
-    ledger.ensure_attempt("job-1", "train", after=None)
-    clock.forward(60)
-    relaunch = {"delay_seconds": 0.0, "reason": "infrastructure loss 1 of 5", "avoid_nodes": ["n1"]}
-    lost = ledger.close_attempt(
-        "job-1", "train", 1, "infrastructure", "the node was lost", {"n": 1}, label="node.lost", relaunch=relaunch
-    )
-    resume = {"checkpoint": "step-4", "step": 4, "repeats": 2, "reason": "the newest"}
-    assert ledger.ensure_attempt("job-1", "train", after=1, resume=resume) == Attempt(
-        "job-1", "train", 2, clock.now, resume=resume
-    )
-    with pytest.raises(StaleAttemptError, match=r"1 of role 'train' of job-1 is not the newest \(2 is\)"):
-        ledger.close_attempt("job-1", "train", 1, "failed", "late news")
-    closed = ledger.close_attempt("job-1", "train", 2, "done", "all left with 0", {"exit_codes": [0, 0]})
-    first = Attempt(
-        job_id="job-1",
-        role="train",
-        number=1,
-        started_at=started,
-        ended_at=clock.now,
-        outcome="infrastructure",
-        reason="the node was lost",
-        evidence={"n": 1},
-        label="node.lost",
-        relaunch=relaunch,
-    )
-    assert lost == first
-    assert ledger.attempts("job-1") == [first, closed]
-    assert ledger.close_attempt("job-1", "train", 2, "failed", "again", label="x") == closed
-    with pytest.raises(NotFoundError, match="no attempt 9"):
-        ledger.close_attempt("job-1", "train", 9, "failed", "?")
 
 
 def test_checkpoints_are_recorded_once_and_keep_nan(ledger: Ledger, submit: Submit, clock: Any) -> None:
