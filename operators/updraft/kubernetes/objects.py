@@ -68,11 +68,20 @@ class Launch:
         return f"{self.pod_name(1)}.{self.base_name}" if self.learners > 1 else "127.0.0.1"
 
 
-def learner_pod(base: Manifest, config: PodConfig, *, sidecar_image: str, grace_seconds: int) -> Manifest:
+def learner_pod(
+    base: Manifest,
+    config: PodConfig,
+    *,
+    sidecar_image: str,
+    grace_seconds: int,
+    node_lost_seconds: int,
+    avoid_nodes: tuple[str, ...] = (),
+) -> Manifest:
     """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
 
     The program's container keeps its image, command and user; it gains the job's volume and a working
-    directory, and no credential.
+    directory, and no credential. On a node that is lost it stays `node_lost_seconds` (Kubernetes' own default is five
+    minutes); nodes to avoid are taken when no other has room.
     """
     pod = copy.deepcopy(base)
     spec = pod["spec"]
@@ -141,6 +150,16 @@ def learner_pod(base: Manifest, config: PodConfig, *, sidecar_image: str, grace_
     spec["automountServiceAccountToken"] = False
     spec["enableServiceLinks"] = False
     spec["terminationGracePeriodSeconds"] = grace_seconds
+    spec["tolerations"] = [
+        *(spec.get("tolerations") or []),
+        *(
+            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute",
+             "tolerationSeconds": node_lost_seconds}
+            for key in ("not-ready", "unreachable")
+        ),
+    ]  # fmt: skip
+    if avoid_nodes:
+        spec["affinity"] = _away_from(avoid_nodes)
     spec["securityContext"] = {
         "runAsNonRoot": True,
         "fsGroup": JOB_GID,
@@ -149,8 +168,16 @@ def learner_pod(base: Manifest, config: PodConfig, *, sidecar_image: str, grace_
     return pod
 
 
+def _away_from(nodes: tuple[str, ...]) -> Manifest:
+    other = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
+    preference = {"weight": 100, "preference": {"matchExpressions": [other]}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+
 def role_to_pods(pod: Manifest, launch: Launch, config: PodConfig) -> list[Manifest]:
-    """The N pods of a gang, from the pod of its first learner; they differ in name, rank and label only."""
+    """The N pods of a gang, from the pod of its first learner; they differ in name, rank and label only.
+
+    `pod` may have been made for another attempt: what names the attempt in it is set anew."""
     return [_nth(pod, launch, replace(config, learner=n)) for n in range(1, launch.learners + 1)]
 
 
@@ -172,7 +199,12 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
         for variable in container.get("env", []):
             if variable["name"] == contract.CONFIG_ENV:
                 variable["value"] = config.to_json()
-    ranked = {"LEARNER_ID": str(learner), "RANK": str(learner - 1)}
+    ranked = {
+        "LEARNER_ID": str(learner),
+        "RANK": str(learner - 1),
+        "MASTER_ADDR": launch.master_address,
+        "UPDRAFT_ATTEMPT": str(launch.attempt),
+    }
     for container in spec["containers"]:
         for variable in container.get("env", []):
             if variable["name"] in ranked:

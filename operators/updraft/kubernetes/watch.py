@@ -58,6 +58,10 @@ class PodWatch:
     def pods(self, key: LaunchKey) -> list[PodFacts]:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
+    def launches(self) -> dict[LaunchKey, list[PodFacts]]:
+        """Every launch that has a pod in this namespace."""
+        return {key: list(pods.values()) for key, pods in self._pods.items() if pods}
+
     def subscribe(self, key: LaunchKey) -> asyncio.Event:
         event = asyncio.Event()
         self._waiters.setdefault(key, set()).add(event)

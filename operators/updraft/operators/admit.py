@@ -9,12 +9,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
+from updraft.guardian import line
+from updraft.guardian.records import ledger, manifest_of, memory_mib
 from updraft.lifecycle import State
-from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib, record_failure, run_key
+from updraft.operators.job import ends_job, fail, record_failure, run_key
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
-from updraft.triggers.admit import AdmitTrigger, ask
+from updraft.triggers.admit import AdmitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,9 +39,16 @@ class AdmitOperator(BaseOperator):
         with ends_job(context, Cause.CONFIGURATION) as job:
             self._check_secrets(job, manifest)
             self._open_run(context, job, manifest)
-            self._enqueue(job, manifest)
-            answer = ask(job.id, _nodes())
-            if answer[0] == "waiting":
+            if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
+                self.log.info("The job was admitted before, and its learners were launched")
+                return job.id
+            answer = ("waiting", job.reason)
+            if job.state is not State.HALTED:
+                line.join(job)
+                if job.state is State.PENDING:
+                    ledger().move(job.id, State.QUEUED, "waiting to be admitted")
+                answer = line.ask(job.id, _nodes())
+            if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
                 self.defer(
                     trigger=AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=job.id),
@@ -156,26 +165,6 @@ class AdmitOperator(BaseOperator):
         )
         ledger().set_run(job.id, ref.run_id, ref.experiment_id)
         self.log.info("MLflow run %s", ref.run_id)
-
-    def _enqueue(self, job: Job, manifest: Manifest) -> None:
-        from updraft.allocation import Request
-        from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
-
-        resources = manifest.resources
-        ledger().enqueue(
-            job.id,
-            Request(
-                job_id=job.id,
-                learners=resources.learners,
-                cpus=resources.cpus,
-                memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
-                gpus=resources.gpus,
-                gpu_type=resources.gpu_type,
-                requested_at=job.submitted_at,
-            ),
-        )
-        if ledger().job(job.id).state is State.PENDING:
-            ledger().move(job.id, State.QUEUED, "waiting to be admitted")
 
 
 def _amounts(manifest: Manifest) -> str:

@@ -13,28 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from updraft.exceptions import DataError, NotFoundError, UnavailableError, UpdraftError
+from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft.guardian.records import FAILURE, ledger
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from updraft.ledger import Job, Ledger
-    from updraft.manifest import Manifest
+    from updraft.ledger import Job
+    from updraft.lifecycle import State
 
 log = logging.getLogger(__name__)
-
-FAILURE = "failure"  # effect: the first task that failed, and why
-MODEL_VERSION = "model_version"
-DECISION = "promotion decided"  # and against which champion; recorded before the alias is moved
-PROMOTION = "promotion"
-
-
-def ledger() -> Ledger:
-    from updraft.ledger import open_ledger
-
-    return open_ledger(settings().ledger_url)
 
 
 def run_key(context: Context) -> tuple[str, str]:
@@ -45,12 +34,6 @@ def run_key(context: Context) -> tuple[str, str]:
 def find_job(context: Context) -> Job:
     """The job of this run; NotFoundError if `admit` has not recorded it."""
     return ledger().job_of_run(*run_key(context))
-
-
-def manifest_of(job: Job) -> Manifest:
-    from updraft.manifest import parse
-
-    return parse(job.manifest)
 
 
 def record_failure(job_id: str, task: str, cause: Cause, reason: str) -> None:
@@ -67,9 +50,35 @@ def fail(context: Context, job_id: str, cause: Cause, reason: str) -> AirflowFai
     return AirflowFailException(reason)
 
 
-def memory_mib(manifest: Manifest) -> int:
-    """Memory of one learner's program."""
-    return -(-manifest.resources.memory_bytes // 1024**2)
+def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
+    """The job's next state on its way to the learners. A task that a person cleared after they were launched runs a
+    second time, and must not put the job's state back."""
+    if ledger().current_attempt(job_id, "train") is None:
+        ledger().move(job_id, to, reason, evidence)
+
+
+def require_trained(job: Job) -> None:
+    """What comes after the training asks for its proof; the colour that Airflow shows is none. Raises RefusedError."""
+    train = ledger().current_attempt(job.id, "train")
+    if train is None or train.outcome != Cause.DONE:
+        said = (
+            "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"
+        )
+        raise RefusedError(
+            f"train has no proof of success, whatever Airflow shows: {said}; clear the task train to go on with it"
+        )
+
+
+def task_states(context: Context) -> dict[str, str | None]:
+    """What Airflow shows of the run's tasks; empty when it does not say."""
+    ti: Any = context["ti"]
+    run = context["dag_run"]
+    try:
+        states = ti.get_task_states(dag_id=run.dag_id, run_ids=[run.run_id])
+    except Exception as exc:  # noqa: BLE001 - the verdict does not rest on it
+        log.warning("Airflow does not say how the run's tasks stand: %s", type(exc).__name__)
+        return {}
+    return dict(states.get(run.run_id) or {})
 
 
 def last_try(context: Context) -> bool:

@@ -1,24 +1,27 @@
 """The one subclass of KubernetesPodOperator: builds one pod through it, launches a gang of it, and waits.
 
-`execute` builds, submits or re-attaches, and defers; `finished` reads the evidence again, judges and frees. Stopping
-this task stops nothing by itself: see `on_kill`.
+`execute` builds the pod, records it as the role's template, launches and defers; from then on the trigger drives the
+role to its end (`updraft.guardian`), and `finished` ends the task as the ledger says. Stopping this task stops nothing
+by itself: see `on_kill`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.exceptions import RefusedError
-from updraft.kubernetes import gang, objects
+from updraft.guardian import attempts, pods
+from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
+from updraft.guardian.standing import Due, Over, standing
+from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
-from updraft.operators.job import ends_job, fail, ledger, manifest_of, memory_mib, stop_if_over
+from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
-from updraft.recovery.outcome import Cause, Outcome, evidence, judge
+from updraft.recovery.outcome import Cause
 from updraft.settings import settings
-from updraft.triggers.gang import GangTrigger, tails_of
+from updraft.triggers.gang import GangTrigger
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -27,13 +30,6 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
-
-STOP_SECONDS = 30  # what the peers of a failed learner are given to leave
-ENDINGS = {
-    "cancelled": Cause.CANCELLED,
-    "deadline": Cause.DEADLINE,
-    "blocked": Cause.CONFIGURATION,
-}
 
 
 class LearnerOperator(KubernetesPodOperator):
@@ -61,44 +57,54 @@ class LearnerOperator(KubernetesPodOperator):
             command = self._command(manifest)
             if command is None:
                 raise AirflowSkipException(f"the manifest asks for no {self.role}")
-            attempt = ledger().current_attempt(job.id, self.role)
-            if attempt is None:
-                stop_if_over(context, job.id)
-                number = ledger().open_attempt(job.id, self.role)
-            elif attempt.ended_at is not None:  # this task was killed between judging and its own end
-                self._end(context, job, manifest, attempt)
-                return
-            else:
-                number = attempt.number
-                self.log.info("Re-attaching to attempt %d", number)
-            launch = self._launch(job, manifest, number)
-            self._deploy(context, job, manifest, launch, command)
-            self._wait(job, manifest, launch)
+            self._go_on(context, job, manifest, command)
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
         with ends_job(context, Cause.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
-            attempt = ledger().current_attempt(job.id, self.role)
-            if attempt is None:
-                raise RuntimeError(f"job {job.id} has no attempt of {self.role}")  # a defect of ours
-            if attempt.ended_at is None:
-                launch = self._launch(job, manifest, attempt.number)
-                outcome = self._judge(manifest, launch, event)
-                if outcome is None:
-                    self.log.info("The learners are alive; going on (%s)", event["reason"])
-                    self._wait(job, manifest, launch)
-                # Recorded before the pods are deleted: without them nobody could judge a second time.
-                attempt = ledger().close_attempt(
-                    job.id, self.role, launch.attempt, outcome.cause.value, outcome.reason, dict(outcome.evidence)
-                )
-            self._end(context, job, manifest, attempt)
+            self._go_on(context, job, manifest, self._command(manifest) or "")
 
-    def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt) -> None:
-        """Frees what a closed attempt held and ends the task as the attempt ended. Harmless when done twice."""
+    def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
+        """From wherever the ledger says that the role stands; harmless when done twice."""
+        attempt = ledger().current_attempt(job.id, self.role)
+        halt_asked = ledger().pending(job.id, "halt") is not None
+        where = standing(job, attempt, halt_asked=halt_asked)
+        if isinstance(where, Over):
+            stop_if_over(context, job.id)
+            self._end(context, job, manifest, attempt, where.reason)
+            return
+        if attempt is None:
+            stop_if_over(context, job.id)
+            if self.role != "train":
+                require_trained(job)
+        else:
+            self.log.info("Re-attaching to attempt %d", attempt.number)
+        if not pods.has_template(job, self.role):
+            launch = launch_of(job, manifest, self.role, 1)
+            pods.record_template(job, self.role, self._base_pod(context, job, manifest, launch, command))
+        if where == Due(None):  # the first launch needs not wait for a triggerer
+            pods.deploy(self._core(), job, attempts.begin(job, self.role, None))
+        self.defer(
+            trigger=GangTrigger(
+                conn_id=settings().kubernetes_conn_id,
+                namespace=settings().namespace(job.tenant),
+                job_id=job.id,
+                role=self.role,
+            ),
+            method_name="finished",
+        )
+
+    def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
+        """Ends the task as the role ended."""
+        if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
+            raise fail(context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE
-        self._free(self._launch(job, manifest, attempt.number), stop=not done)
+        launch = launch_of(job, manifest, self.role, attempt.number)
+        pods.free(self._core(), launch, grace_seconds=0 if done else settings().stop_grace_seconds)
         if not done:
-            raise fail(context, job.id, Cause(str(attempt.outcome)), str(attempt.reason))
+            cancelled = ledger().job(job.id).cancel_requested_by
+            cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))
+            raise fail(context, job.id, cause, reason)
         self.log.info("%s: %s", self.role, attempt.reason)
 
     def on_kill(self) -> None:
@@ -117,38 +123,6 @@ class LearnerOperator(KubernetesPodOperator):
         if manifest.export is None:
             return None
         return f"python -m updraft_learner.export --formats {','.join(manifest.export.formats)}"
-
-    def _launch(self, job: Job, manifest: Manifest, attempt: int) -> Launch:
-        learners = manifest.resources.learners if self.role == "train" else 1
-        return Launch(settings().namespace(job.tenant), job.tenant, job.id, self.role, attempt, learners)
-
-    def _deploy(self, context: Context, job: Job, manifest: Manifest, launch: Launch, command: str) -> None:
-        """Create the gang, once per attempt: pods that vanish later are not made again under the same number."""
-        deployed = f"deployed {launch.role} {launch.attempt}"
-        if ledger().effect(job.id, deployed) is not None:
-            return
-        stop_if_over(context, job.id)
-        config = self._config(job, manifest, launch)
-        pod = objects.learner_pod(
-            self._base_pod(context, job, manifest, launch, command),
-            config,
-            sidecar_image=settings().sidecar_image,
-            grace_seconds=settings().store_grace_seconds,
-        )
-        core = self._core()
-        gang.ensure_namespace(core, launch.namespace)
-        gang.create(
-            core,
-            launch,
-            secret=objects.credentials_secret(launch, _pod_credentials()),
-            service=objects.headless_service(launch) if launch.learners > 1 else None,
-            pods=objects.role_to_pods(pod, launch, config),
-        )
-        if ledger().job(job.id).ended:  # `release` came first: this process was taken for dead
-            gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
-            raise RefusedError(f"job {job.id} ended while its learners were being created; they are removed")
-        ledger().record_effect(job.id, deployed, {"pods": [launch.pod_name(n + 1) for n in range(launch.learners)]})
-        self.log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
 
     def _base_pod(
         self, context: Context, job: Job, manifest: Manifest, launch: Launch, command: str
@@ -202,111 +176,7 @@ class LearnerOperator(KubernetesPodOperator):
         threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
         return objects.environment({**threads, **manifest.env, **platform}, secrets)
 
-    def _config(self, job: Job, manifest: Manifest, launch: Launch) -> contract.PodConfig:
-        from updraft.storage import objects as stored
-
-        restore = None
-        if launch.role == "train" and launch.attempt > 1:
-            restore = stored.latest_checkpoint(job.tenant, job.id)
-            self.log.info("Resume plan: %s", f"from checkpoint {restore}" if restore else "from the beginning")
-        return contract.PodConfig(
-            job_id=job.id,
-            tenant=job.tenant,
-            role=launch.role,
-            attempt=launch.attempt,
-            learner=1,
-            learners=launch.learners,
-            bucket=settings().bucket,
-            prefix=job.tenant,
-            mlflow_run_id=job.mlflow_run_id or "",
-            mlflow_experiment_id=job.mlflow_experiment_id or "",
-            code_tree=job.code_tree,
-            data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in job.data or ()),
-            params=dict(manifest.params),
-            restore_checkpoint=restore,
-            restore_results=launch.role != "train",
-        )
-
-    # --- wait, judge, free --------------------------------------------------------------------------------------
-
-    def _wait(self, job: Job, manifest: Manifest, launch: Launch) -> NoReturn:
-        limit = manifest.budget.max_runtime
-        attempts = {a.number: a for a in ledger().attempts(job.id) if a.role == self.role}
-        launched = min(a.started_at for a in attempts.values())
-        # From the attempt's start, so that waking and waiting again does not put the end off.
-        deploy_by = attempts[launch.attempt].started_at.timestamp() + settings().deploy_timeout_seconds
-        self.defer(
-            trigger=GangTrigger(
-                conn_id=settings().kubernetes_conn_id,
-                namespace=launch.namespace,
-                tenant=launch.tenant,
-                job_id=launch.job_id,
-                role=launch.role,
-                attempt=launch.attempt,
-                learners=launch.learners,
-                deploy_by=deploy_by,
-                deadline=(launched + limit).timestamp() if limit else None,
-                store_seconds=float(settings().store_grace_seconds),
-            ),
-            method_name="finished",
-        )
-
-    def _judge(self, manifest: Manifest, launch: Launch, event: dict[str, Any]) -> Outcome | None:
-        """From pods and markers as they are now; the event only says why the watching ended. None: nothing ended."""
-        from updraft.storage import objects as stored
-
-        pods = gang.observe(self._core(), launch)
-        learners = range(1, launch.learners + 1)
-        markers = {n: stored.read_done(launch.tenant, launch.job_id, launch.role, launch.attempt, n) for n in learners}
-        outcome = judge(
-            pods,
-            learners=launch.learners,
-            markers=markers,
-            tails=tails_of(event),
-            memory=f"{memory_mib(manifest)} MiB",
-        )
-        if outcome is None and event["kind"] not in ENDINGS:
-            return None
-        outcome = outcome or Outcome(ENDINGS[event["kind"]], event["reason"], evidence(pods, markers))
-        if event["kind"] in ENDINGS and not outcome.ok and outcome.cause is not Cause.PROGRAM:
-            return Outcome(ENDINGS[event["kind"]], event["reason"], outcome.evidence)
-        if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
-            final = stored.latest_checkpoint(launch.tenant, launch.job_id)
-            if final is None:
-                return Outcome(
-                    Cause.PROGRAM,
-                    "the manifest asks for checkpoints, but the program wrote none: call "
-                    "updraft_learner.Checkpointer, or write a folder with a COMPLETE file below $CHECKPOINT_DIR, "
-                    "or remove `checkpoints` from the manifest",
-                    outcome.evidence,
-                )
-            return Outcome(outcome.cause, outcome.reason, {**outcome.evidence, "final_checkpoint": final})
-        return outcome
-
-    def _free(self, launch: Launch, *, stop: bool) -> None:
-        core = self._core()
-        grace = STOP_SECONDS if stop else 0
-        gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace)
-        gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace + 30)
-
     def _core(self) -> CoreV1Api:
         from updraft.kubernetes.secrets import core_api
 
         return core_api(settings())
-
-
-def _pod_credentials() -> dict[str, Any]:
-    credentials = settings().credentials()
-    return {
-        "s3": {
-            "endpoint": settings().s3_endpoint,
-            "region": settings().s3_region,
-            "access_key": credentials.s3.access_key.get_secret_value(),
-            "secret_key": credentials.s3.secret_key.get_secret_value(),
-        },
-        "mlflow": {
-            "uri": settings().mlflow_uri,
-            "username": credentials.mlflow.username,
-            "password": credentials.mlflow.password.get_secret_value(),
-        },
-    }

@@ -10,10 +10,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.exceptions import DataError
+from updraft.guardian.records import DECISION, MODEL_VERSION, PROMOTION, ledger, manifest_of
+from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import State
-from updraft.operators.job import DECISION, MODEL_VERSION, PROMOTION, ends_job, ledger, manifest_of
+from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
-from updraft.operators.replay import replay_metrics
 from updraft.recovery.outcome import Cause
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class RegisterOperator(BaseOperator):
             data = job.data or ()
             tags = {
                 "updraft.code_tree": job.code_tree or "",
-                "updraft.data_fingerprints": ",".join(str(d["fingerprint"]) for d in data),
+                "updraft.data_fingerprints": ",".join(str(d["tree"]) for d in data),
                 "updraft.data_sources": ",".join(str(d["source"]) for d in data),
                 "updraft.formats": ",".join(export.formats),
                 "updraft.run_id": job.mlflow_run_id or "",

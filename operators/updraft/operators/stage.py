@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from updraft.exceptions import DataError, RefusedError
+from updraft.guardian.records import ledger, manifest_of
 from updraft.lifecycle import State
 from updraft.manifest import parse_source
-from updraft.operators.job import ends_job, ledger, manifest_of, stop_if_over
+from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
@@ -42,7 +43,7 @@ class StageOperator(BaseOperator):
             total = sum(d["bytes"] for d in data)
             files = sum(d["files"] for d in data)
             evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
-            ledger().move(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
+            advance(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
             self._lineage(job, code, data)
 
     def _stage_code(self, context: Context, job: Job, manifest: Manifest) -> Staged:
@@ -62,7 +63,6 @@ class StageOperator(BaseOperator):
             "tree": staged.tree_sha256,
             "files": staged.files,
             "bytes": staged.bytes,
-            "fingerprint": staged.fingerprint,
             "provenance": dict(staged.provenance),
         }
 
@@ -143,7 +143,7 @@ class ValidateOperator(BaseOperator):
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
             reason = "data is valid" if judged else "the manifest asks for no check of its data"
-            ledger().move(job.id, State.DEPLOYING, reason, {"judged": judged})
+            advance(job.id, State.DEPLOYING, reason, {"judged": judged})
 
     def _validate(self, job: Job, item: Data, staged: Mapping[str, Any]) -> list[str]:
         from updraft.validation import suite_digest
@@ -154,13 +154,13 @@ class ValidateOperator(BaseOperator):
                 f"data.expectations: {suite!r} is a file that was not sent along; submit with `updraft submit`, or "
                 "write the suite itself into the manifest"
             )
-        # The same files read in another format are other data to the suite.
-        fingerprint, digest = staged["tree"], f"{suite_digest(suite)}:{item.format}"
+        fingerprint, digest = staged["tree"], suite_digest(suite, item.format)
         known = ledger().validation(job.tenant, fingerprint, digest)
         if known is None:
             from updraft.storage import content_store
             from updraft.validation import validate_stored
 
+            self.log.info("Validating %s", item.source)
             store = content_store(job.tenant)
             result = validate_stored(store.fetch, store.get_tree(fingerprint), suite, format=item.format)
             known = ledger().record_validation(

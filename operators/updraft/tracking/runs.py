@@ -163,3 +163,14 @@ def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, 
     if inputs:
         with answering(client):
             client.log_inputs(run_id, inputs)
+
+
+def show_state(client: MlflowClient, run_id: str, state: State, tags: Mapping[str, str]) -> None:
+    """Bring the run's tags and status to a job's state. Harmless when done twice."""
+    set_tags(client, run_id, {"updraft.state": state.value, **tags})
+    if MLFLOW_STATUS[state] != "RUNNING":
+        close_run(client, run_id, state)
+        return
+    with answering(client):
+        if client.get_run(run_id).info.status != MLFLOW_STATUS[state]:
+            client.update_run(run_id, status=MLFLOW_STATUS[state])

@@ -1,4 +1,7 @@
-"""Waits in line: asks the allocator under the ledger's lock until the whole gang is granted."""
+"""Waits in line: asks the allocator under the ledger's lock until the whole gang is granted.
+
+A job that is halted while it waits leaves the line, and joins its end when it is resumed.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,13 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.guardian import requests
+from updraft.guardian.line import ask
+from updraft.guardian.records import ledger
+from updraft.lifecycle import State
 
 POLL_SECONDS = 1.5
+HALTED_SECONDS = 2.0
 
 
 class AdmitTrigger(BaseTrigger):
@@ -47,6 +55,9 @@ class AdmitTrigger(BaseTrigger):
                 if reason != shown:
                     self.log.info("%s: %s", kind, reason)
                     shown = reason
+                if kind == "halted":
+                    await asyncio.sleep(HALTED_SECONDS)
+                    continue
                 if kind != "waiting":
                     yield TriggerEvent({"kind": kind, "reason": reason})
                     return
@@ -55,31 +66,20 @@ class AdmitTrigger(BaseTrigger):
     async def _ask(self, api: Any) -> tuple[str, str]:
         from kubernetes_asyncio.client import CoreV1Api
 
+        if await asyncio.to_thread(self._halted):
+            return "halted", "waiting for a resume or a cancellation"
         nodes = await CoreV1Api(api).list_node(_request_timeout=20)
         listed = api.sanitize_for_serialization(nodes)["items"]
-        return await asyncio.to_thread(ask, self.job_id, listed)
+        kind, reason = await asyncio.to_thread(ask, self.job_id, listed)
+        if kind == "halt":
+            await asyncio.to_thread(requests.rest, self.job_id, None)
+            return "halted", reason
+        return kind, reason
 
-
-def ask(job_id: str, nodes: list[dict[str, Any]]) -> tuple[str, str]:
-    """One question to the allocator: `granted`, `impossible`, `cancelled` or `waiting`, and why.
-
-    The reason for waiting is written to the ledger as the QUEUED job's reason.
-    """
-    from updraft.allocation import capacity_from_nodes
-    from updraft.ledger import open_ledger
-    from updraft.lifecycle import State
-    from updraft.settings import settings
-
-    ledger = open_ledger(settings().ledger_url)
-    job = ledger.job(job_id)
-    if job.ended:
-        return "impossible", f"job {job_id} has ended {job.state.value}"
-    if job.cancel_requested_by is not None:
-        return "cancelled", f"cancelled by {job.cancel_requested_by}"
-    admission = ledger.try_admit(job_id, capacity_from_nodes(nodes))
-    if admission.granted:
-        return "granted", "the whole gang has its place"
-    if admission.impossible:
-        return "impossible", admission.reason
-    ledger.move(job_id, State.QUEUED, admission.reason, {"place": admission.place})
-    return "waiting", admission.reason
+    def _halted(self) -> bool:
+        """Whether the job is halted still, now that its requests have been looked at."""
+        ledger().touch_guardian(self.job_id, "admit: in line")
+        job = ledger().job(self.job_id)
+        if job.state is not State.HALTED or job.cancel_requested_by is not None:
+            return False
+        return requests.resumed(self.job_id) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ from unit.operators.platform_fakes import (
     store_export,
 )
 
+from updraft.exceptions import RefusedError
+from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
 from updraft_learner.store import FolderStore
 
@@ -57,6 +60,7 @@ class Platform:
         self.dies_later_each_time = False  # the n-th try of a task dies after its n-th call
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.watched: list[tuple[str, int]] = []  # role and attempt of each time that pods were watched
 
     def become(self, other: Platform) -> None:
         """All that is not in the ledger's or the store's files."""
@@ -133,6 +137,7 @@ class Platform:
                 map_index=-1,
                 try_number=try_number,
                 max_tries=self.max_tries,
+                get_task_states=lambda **_: {self.run_id: dict(self.states)},
             ),
             "run_id": self.run_id,
         }
@@ -140,7 +145,7 @@ class Platform:
     # --- what happens while a task is deferred ---
 
     def _event(self, trigger: Any) -> dict[str, Any]:
-        from updraft.triggers.admit import ask
+        from updraft.guardian.line import ask
         from updraft.triggers.checkpoints import follow_checkpoints
 
         # Of a trigger only its arguments reach the triggerer.
@@ -156,7 +161,38 @@ class Platform:
         if name == "CheckpointTrigger":
             follow_checkpoints(kwargs["job_id"], kwargs["keep"])
             return {"kind": "ended"}
-        return self.pods_end(self, kwargs["job_id"])
+        return self._drive(kwargs["job_id"], kwargs["role"])
+
+    def _drive(self, job_id: str, role: str) -> dict[str, Any]:
+        """What the gang's trigger does, without watching: pods end when `pods_end` says so, and back-offs are over."""
+        from updraft.guardian import attempts, pods, requests
+        from updraft.guardian.standing import Due, Over, Running, standing
+        from updraft.kubernetes.secrets import core_api
+        from updraft.settings import settings
+
+        core = core_api(settings())
+        for _ in range(100):
+            job, halt = requests.wanted(job_id)
+            newest = updraft_ledger().current_attempt(job_id, role)
+            match standing(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
+                case Over(reason):
+                    return {"kind": "ended", "reason": reason}
+                case Due(earlier):
+                    attempts.begin(job, role, earlier)
+                case Running(attempt):
+                    try:
+                        pods.deploy(core, job, attempt)
+                    except RefusedError as exc:
+                        seen = attempts.Seen("refused", str(exc))
+                    else:
+                        self.watched.append((role, attempt.number))
+                        event = self.pods_end(self, job_id)
+                        tails = {int(learner): lines for learner, lines in event["tails"].items()}
+                        seen = attempts.Seen(event["kind"], event["reason"], tails)
+                    attempts.conclude(core, job_id, role, attempt.number, seen)
+                case other:
+                    raise AssertionError(f"nobody drives {other} here")
+        raise AssertionError("the role does not end")
 
     def pods_succeed(self, job_id: str) -> dict[str, Any]:
         """Every program ends with 0, its sidecar stores everything."""

@@ -99,6 +99,7 @@ def make_platform(
     import updraft.storage.logbook
     import updraft.storage.objects
     import updraft.storage.platform
+    import updraft.storage.signals
     import updraft.tracking
     import updraft.validation
     from updraft.ledger import Ledger
@@ -135,6 +136,7 @@ def make_platform(
             updraft.storage.platform,
             updraft.storage.objects,
             updraft.storage.logbook,
+            updraft.storage.signals,
         ):
             monkeypatch.setattr(module, "platform_store", lambda *_: store)
         core = Watched(platform.cluster, platform.blade)

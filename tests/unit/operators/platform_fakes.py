@@ -113,12 +113,15 @@ class FakeCluster:
 
     def _list(self, kind: str, selector: str) -> Any:
         self._check(f"list {kind}", selector)
-        wanted = dict(part.split("=") for part in selector.split(","))
-        found = [
-            Obj(raw)
-            for raw in self.objects[kind].values()
-            if wanted.items() <= raw["metadata"].get("labels", {}).items()
-        ]
+        parts = [part.partition("=") for part in selector.split(",")]
+
+        def fits(labels: dict[str, str]) -> bool:
+            return all(
+                labels.get(key[:-1]) != value if key.endswith("!") else labels.get(key) == value
+                for key, _, value in parts
+            )
+
+        found = [Obj(raw) for raw in self.objects[kind].values() if fits(raw["metadata"].get("labels", {}))]
         return SimpleNamespace(items=found)
 
     def _delete(self, kind: str, name: str) -> None:
@@ -275,6 +278,9 @@ class FakeMlflowClient:
 
     def log_inputs(self, run_id: str, datasets: Any) -> None:
         self.inputs.setdefault(run_id, set()).update((d.dataset.name, d.dataset.digest) for d in datasets)
+
+    def update_run(self, run_id: str, *, status: str) -> None:
+        self.runs[run_id].info.status = status
 
     def set_terminated(self, run_id: str, *, status: str) -> None:
         self.runs[run_id].info.status = status

@@ -8,8 +8,10 @@ from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
 from updraft.ledger import Ledger, NewJob
-from updraft.triggers import admit, checkpoints, gang
+from updraft.triggers import admit, checkpoints, followers, observation
 from updraft_learner.store import FolderStore
+
+MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 
 __all__ = ["empty_ledger", "environment"]
 
@@ -21,7 +23,7 @@ def ledger(environment: Path, empty_ledger: bytes, monkeypatch: pytest.MonkeyPat
     (environment / "ledger.db").write_bytes(empty_ledger)
     book = Ledger(f"sqlite:///{environment}/ledger.db")
     monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: book)
-    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, {"name": "digits"}, "ada"))
+    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
     yield book
     book.close()
 
@@ -30,9 +32,10 @@ def ledger(environment: Path, empty_ledger: bytes, monkeypatch: pytest.MonkeyPat
 def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     import updraft.storage.logbook
     import updraft.storage.objects
+    import updraft.storage.signals
 
     folder = FolderStore(environment / "store")
-    for module in (updraft.storage.objects, updraft.storage.logbook):
+    for module in (updraft.storage.objects, updraft.storage.logbook, updraft.storage.signals):
         monkeypatch.setattr(module, "platform_store", lambda *_: folder)
     return folder
 
@@ -40,11 +43,11 @@ def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(gang, "time", clock)
+    monkeypatch.setattr(observation, "time", clock)
     for module, name, seconds in (
-        (gang, "TICK_SECONDS", 0.005),
-        (gang, "LOG_RETRY_SECONDS", 0.01),
-        (gang, "LOG_END_SECONDS", 5.0),
+        (observation, "TICK_SECONDS", 0.005),
+        (followers, "LOG_RETRY_SECONDS", 0.01),
+        (followers, "LOG_END_SECONDS", 5.0),
         (admit, "POLL_SECONDS", 0.01),
         (checkpoints, "POLL_SECONDS", 0.01),
     ):

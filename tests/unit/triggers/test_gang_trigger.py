@@ -11,18 +11,25 @@ from typing import Any
 
 import pytest
 from unit.operators.platform_fakes import FakeCluster
-from unit.triggers.trigger_helpers import JOB, START, Clock, events
+from unit.triggers.conftest import MANIFEST
+from unit.triggers.trigger_helpers import JOB, START, Clock
 
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.watch import launch_key
+from updraft.guardian import records
+from updraft.guardian.attempts import Seen
+from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft.storage import objects
-from updraft.triggers import gang
+from updraft.triggers import followers
+from updraft.triggers import observation as observing
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.checkpoints import CheckpointTrigger
-from updraft.triggers.gang import GangTrigger, tails_of
+from updraft.triggers.gang import GangTrigger
+from updraft.triggers.observation import Observation
+from updraft.triggers.reaper import ReaperTrigger
+from updraft_learner.store import FolderStore
 
 
 class FakeWatch:
@@ -73,34 +80,29 @@ class FakeWatch:
         return made
 
 
-def trigger(learners: int = 2, **changes: Any) -> GangTrigger:
-    arguments: dict[str, Any] = {
-        "conn_id": "c",
-        "namespace": "updraft-default",
-        "tenant": "default",
-        "job_id": JOB,
-        "role": "train",
-        "attempt": 1,
-        "learners": learners,
-        "deploy_by": START + 600,
-        "deadline": None,
-        "store_seconds": 300.0,
-    }
-    return GangTrigger(**{**arguments, **changes})
+def trigger() -> GangTrigger:
+    return GangTrigger(conn_id="c", namespace="updraft-default", job_id=JOB, role="train")
 
 
-def observe(watch: FakeWatch, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Any]:
-    """The one event of a gang trigger."""
+class Log:
+    """Structlog's manner of logging, into nothing."""
 
-    @asynccontextmanager
-    async def shared(conn_id: str, namespace: str) -> AsyncIterator[FakeWatch]:
-        yield watch
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **more: None
 
-    monkeypatch.setattr(gang, "shared_watch", shared)
-    learners = changes.pop("learners", len(watch.cluster.pods))
-    seen = asyncio.run(asyncio.wait_for(events(trigger(learners, **changes)), 30))
-    assert len(seen) == 1
-    return seen[0]
+
+def observation(watch: FakeWatch, learners: int | None = None) -> Observation:
+    """Of the job's first attempt, which is opened at the first call."""
+    book = records.ledger()
+    attempt = book.current_attempt(JOB, "train") or book.ensure_attempt(JOB, "train", after=None)
+    launch = Launch("updraft-default", "default", JOB, "train", 1, learners or len(watch.cluster.pods))
+    made: Any = watch
+    return Observation(made, book.job(JOB), launch, attempt, Log())
+
+
+def observe(watch: FakeWatch, learners: int | None = None) -> Seen:
+    """Why the watching of an attempt ended."""
+    return asyncio.run(asyncio.wait_for(observation(watch, learners).run(), 30))
 
 
 # --- arguments ---
@@ -112,7 +114,8 @@ KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
     "made",
     [
         AdmitTrigger(conn_id="c", job_id=JOB),
-        trigger(3, deadline=5.0),
+        trigger(),
+        ReaperTrigger(conn_id="c"),
         CheckpointTrigger(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=KEEP),
         CheckpointTrigger(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=None),
     ],
@@ -135,20 +138,16 @@ class TestGang:
         watch = FakeWatch(2)
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
-        assert observe(watch, monkeypatch) == {
-            "kind": "ended",
-            "reason": "all pods have ended",
-            "tails": {"1": [], "2": []},
-        }
+        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []})
 
     def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = FakeWatch(2)
         watch.cluster.set_status("p-2", exit_code=1)
         watch.logs = {"p-1": [(stamp(1), "working")], "p-2": [(stamp(1), "a"), (stamp(2), "ValueError: b")]}
         watch.endless = {"p-1"}
-        event = observe(watch, monkeypatch)
-        assert (event["kind"], event["reason"]) == ("failed", "learner 2 failed")
-        assert tails_of(event) == {1: ["working"], 2: ["a", "ValueError: b"]}
+        event = observe(watch)
+        assert (event.kind, event.reason) == ("failed", "learner 2: failed")
+        assert event.tails == {1: ["working"], 2: ["a", "ValueError: b"]}
         # The peer's log did not end; what it had said is stored all the same.
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["working"]
 
@@ -157,8 +156,8 @@ class TestGang:
     ) -> None:
         watch = FakeWatch(2)
         watch.cluster.pods["p-2"]["status"] = {"phase": "Failed", "reason": "OutOfcpu", "message": "no cpu left"}
-        event = observe(watch, monkeypatch)
-        assert (event["kind"], event["reason"]) == ("failed", "learner 2: OutOfcpu: no cpu left")
+        event = observe(watch)
+        assert (event.kind, event.reason) == ("failed", "learner 2: OutOfcpu: no cpu left")
         assert quick.now < START + 10
 
     def test_a_failed_learner_may_store_before_the_attempt_ends(
@@ -166,14 +165,14 @@ class TestGang:
     ) -> None:
         watch = FakeWatch(1)
         watch.cluster.set_status("p-1", exit_code=1, phase="Running")
-        assert observe(watch, monkeypatch, store_seconds=30.0)["kind"] == "failed"
+        assert observe(watch).kind == "failed"
         assert quick.now > START + 30
 
     def test_a_pod_is_missing_only_after_a_while(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
         watch = FakeWatch(1)
-        event = observe(watch, monkeypatch, learners=2)
-        assert (event["kind"], event["reason"]) == ("missing", "1 pods are gone")
-        assert quick.now > START + gang.MISSING_SECONDS
+        event = observe(watch, 2)
+        assert (event.kind, event.reason) == ("missing", "1 of 2 pods are gone")
+        assert quick.now > START + observing.MISSING_SECONDS
 
     def test_a_watch_that_lost_the_cluster_says_nothing_about_pods(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
@@ -182,7 +181,7 @@ class TestGang:
         watch.synced.clear()
         watch.cluster.set_status("p-1", exit_code=1)
         watch.at_look = {100: lambda: ledger.request(JOB, "cancel", "bob") and None}
-        assert observe(watch, monkeypatch, learners=2)["reason"] == "cancelled by bob"
+        assert observe(watch, 2).reason == "cancelled by bob"
 
     def test_an_image_that_cannot_be_pulled(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
         watch = FakeWatch(1)
@@ -190,22 +189,56 @@ class TestGang:
         watch.cluster.set_status(
             "p-1", phase="Pending", containerStatuses=[{"name": "base", "state": waiting}], initContainerStatuses=[]
         )
-        event = observe(watch, monkeypatch)
-        assert (event["kind"], event["reason"]) == ("blocked", "learner 1: ImagePullBackOff: no such image")
-        assert START + gang.BLOCKED_SECONDS < quick.now < START + 60
+        event = observe(watch)
+        assert (event.kind, event.reason) == ("blocked", "learner 1: ImagePullBackOff: no such image")
+        assert START + observing.BLOCKED_SECONDS < quick.now < START + 60
 
     def test_pods_that_never_start(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
         watch = FakeWatch(1)
         condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "conditions": [condition]}
-        event = observe(watch, monkeypatch)
-        assert (event["kind"], event["reason"]) == ("blocked", "learner 1: 0/1 nodes are available")
+        event = observe(watch)
+        assert (event.kind, event.reason) == ("blocked", "learner 1: 0/1 nodes are available")
         assert quick.now > START + 600
 
-    def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
-        event = observe(FakeWatch(1), monkeypatch, deadline=START + 40)
-        assert (event["kind"], event["reason"]) == ("deadline", "budget.max_runtime is used up")
-        assert START + 40 < quick.now < START + 60
+    def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
+        from updraft.ledger.tables import jobs
+
+        with ledger._engine.begin() as connection:
+            connection.execute(jobs.update().values(manifest={**MANIFEST, "budget": {"max_runtime": "40s"}}))
+        watch = FakeWatch(1)
+        seen = observe(watch)
+        assert (seen.kind, seen.reason) == ("deadline", "budget.max_runtime is used up")
+        assert START + 39 < quick.now < START + 60
+
+    def test_a_halt_waits_until_all_learners_have_saved_and_left(
+        self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, store: FolderStore
+    ) -> None:
+        of_two(ledger)
+        watch = FakeWatch(2)
+        watch.at_look = {
+            5: lambda: ledger.request(JOB, "halt", "bob") and None,
+            20: lambda: watch.cluster.set_status("p-1", exit_code=75),
+            60: lambda: watch.cluster.set_status("p-2", exit_code=75),
+        }
+        assert observe(watch).kind == "ended"
+        assert watch.looks >= 60
+        assert [item.key for item in store.list("") if item.key.endswith("/stop")] == [
+            f"default/jobs/{JOB}/attempts/train-1/learner-{n}/stop" for n in (1, 2)
+        ]
+
+    def test_a_halt_does_not_wait_for_ever(self, ledger: Ledger, quick: Clock) -> None:
+        watch = FakeWatch(1)
+        watch.at_look = {5: lambda: ledger.request(JOB, "halt", "bob") and None}
+        assert observe(watch).kind == "halted"
+        assert quick.now > START + 120
+
+    def test_a_pod_that_was_there_and_is_gone_is_missed_soon(self, quick: Clock) -> None:
+        watch = FakeWatch(1)
+        watch.at_look = {5: lambda: watch.cluster.pods.clear()}
+        seen = observe(watch)
+        assert (seen.kind, seen.reason) == ("missing", "1 of 1 pods are gone")
+        assert quick.now < START + observing.MISSING_SECONDS
 
     def test_a_cancel_request_ends_it_although_the_log_goes_on(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
@@ -213,15 +246,16 @@ class TestGang:
         watch = FakeWatch(1)
         watch.endless, watch.logs = {"p-1"}, {"p-1": [(stamp(1), "epoch 1")]}
         watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
-        monkeypatch.setattr(gang, "LOG_END_SECONDS", 3600.0)
-        event = observe(watch, monkeypatch)
-        assert event == {"kind": "cancelled", "reason": "cancelled by bob", "tails": {"1": ["epoch 1"]}}
+        monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
+        event = observe(watch)
+        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]})
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["epoch 1"]
 
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
     ) -> None:
         watch, real = FakeWatch(1), ledger.job
+        watching = observation(watch)
 
         def away(job_id: str) -> Any:
             raise UnavailableError("the ledger cannot be used")
@@ -232,7 +266,7 @@ class TestGang:
 
         monkeypatch.setattr(ledger, "job", away)
         watch.at_look = {20: back}
-        assert observe(watch, monkeypatch)["kind"] == "ended"
+        assert asyncio.run(asyncio.wait_for(watching.run(), 30)).kind == "ended"
 
     def test_a_store_that_is_away_at_the_start_costs_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch, real, calls = FakeWatch(1), objects.LogBook.open, []
@@ -246,7 +280,7 @@ class TestGang:
         monkeypatch.setattr(objects.LogBook, "open", open_book)
         watch.logs = {"p-1": [(stamp(n), f"line {n}") for n in range(5)]}
         watch.cluster.set_status("p-1", exit_code=0)
-        assert observe(watch, monkeypatch)["tails"] == {"1": [f"line {n}" for n in range(5)]}
+        assert observe(watch).tails == {1: [f"line {n}" for n in range(5)]}
         assert len(objects.read_log("default", JOB, "train", 1, 1)) == 5
 
     def test_a_trigger_that_is_started_anew_goes_on_without_doubling_a_line(
@@ -256,16 +290,10 @@ class TestGang:
         watch.endless = {"p-1"}
         watch.logs = {"p-1": [(stamp(n), f"line {n}") for n in range(3)]}
 
-        @asynccontextmanager
-        async def shared(conn_id: str, namespace: str) -> AsyncIterator[FakeWatch]:
-            yield watch
-
-        monkeypatch.setattr(gang, "shared_watch", shared)
-
         async def cancelled_after(lines: int) -> None:
-            first = trigger(1)
-            running = asyncio.create_task(events(first))
-            while len(first._tails.get(1, ())) < lines:
+            first = observation(watch)
+            running = asyncio.create_task(first.run())
+            while len(first._followers.tails.get(1, ())) < lines:
                 await asyncio.sleep(0.005)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -277,9 +305,9 @@ class TestGang:
         watch.logs["p-1"].append((stamp(4), "the end"))
         watch.endless.clear()
         watch.cluster.set_status("p-1", exit_code=0)
-        event = observe(watch, monkeypatch)
+        event = observe(watch)
         expected = ["line 0", "line 1", "line 2", "same moment", "line 3", "the end"]
-        assert event["tails"] == {"1": expected}
+        assert event.tails == {1: expected}
         recorded = objects.read_log("default", JOB, "train", 1, 1)
         assert [(line["n"], line["line"]) for line in recorded] == list(enumerate(expected, 1))
 
@@ -295,14 +323,17 @@ class TestGang:
             10: lambda: pod.update(status={"phase": "Pending"}),
             15: lambda: watch.cluster.set_status("p-1", exit_code=0),
         }
-        observe(watch, monkeypatch)
+        observe(watch)
         states = [t.to_state for t in ledger.transitions(JOB)]
         shown = [s for n, s in enumerate(states) if n == 0 or s != states[n - 1]]
         assert shown == [State.PENDING, State.QUEUED, State.DEPLOYING, State.PROCESSING, State.STORING]
 
 
-def test_the_watch_is_asked_for_this_launch_only() -> None:
-    assert launch_key(trigger().launch) == (JOB, "train", "1")
+def of_two(ledger: Ledger) -> None:
+    from updraft.ledger.tables import jobs
+
+    with ledger._engine.begin() as connection:
+        connection.execute(jobs.update().values(manifest={**MANIFEST, "resources": {"learners": 2}}))
 
 
 def stamp(second: int) -> str:

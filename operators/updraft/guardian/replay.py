@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from updraft.operators.job import ledger, manifest_of
+from updraft.guardian.records import ledger, manifest_of
 from updraft.settings import settings
 from updraft_learner.contract import Keys
 

@@ -1,0 +1,247 @@
+"""The beginning and the end of an attempt: from what it goes on, how it ended, and what follows.
+
+The end is judged from pods, markers and logs as they are now, whatever woke the caller, and recorded together with the
+decision about what follows before anything is removed: without the pods nobody could judge a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import IllegalTransitionError, StaleAttemptError
+from updraft.guardian import pods as guarded
+from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
+from updraft.kubernetes import gang
+from updraft.kubernetes.objects import Launch
+from updraft.lifecycle import State
+from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
+from updraft.recovery.policy import Budgets, Loss, Relaunch, decide
+from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
+from updraft.settings import settings
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+    from updraft.ledger import Attempt, Job
+    from updraft.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+PEER_STOP_SECONDS = 10  # learners whose peer was lost cannot go on: they only have to leave
+# Why the watching ended, where that is itself the cause.
+ENDINGS = {
+    "cancelled": Cause.CANCELLED,
+    "halted": Cause.HALTED,
+    "deadline": Cause.DEADLINE,
+    "blocked": Cause.CONFIGURATION,
+    "refused": Cause.CONFIGURATION,
+    "stalled": Cause.INFRASTRUCTURE,
+    "given up": Cause.PROGRAM,
+}
+LABELS = {
+    "cancelled": "job.cancelled",
+    "halted": "job.halted",
+    "deadline": "job.deadline",
+    "stalled": "progress.stalled",
+    "given up": "progress.stalled",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Why a trigger stopped watching an attempt, and the last lines of its logs."""
+
+    kind: str  # ended, failed, missing, or a key of ENDINGS
+    reason: str
+    tails: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+
+def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
+    """The role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is over."""
+    plan = resume_plan(job, role) if after is not None else None
+    number = None if after is None else after.number
+    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=None if plan is None else asdict(plan))
+    if attempt.resume:
+        log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume["reason"])
+    return attempt
+
+
+def resume_plan(job: Job, role: str) -> ResumePlan | None:
+    """From which checkpoint the next attempt of the training goes on; None for other roles, which begin anew."""
+    if role != "train":
+        return None
+    book = ledger()
+    earlier = [a for a in book.attempts(job.id) if a.role == role]
+    checkpoints = book.checkpoints(job.id)
+    stored = [Stored(c.name, c.step, c.attempt, c.created_at) for c in checkpoints]
+    tried = [
+        Tried(
+            attempt=a.number,
+            resumed_from=(a.resume or {}).get("checkpoint"),
+            stored_new=any(c.attempt == a.number for c in checkpoints),
+            cause=Cause(str(a.outcome)),
+        )
+        for a in earlier
+        if a.ended_at is not None and a.outcome in set(Cause)
+    ]
+    last_steps = [a.last_step for a in earlier if a.last_step is not None]
+    older = bool(earlier and (earlier[-1].relaunch or {}).get("older_checkpoint"))
+    return plan_resume(stored, tried, last_step=max(last_steps, default=None), older=older)
+
+
+def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -> Attempt | None:
+    """Judge the attempt, record how it ended and what follows, and stop what is left of it.
+
+    None when nothing has ended: the learners live, and are to be watched on.
+    """
+    book = ledger()
+    job = book.job(job_id)
+    manifest = manifest_of(job)
+    attempt = book.current_attempt(job_id, role)
+    if attempt is None or attempt.number != number:
+        return attempt  # somebody else went on
+    launch = launch_of(job, manifest, role, number)
+    if attempt.ended_at is None:
+        outcome = _outcome(core, job, manifest, launch, seen)
+        if outcome is None:
+            return None
+        if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
+            outcome = replace(outcome, cause=Cause.HALTED, label=LABELS["halted"], action=Action.STOP)
+        note_steps(launch)
+        attempt = _close(job, manifest, launch, outcome)
+    done = attempt.outcome == Cause.DONE
+    grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else settings().stop_grace_seconds
+    guarded.free(core, launch, grace_seconds=grace)
+    return attempt
+
+
+def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Attempt:
+    from updraft.storage import objects as stored
+
+    book = ledger()
+    following = _following(job, manifest, launch, outcome)
+    relaunch = None
+    if isinstance(following, Relaunch):
+        until = datetime.now(UTC) + timedelta(seconds=following.delay_seconds)
+        relaunch = {**asdict(following), "not_before": until.isoformat()}
+        relaunch["avoid_nodes"] = list(following.avoid_nodes)
+    elif not outcome.ok and following is not None:
+        outcome = replace(
+            outcome, reason=f"{outcome.reason} ({following.reason})" if following.reason else outcome.reason
+        )
+    checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == "train" else []
+    _quarantine(job, launch, outcome)
+    attempt = book.close_attempt(
+        job.id,
+        launch.role,
+        launch.attempt,
+        outcome.cause.value,
+        outcome.reason,
+        dict(outcome.evidence),
+        label=outcome.label or None,
+        relaunch=relaunch,
+        checkpoints=checkpoints,
+    )
+    if attempt.relaunch is not None:
+        show_recovering(job, attempt)
+    return attempt
+
+
+def _quarantine(job: Job, launch: Launch, outcome: Outcome) -> None:
+    """The checkpoint that could not be restored is not tried again."""
+    from updraft.storage import objects as stored
+
+    attempt = ledger().current_attempt(job.id, launch.role)
+    name = (attempt.resume or {}).get("checkpoint") if attempt is not None else None
+    if name is None or outcome.action is not Action.OLDER_CHECKPOINT or outcome.label != "checkpoint.damaged":
+        return
+    ledger().quarantine_checkpoint(job.id, name, outcome.reason)
+    stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason)
+
+
+def show_recovering(job: Job, attempt: Attempt) -> None:
+    """RECOVERING with the attempt's number and cause, for people and for MLflow."""
+    relaunch = attempt.relaunch or {}
+    reason = f"attempt {attempt.number} of {attempt.role} was lost: {attempt.reason}; {relaunch.get('reason')}"
+    facts = {"attempt": attempt.number, "cause": attempt.outcome, "label": attempt.label, "relaunch": dict(relaunch)}
+    tags = {"updraft.attempt": str(attempt.number + 1), "updraft.last_loss": f"{attempt.label}: {attempt.reason}"}
+    try:
+        ledger().move(job.id, State.RECOVERING, reason, facts, tell={"state": "RECOVERING", "tags": tags})
+    except IllegalTransitionError as exc:  # the job was ended by somebody else just now
+        log.warning("%s", exc)
+
+
+def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
+    if outcome.ok or outcome.cause in (Cause.HALTED, Cause.CANCELLED, Cause.DEADLINE):
+        return None
+    if ledger().job(job.id).cancel_requested_by is not None:
+        return None
+    earlier = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
+    ended = [a for a in earlier if a.outcome in set(Cause)]
+    losses = [Loss(a.number, Cause(str(a.outcome)), a.label or "") for a in ended if a.relaunch is not None]
+    nodes = {node for a in ended if a.relaunch for node in a.relaunch.get("avoid_nodes") or ()}
+    losses += [Loss(0, Cause.PREEMPTED, "", node) for node in sorted(nodes)]
+    budget = manifest.budget
+    budgets = Budgets(
+        infra_attempts=5 if budget.infra_attempts is None else budget.infra_attempts,
+        app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
+    )
+    preempted = sum(a.outcome == Cause.PREEMPTED for a in ended)
+    return decide(outcome, losses, budgets, preempted_before=preempted)
+
+
+def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen: Seen) -> Outcome | None:
+    from updraft.storage import objects as stored
+
+    pods = gang.observe(core, launch)
+    learners = range(1, launch.learners + 1)
+    markers = {n: stored.read_done(launch.tenant, launch.job_id, launch.role, launch.attempt, n) for n in learners}
+    outcome = judge(
+        pods,
+        learners=launch.learners,
+        markers=markers,
+        tails=seen.tails,
+        memory=f"{memory_mib(manifest)} MiB",
+    )
+    if outcome is None and seen.kind not in ENDINGS:
+        return None
+    if seen.kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
+        cause = ENDINGS[seen.kind]
+        action = Action.RELAUNCH if seen.kind == "stalled" else Action.STOP
+        facts = outcome.evidence if outcome else evidence(pods, markers)
+        if seen.kind == "blocked" and outcome is not None and outcome.label:
+            return outcome  # the catalogue knows more than "it does not start"
+        return Outcome(cause, seen.reason, facts, LABELS.get(seen.kind, ""), action)
+    assert outcome is not None
+    if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
+        final = stored.latest_checkpoint(launch.tenant, launch.job_id)
+        if final is None:
+            return Outcome(
+                Cause.PROGRAM,
+                "the manifest asks for checkpoints, but the program wrote none: call "
+                "updraft_learner.Checkpointer, or write a folder with a COMPLETE file below $CHECKPOINT_DIR, "
+                "or remove `checkpoints` from the manifest",
+                outcome.evidence,
+                "program.no_checkpoint",
+            )
+        return replace(outcome, evidence={**outcome.evidence, "final_checkpoint": final})
+    return outcome
+
+
+def note_steps(launch: Launch) -> None:
+    """The first and last step that the attempt's learners reported."""
+    from updraft.storage import objects as stored
+
+    place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
+    seen = [status.steps for n in range(1, launch.learners + 1) if (status := stored.read_status(*place, n))]
+    firsts = [steps["first"] for steps in seen if "first" in steps]
+    lasts = [steps["last"] for steps in seen if "last" in steps]
+    if firsts and lasts:
+        try:
+            ledger().note_steps(launch.job_id, launch.role, launch.attempt, min(firsts), max(lasts))
+        except StaleAttemptError as exc:
+            log.warning("%s", exc)

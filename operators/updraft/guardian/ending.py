@@ -1,0 +1,159 @@
+"""The end of a job: its verdict from evidence, written first; then what it held is freed and MLflow is told.
+
+Called by `release`, the last task of every run, and by the reaper for jobs whose run is gone. Harmless when done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.guardian.outbox import deliver
+from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, ledger, manifest_of
+from updraft.guardian.replay import replay_metrics
+from updraft.lifecycle import Evidence, State, Verdict
+from updraft.recovery.outcome import Cause
+from updraft.settings import settings
+
+if TYPE_CHECKING:
+    from updraft.ledger import Job
+
+log = logging.getLogger(__name__)
+
+
+def end(job: Job, verdict: Verdict) -> Job:
+    """The verdict needs neither the cluster nor MLflow: one of them being away must not keep the job from its end.
+
+    Raises UnavailableError when something is left to do; the same call again does it.
+    """
+    ended = ledger().finish(job.id, job.verdict or verdict)
+    verdict = ended.verdict or verdict
+    log.info("%s: %s", verdict.state.value, verdict.reason)
+    _close_attempts(job, verdict)
+    away: list[UnavailableError] = []
+    try:
+        remove(job)
+        ledger().release(job.id)  # not before: what still runs is not free
+    except UnavailableError as exc:
+        away.append(exc)
+    try:
+        tell(job)
+    except UnavailableError as exc:
+        away.append(exc)
+    if away:
+        raise UnavailableError("; ".join(map(str, away)))
+    return ended
+
+
+def remove(job: Job) -> None:
+    """What learners and their helpers left; after a normal end there is nothing."""
+    from updraft.kubernetes import gang
+    from updraft.kubernetes.secrets import core_api
+    from updraft_learner.contract import LABEL_JOB
+
+    core, namespace = core_api(settings()), settings().namespace(job.tenant)
+    selector = f"{LABEL_JOB}={job.id}"
+    left = gang.delete(core, namespace, selector, grace_seconds=settings().stop_grace_seconds)
+    if left:
+        log.warning("%d pod(s) were left and are removed", left)
+        if not gang.wait_gone(core, namespace, selector, timeout_seconds=settings().stop_grace_seconds + 30):
+            log.warning("Not all of them are gone yet; their node may not answer")
+
+
+def tell(job: Job) -> None:
+    """What learners recorded and could not send, then the job's messages. Raises UnavailableError."""
+    try:
+        replay_metrics(job)
+    except NotFoundError as exc:  # somebody deleted the run; the ledger keeps the verdict
+        log.warning("MLflow was not told: %s", exc)
+    deliver(job.id)
+
+
+def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
+    """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
+    book = ledger()
+    train = book.current_attempt(job.id, "train")
+    seen = dict(train.evidence) if train else {}
+    version, promotion = book.effect(job.id, MODEL_VERSION), book.effect(job.id, PROMOTION)
+    evidence = Evidence(
+        exit_codes=seen.get("exit_codes", {}),
+        completion_markers=tuple(n for n, found in seen.get("markers", {}).items() if found),
+        final_checkpoint=seen.get("final_checkpoint"),
+        model_version=f"{version['name']}/{version['version']}" if version else None,
+        details={
+            "attempt": train.number if train else None,
+            "label": train.label if train else None,
+            "attempts": sum(a.role == "train" for a in book.attempts(job.id)),
+            "promotion": promotion,
+        },
+    )
+    if failure := book.effect(job.id, FAILURE):
+        state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
+        details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
+        return Verdict(state, failure["reason"], replace(evidence, details=details))
+    missing = _missing(job, version, promotion)
+    if missing and job.cancel_requested_by:
+        return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
+    if missing:
+        why = why_missing or f"{missing[0]} did not finish; look at its log in Airflow"
+        return Verdict(State.FAILED, why, evidence)
+    return Verdict(State.COMPLETED, _summary(version, promotion), evidence)
+
+
+def overrides(job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | None:
+    """Tasks to which Airflow gives another end than the evidence: somebody marked them. None when all agree."""
+    tasks = {"train": "train", "evaluate": "evaluate", "export_model": "export"}
+    found: dict[str, Any] = {}
+    for task, role in tasks.items():
+        said = airflow.get(task)
+        attempt = ledger().current_attempt(job.id, role)
+        if attempt is None or said not in ("success", "failed"):
+            continue
+        outcome = attempt.outcome or "still runs"
+        if (said == "success") != (outcome == Cause.DONE) and not _failed_by_us(job, task, said):
+            found[task] = {"airflow": said, "evidence": outcome}
+    return found or None
+
+
+def _failed_by_us(job: Job, task: str, said: str) -> bool:
+    failure = ledger().effect(job.id, FAILURE)
+    return said == "failed" and failure is not None and failure["task"] == task
+
+
+def _close_attempts(job: Job, verdict: Verdict) -> None:
+    """A job that has ended has no open attempt, whoever ended its task."""
+    cause = Cause.CANCELLED if verdict.state is State.CANCELLED else Cause.INFRASTRUCTURE
+    for attempt in ledger().attempts(job.id):
+        if attempt.ended_at is None:
+            ledger().close_attempt(job.id, attempt.role, attempt.number, cause.value, verdict.reason)
+
+
+def _missing(job: Job, version: object, promotion: object) -> list[str]:
+    """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
+    manifest, book = manifest_of(job), ledger()
+    wanted = [("train", "train"), ("evaluate", "evaluate"), ("export", "export_model")]
+    roles = {"train", *({"evaluate"} if manifest.evaluate else ()), *({"export"} if manifest.export else ())}
+    missing = []
+    for role, task in wanted:
+        if role in roles:
+            attempt = book.current_attempt(job.id, role)
+            if attempt is None or attempt.outcome != Cause.DONE:
+                missing.append(task)
+    if manifest.export is not None and manifest.export.register_as is not None:
+        if version is None:
+            missing.append("register_model")
+        if manifest.export.promote_if and promotion is None:
+            missing.append("promote")
+    return missing
+
+
+def _summary(version: Mapping[str, Any] | None, promotion: Mapping[str, Any] | None) -> str:
+    if version is None:
+        return "trained; results are stored"
+    text = f"trained; registered as {version['name']} version {version['version']}"
+    if promotion:
+        text += f", {'champion' if promotion['promoted'] else 'not promoted'}: {promotion['reason']}"
+    return text

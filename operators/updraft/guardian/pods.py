@@ -1,0 +1,147 @@
+"""The pods of a role: its template in the ledger, the gang of an attempt, and their removal.
+
+The template is the pod that `KubernetesPodOperator` built for the role's first learner. It holds no secret: secrets are
+references in it, and the job's credentials lie in a Kubernetes secret per launch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import RefusedError
+from updraft.guardian.records import launch_of, ledger, manifest_of
+from updraft.kubernetes import gang, objects
+from updraft.kubernetes.objects import Launch
+from updraft.settings import settings
+from updraft_learner import contract
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+    from updraft.ledger import Attempt, Job
+
+log = logging.getLogger(__name__)
+
+
+def template_key(role: str, revision: int) -> str:
+    return f"template {role} {revision}"
+
+
+def record_template(job: Job, role: str, pod: Mapping[str, Any]) -> None:
+    """The pod that every attempt of this role and revision is made from; the first record stands."""
+    ledger().record_effect(job.id, template_key(role, job.revision), dict(pod))
+
+
+def has_template(job: Job, role: str) -> bool:
+    return ledger().effect(job.id, template_key(role, job.revision)) is not None
+
+
+def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
+    """Create the attempt's gang, once: pods that vanish later are not made again under the same number.
+
+    What older attempts of the role left is removed first, and the fence is raised before the first pod exists.
+    Raises RefusedError when the cluster refuses an object, or the job ended meanwhile; UnavailableError.
+    """
+    from updraft.storage import signals
+
+    manifest = manifest_of(job)
+    launch = launch_of(job, manifest, attempt.role, attempt.number)
+    deployed = f"deployed {attempt.role} {attempt.number}"
+    if ledger().effect(job.id, deployed) is not None:
+        return launch
+    template = ledger().effect(job.id, template_key(attempt.role, attempt.revision))
+    if template is None:
+        raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")
+    remove_older(core, launch)
+    signals.raise_fence(job.tenant, job.id, attempt.role, attempt.number)
+    config = _config(job, launch, attempt)
+    pod = objects.learner_pod(
+        template,
+        config,
+        sidecar_image=settings().sidecar_image,
+        grace_seconds=settings().store_grace_seconds,
+        node_lost_seconds=settings().node_lost_seconds,
+        avoid_nodes=_avoid_nodes(attempt),
+    )
+    gang.ensure_namespace(core, launch.namespace)
+    gang.create(
+        core,
+        launch,
+        secret=objects.credentials_secret(launch, _pod_credentials()),
+        service=objects.headless_service(launch) if launch.learners > 1 else None,
+        pods=objects.role_to_pods(pod, launch, config),
+    )
+    now = ledger().current_attempt(job.id, attempt.role)
+    if now is None or now.number != attempt.number or now.ended_at is not None or ledger().job(job.id).ended:
+        # This process was taken for dead, and somebody else went on: what it made has no place any more.
+        gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
+        raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
+    ledger().record_effect(job.id, deployed, {"pods": [launch.pod_name(n + 1) for n in range(launch.learners)]})
+    log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
+    return launch
+
+
+def remove_older(core: CoreV1Api, launch: Launch) -> None:
+    """Pods of attempts before this one. A node that does not answer keeps its containers; the fence silences them."""
+    others = f"{contract.LABEL_JOB}={launch.job_id},{contract.LABEL_ROLE}={launch.role}"
+    selector = f"{others},{contract.LABEL_ATTEMPT}!={launch.attempt}"
+    if gang.delete(core, launch.namespace, selector, grace_seconds=0):
+        gang.wait_gone(core, launch.namespace, selector, timeout_seconds=settings().stop_grace_seconds)
+
+
+def free(core: CoreV1Api, launch: Launch, *, grace_seconds: int) -> None:
+    """Stop and delete everything of one attempt. Harmless when done twice."""
+    gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace_seconds)
+    gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace_seconds + 30)
+
+
+def _avoid_nodes(attempt: Attempt) -> tuple[str, ...]:
+    """Nodes on which earlier attempts of the role were lost for a reason that lies in the node."""
+    nodes: set[str] = set()
+    for earlier in ledger().attempts(attempt.job_id):
+        if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
+            nodes.update(earlier.relaunch.get("avoid_nodes") or ())
+    return tuple(sorted(nodes))
+
+
+def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
+    resume = attempt.resume or {}
+    first = min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role)
+    manifest = manifest_of(job)
+    return contract.PodConfig(
+        job_id=job.id,
+        tenant=job.tenant,
+        role=launch.role,
+        attempt=launch.attempt,
+        learner=1,
+        learners=launch.learners,
+        bucket=settings().bucket,
+        prefix=job.tenant,
+        mlflow_run_id=job.mlflow_run_id or "",
+        mlflow_experiment_id=job.mlflow_experiment_id or "",
+        code_tree=job.code_tree,
+        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in job.data or ()),
+        params=dict(manifest.params),
+        restore_checkpoint=resume.get("checkpoint"),
+        restore_results=launch.role != "train",
+        restore_own_results=launch.role == "train" and launch.attempt != first,
+    )
+
+
+def _pod_credentials() -> dict[str, Any]:
+    credentials = settings().credentials()
+    return {
+        "s3": {
+            "endpoint": settings().s3_endpoint,
+            "region": settings().s3_region,
+            "access_key": credentials.s3.access_key.get_secret_value(),
+            "secret_key": credentials.s3.secret_key.get_secret_value(),
+        },
+        "mlflow": {
+            "uri": settings().mlflow_uri,
+            "username": credentials.mlflow.username,
+            "password": credentials.mlflow.password.get_secret_value(),
+        },
+    }

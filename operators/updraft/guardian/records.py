@@ -1,0 +1,44 @@
+"""From a job's records to what launches are made of. Shared by everything that guards a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from updraft.kubernetes.objects import Launch
+from updraft.settings import settings
+
+# Names of effects in the ledger.
+FAILURE = "failure"  # the first task that failed, and why
+MODEL_VERSION = "model_version"
+DECISION = "promotion decided"  # and against which champion; recorded before the alias is moved
+PROMOTION = "promotion"
+
+if TYPE_CHECKING:
+    from updraft.ledger import Attempt, Job, Ledger
+    from updraft.manifest import Manifest
+
+
+def ledger() -> Ledger:
+    from updraft.ledger import open_ledger
+
+    return open_ledger(settings().ledger_url)
+
+
+def manifest_of(job: Job) -> Manifest:
+    from updraft.manifest import parse
+
+    return parse(job.manifest)
+
+
+def memory_mib(manifest: Manifest) -> int:
+    """Memory of one learner's program."""
+    return -(-manifest.resources.memory_bytes // 1024**2)
+
+
+def launch_of(job: Job, manifest: Manifest, role: str, number: int) -> Launch:
+    learners = manifest.resources.learners if role == "train" else 1
+    return Launch(settings().namespace(job.tenant), job.tenant, job.id, role, number, learners)
+
+
+def current(job_id: str, role: str) -> Attempt | None:
+    return ledger().current_attempt(job_id, role)

@@ -1,0 +1,83 @@
+"""Where a role of a job stands, from the ledger alone: what a trigger does next, whoever did what came before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from updraft.lifecycle import State
+from updraft.recovery.outcome import Cause
+
+if TYPE_CHECKING:
+    from updraft.ledger import Attempt, Job
+
+
+@dataclass(frozen=True)
+class Running:
+    """An attempt is open: its pods are made if they are not, then watched."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """The last attempt was lost; the next one starts at `until`."""
+
+    after: Attempt
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True)
+class Due:
+    """The next attempt has to be started; None: the role's first."""
+
+    after: Attempt | None
+
+
+@dataclass(frozen=True)
+class Halted:
+    """Stopped by a person, or about to be: no learner runs, and none is started before a resume."""
+
+    after: Attempt | None
+
+
+@dataclass(frozen=True)
+class InLine:
+    """Resumed, and waiting for its place."""
+
+    after: Attempt | None
+
+
+@dataclass(frozen=True)
+class Over:
+    """The role has ended, or the job has: nothing is left to watch."""
+
+    reason: str
+
+
+Standing = Running | BackOff | Due | Halted | InLine | Over
+
+
+def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime | None = None) -> Standing:
+    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer."""
+    if job.ended:
+        return Over(f"the job has ended {job.state.value}")
+    if attempt is not None and attempt.ended_at is None:
+        return Running(attempt)
+    goes_on = attempt is None or attempt.outcome == Cause.HALTED or attempt.relaunch is not None
+    if not goes_on:
+        assert attempt is not None
+        return Over(str(attempt.reason))
+    if job.cancel_requested_by is not None:
+        return Over(f"cancelled by {job.cancel_requested_by}")
+    if halt_asked or job.state is State.HALTED:
+        return Halted(attempt)
+    if job.state is State.QUEUED:
+        return InLine(attempt)
+    if attempt is not None and attempt.relaunch is not None:
+        until = datetime.fromisoformat(attempt.relaunch["not_before"])
+        if until > (now or datetime.now(UTC)):
+            return BackOff(attempt, until, str(attempt.relaunch["reason"]))
+    return Due(attempt)

@@ -1,0 +1,75 @@
+"""Ends and accounts for what nobody guards any more, and delivers what could not be told in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.guardian import ending
+from updraft.guardian.records import ledger
+from updraft.settings import settings
+from updraft.triggers.reaper import ReaperTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ReaperOperator(BaseOperator):
+    """Waits until something is to be done, does it, and says in its log and as its result what it did and why."""
+
+    ui_color = "#eceff1"
+
+    def execute(self, context: Context) -> None:
+        self.defer(trigger=ReaperTrigger(conn_id=settings().kubernetes_conn_id), method_name="finished")
+
+    def finished(self, context: Context, event: dict[str, Any]) -> dict[str, str]:
+        done: dict[str, str] = {}
+        away: list[str] = []
+        for job_id, act in event["reap"].items():
+            try:
+                done[job_id] = self._reap(job_id, act)
+            except UnavailableError as exc:  # what is left is found again at the next look
+                away.append(f"{job_id}: {exc}")
+        for job_id in event["untold"]:
+            try:
+                ending.tell(ledger().job(job_id))
+                done.setdefault(job_id, "told MLflow how it stands")
+            except UnavailableError as exc:
+                away.append(f"{job_id}: {exc}")
+        for job_id, text in done.items():
+            self.log.info("%s: %s", job_id, text)
+        for text in away:
+            self.log.warning("Not done yet: %s", text)
+        return done
+
+    def _reap(self, job_id: str, act: dict[str, Any]) -> str:
+        """Judged again from the ledger: the guardian may have come back since the trigger looked."""
+        try:
+            job = ledger().job(job_id)
+        except NotFoundError:
+            return "not a job of this platform; left alone"
+        if act["end"] and not job.ended:
+            seen = None if job.guardian_seen_at is None else job.guardian_seen_at.isoformat()
+            if seen != act["guardian_seen"]:
+                return f"its guardian has come back ({job.guardian_what}); left alone"
+            verdict = ending.verdict_of(job, act["reason"])
+            ledger().note(job_id, f"reaped: {act['reason']}", act["evidence"])
+            ended = ending.end(job, verdict)
+            return f"ended {ended.state.value}: {act['reason']}"
+        if job.ended:
+            ending.remove(job)
+            ledger().release(job_id)
+            return f"removed {', '.join(act['pods']) or 'what was left'}: {act['reason']}"
+        self._remove_pods(job.tenant, act["pods"])
+        return f"removed {', '.join(act['pods'])}: {act['reason']}"
+
+    def _remove_pods(self, tenant: str, names: list[str]) -> None:
+        from updraft.kubernetes import gang
+        from updraft.kubernetes.secrets import core_api
+
+        core, namespace = core_api(settings()), settings().namespace(tenant)
+        for name in names:
+            delete = core.delete_namespaced_pod
+            gang.call(f"delete pod {name}", delete, name, namespace, grace_period_seconds=0, ok=gang.GONE)

@@ -1,0 +1,171 @@
+"""Watches the learners of one attempt until something ends, and says what; keeps their logs and the job's state.
+
+It decides nothing about success: the attempt is judged afterwards from evidence read afresh. Used by
+`updraft.triggers.gang`, in the triggerer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import IllegalTransitionError, UpdraftError
+from updraft.guardian import requests
+from updraft.guardian.attempts import Seen
+from updraft.guardian.attention import Attention
+from updraft.guardian.records import ledger, manifest_of
+from updraft.kubernetes.watch import PodWatch, launch_key
+from updraft.lifecycle import State
+from updraft.recovery.facts import PodFacts, stage_of
+from updraft.settings import settings
+from updraft.triggers.followers import Followers
+from updraft_learner.contract import ExitCode
+
+if TYPE_CHECKING:
+    from updraft.kubernetes.objects import Launch
+    from updraft.ledger import Attempt, Job
+
+TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
+MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
+GONE_SECONDS = 4.0  # one that it has shown, and shows no more
+BLOCKED_SECONDS = 15.0  # an image that cannot be pulled for this long will not come by itself
+LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
+EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
+ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
+WORDS = {"evaluate": "evaluating", "export": "exporting"}
+
+
+class Observation:
+    """Of one attempt by one trigger. `run` once; times are this process's own."""
+
+    def __init__(self, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any) -> None:
+        self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
+        self._followers = Followers(launch, log)
+        self._attention = Attention(job, launch)
+        self._since: dict[str, float] = {}
+        self._shown: tuple[State, str] | None = None
+
+    async def run(self) -> Seen:
+        try:
+            kind, reason = await self._watch_pods()
+            await self._followers.finish()
+        finally:
+            await self._followers.stop()
+        return Seen(kind, reason, self._followers.tails)
+
+    async def _watch_pods(self) -> tuple[str, str]:
+        watch, launch, attempt = self._watch, self._launch, self._attempt
+        key = launch_key(launch)
+        woken = watch.subscribe(key)
+        most = 0
+        started = time.monotonic()
+        limit = await asyncio.to_thread(self._runtime_left_seconds)
+        late = settings().deploy_timeout_seconds - (datetime.now(UTC) - attempt.started_at).total_seconds()
+
+        try:
+            while True:
+                found = watch.pods(key)
+                now = time.monotonic()
+                if watch.synced.is_set():
+                    self._followers.follow(watch, found)
+                    await self._show(found)
+                    most = max(most, len(found))
+                    if len(found) == launch.learners and all(p.ended for p in found):
+                        return "ended", "all pods have ended"
+                    # One learner's end with an error ends the attempt; its sidecar may still be storing.
+                    failed = [p for p in found if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
+                    if "halt" in self._since:  # whoever has saved and left waits for its peers
+                        failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
+                    storing = self._lasts("failed", failed, settings().store_grace_seconds)
+                    if failed and (all(p.ended for p in failed) or storing):
+                        said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
+                        return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
+                    missing = launch.learners - len(found)
+                    patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
+                    if self._lasts("missing", missing, patience):
+                        return "missing", f"{missing} of {launch.learners} pods are gone"
+                    blocked = next((p for p in found if p.blocked), None)
+                    if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
+                        return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
+                    not_running = any(p.main.state in ("absent", "waiting") for p in found)
+                    staging = any(p.stage.state == "running" for p in found)
+                    waits = not_running and not staging and now - started > late
+                    if self._lasts("late", waits, LATE_SECONDS):
+                        return "blocked", self._shown[1] if self._shown else "the learners did not start in time"
+                if limit is not None and now - started > limit:
+                    return "deadline", "budget.max_runtime is used up"
+                if (asked := await self._asked()) is not None:
+                    return asked
+                if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
+                    return stuck
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+                woken.clear()
+        finally:
+            watch.unsubscribe(key, woken)
+
+    def _lasts(self, what: str, holds: object, seconds: float) -> bool:
+        """Whether it has been so for longer than that, by this process's monotonic clock."""
+        now = time.monotonic()
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        return now - self._since.setdefault(what, now) > seconds
+
+    async def _asked(self) -> tuple[str, str] | None:
+        """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
+        try:
+            job, halt = await asyncio.to_thread(requests.wanted, self._launch.job_id)
+            await asyncio.to_thread(self._touch)
+            if job.cancel_requested_by is not None:
+                return "cancelled", f"cancelled by {job.cancel_requested_by}"
+            if halt is None:
+                self._lasts("halt", False, 0)
+                return None
+            if not self._lasts("halt", True, settings().halt_wait_seconds):
+                await asyncio.to_thread(requests.ask_to_stop, job, self._attempt)
+                return None
+            return "halted", f"halted by {halt.by}; its programs did not leave on request and were stopped"
+        except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
+            self._log.warning("What people ask of the job is not known: %s", exc)
+            return None
+
+    def _touch(self) -> None:
+        launch = self._launch
+        ledger().touch_guardian(launch.job_id, f"{launch.role}: watching attempt {launch.attempt}")
+
+    def _runtime_left_seconds(self) -> float | None:
+        launch = self._launch
+        limit = manifest_of(self._job).budget.max_runtime
+        return None if limit is None else limit.total_seconds() - ledger().runtime_seconds(launch.job_id, launch.role)
+
+    async def _show(self, found: Sequence[PodFacts]) -> None:
+        """Bring the job's state forward to what the pods show; never backward within one attempt."""
+        launch, shown = self._launch, self._shown
+        state, reason = stage_of(found, launch.learners)
+        if launch.role != "train":
+            state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"
+        if launch.attempt > 1 and state is not State.STORING:
+            reason = f"attempt {launch.attempt}: {reason}"
+        if shown is not None and ((state, reason) == shown or ORDER.index(state) < ORDER.index(shown[0])):
+            return
+        try:
+            evidence = {"pods": [pod.evidence() for pod in found[:EVIDENCE_PODS]]}
+            await asyncio.to_thread(self._move, state, reason, evidence, first_look=shown is None)
+        except UpdraftError as exc:  # said again at the next look
+            self._log.warning("%s could not be recorded: %s", state.value, exc)
+            return
+        self._log.info("%s: %s", state.value, reason)
+        self._shown = (state, reason)
+
+    def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
+        book = ledger()
+        known = book.job(self._launch.job_id).state
+        if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
+            return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
+        with suppress(IllegalTransitionError):
+            book.move(self._launch.job_id, state, reason, evidence)
