@@ -206,6 +206,7 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_mib(manifest)} MiB",
+        rules=manifest.failures,
     )
     if outcome is None and seen.kind not in ENDINGS:
         return None

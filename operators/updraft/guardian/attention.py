@@ -35,8 +35,7 @@ class Attention:
         budget = manifest_of(job).budget
         self._launch, self._clock = launch, clock
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
-        self._limits = Limits(limit, "warn")
-        self._action = "warn"
+        self._limits = Limits(limit, budget.on_no_progress)
         self._watch = Watch()
         self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
         self._next = clock() + LOOK_SECONDS
@@ -68,7 +67,7 @@ class Attention:
             if finding is not None:
                 self._tell(finding)
                 if finding.act:
-                    end = ("stalled" if self._action == "restart" else "given up", finding.reason)
+                    end = ("stalled" if self._limits.on_no_progress == "restart" else "given up", finding.reason)
         note_steps(launch)
         return end
 
