@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test lint types contracts check bench clean format
+.PHONY: help demo up down status doctor test lint types contracts check bench faults clean format
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ check: lint types contracts test ## All checks and tests
 bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench $(ARGS)
+
+faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KINDS=a,b+c SCALE=f MINUTES=m AGAIN=1 LAB=folder)
+	$(DEV) python -m updraft.stack prepare
+	$(DEV) python bench/faults $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
+		$(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGAIN),--again) \
+		$(if $(LAB),--home $(LAB)) $(ARGS)
 
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
 	@$(MAKE) --no-print-directory down

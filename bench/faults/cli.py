@@ -1,0 +1,166 @@
+"""`python bench/faults [--runs N] [--seed S] [--kinds A,B] ...`: do what is planned and not done yet, then report.
+
+Called by `make faults`, whose variables are these options. Exit status 1 when a run failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from benchmarks import machine
+from benchmarks.stack import PREPARED
+
+from faults import outcomes, report
+from faults.kinds import KINDS
+from faults.lab import Lab, running_lab
+from faults.outcomes import RunRecord
+from faults.plan import Planned, is_stack_wide, plan
+from faults.run import perform
+
+LANES = 4  # faults that meet one job only come side by side
+POLLUTING = frozenset({"lost", "orphan", "unmet"})  # after these the next runs get a fresh platform
+# For continuous integration: the kinds that have most to break, in the order of the time left.
+SELECTION = (
+    "learner_kill",
+    "triggerer_kill",
+    "pod_evict",
+    "checkpoint_corrupted",
+    "halt_resume",
+    "cancel",
+    "node_lost",
+    "api_errors_500",
+    "scheduler_kill",
+    "sidecar_kill",
+    "mlflow_kill",
+    "s3_kill",
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python bench/faults", description="Breaks a platform and proves what holds.")
+    made.add_argument("--runs", type=int, default=1, metavar="N", help="runs of each kind (default 1)")
+    made.add_argument("--seed", type=int, default=1, metavar="S", help="of the first run; the next has S + 1")
+    made.add_argument("--kinds", default="", metavar="A,B+C", help="kinds, or pairs of them; default: all, and pairs")
+    made.add_argument("--scale", type=float, default=1.0, metavar="F", help="multiplies the durations of faults")
+    made.add_argument("--minutes", type=float, metavar="M", help="start no run after so many minutes")
+    made.add_argument("--home", type=Path, default=PREPARED / "faults", help="folder of the lab's own platform")
+    made.add_argument("--results", type=Path, default=outcomes.FILE, help="JSON lines, appended")
+    made.add_argument("--lanes", type=int, default=LANES, help="runs at once, of faults that meet one job only")
+    made.add_argument("--again", action="store_true", help="also what is done already for this code")
+    made.add_argument("--no-pairs", action="store_true", help="single faults only")
+    made.add_argument("--selection", action="store_true", help="the kinds of continuous integration")
+    made.add_argument("--report", action="store_true", help="only write the report of the results")
+    made.add_argument("--list", action="store_true", help="only say which kinds there are")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.list:
+        for kind in KINDS.values():
+            print(f"{kind.name:22} {kind.text}")
+        return 0
+    published = options.results.resolve() == outcomes.FILE.resolve()
+    if options.report:
+        return _report(options.results, published)
+    chosen = [name for name in options.kinds.split(",") if name] or list(SELECTION if options.selection else ())
+    try:
+        runs = plan(KINDS, chosen, runs=options.runs, seed=options.seed, pairs=not options.no_pairs)
+    except ValueError as exc:
+        made.error(str(exc))
+    code = outcomes.code_digest()
+    known = set() if options.again else outcomes.done(outcomes.load(options.results), code, options.scale)
+    todo = [planned for planned in runs if (planned.kind, planned.seed) not in known]
+    print(f"{len(runs)} runs, {len(runs) - len(todo)} of them done already for this code ({code})", flush=True)
+    # The platform is ended in a `finally`: a polite end must reach it.
+    signal.signal(signal.SIGTERM, _interrupt)
+    records: list[RunRecord] = []
+    try:
+        for record in carry_out(todo, options, code):
+            records.append(record)
+            outcomes.append(options.results, record)
+            tell(record)
+    except KeyboardInterrupt:
+        print("interrupted; a later call goes on from here", file=sys.stderr)
+    if records or published:
+        _report(options.results, published)
+    failed = [record for record in records if record.outcome == "failed"]
+    print(f"{len(records)} runs, {len(failed)} failed")
+    for record in failed:
+        print(f"  {record.command}")
+    return 1 if failed else 0
+
+
+def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -> Iterator[RunRecord]:
+    """The runs' records as they come; a platform that a run has spoilt is replaced."""
+    commit, changed = machine.commit()
+    bundles = PREPARED / "faults-failed"
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    left = batches(todo, options.lanes)
+
+    def do(lab: Lab, planned: Planned) -> RunRecord:
+        return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=bundles)
+
+    while left and not _over(deadline):
+        with _lab(options.home, options.scale) as lab, ThreadPoolExecutor(options.lanes) as pool:
+            spoilt = False
+            while left and not spoilt and not _over(deadline):
+                for record in pool.map(lambda planned: do(lab, planned), left.pop(0)):
+                    spoilt = spoilt or any(v.kind in POLLUTING for v in record.violations)
+                    yield record
+
+
+def batches(todo: Sequence[Planned], lanes: int) -> list[list[Planned]]:
+    """Neighbours that meet one job each are done side by side, all others alone."""
+    found: list[list[Planned]] = []
+    narrow: list[Planned] = []
+    for planned in todo:
+        if is_stack_wide(KINDS, planned):
+            found.append([planned])
+            continue
+        narrow.append(planned)
+        if len(narrow) == lanes:
+            found.append(narrow)
+            narrow = []
+    return [*found, narrow] if narrow else found
+
+
+def tell(record: RunRecord) -> None:
+    hit = ", ".join(f"{job.hit}→{job.state}" for job in record.jobs)
+    print(f"{record.outcome:7} {record.kind} seed {record.seed}: {record.seconds:.0f} s; {hit}", flush=True)
+    for violation in record.violations:
+        print(f"        {violation.kind}: {violation.job}: {violation.text}")
+    if record.outcome == "failed":
+        print(f"        again: {record.command}\n        kept:  {record.bundle}", flush=True)
+
+
+@contextmanager
+def _lab(home: Path, scale: float) -> Iterator[Lab]:
+    with running_lab(home, scale) as lab:
+        yield lab
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def _over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
+
+
+def _report(results: Path, published: bool) -> int:
+    folder = report.FOLDER if published else results.with_suffix("")
+    page = report.write(outcomes.load(results), folder, page=report.PAGE if published else folder / "faults.md")
+    print(f"written to {page}")
+    return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,200 @@
+"""What a kind of fault is: its name, what it does to a running platform, and which ends of a job are right then.
+
+The kinds themselves are in the modules beside this one; `run` injects them, `checks` reads their rules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import psutil
+from benchmarks.stack import BenchmarkError
+
+from faults import witness
+from faults.jobs import Shape, draw_shape
+from faults.lab import Lab
+from updraft.exceptions import UpdraftError
+
+LOOK_SECONDS = 0.1
+FIND_SECONDS = 10.0
+ORDER = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED")
+OUTAGE_SECONDS = 60.0  # how long what is stopped, cut or failing stays so, before `scale`
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which ends of a job are right, and what it may lose."""
+
+    only: frozenset[str] | None = None  # these instead of the program's own end
+    also: frozenset[str] = frozenset()  # these besides
+    untouched: bool = False  # no learner is started a second time
+    tail_may_be_lost: bool = False  # the last lines and points of a pod that vanished with its disk
+    airflow_may_differ: bool = False  # a person has painted it
+    run_may_be_gone: bool = False
+
+    def ends(self, shape: Shape) -> frozenset[str]:
+        natural = frozenset({"COMPLETED" if shape.ends_well else "FAILED"})
+        return (natural if self.only is None else self.only) | self.also
+
+
+def merged(rules: Iterable[Rule]) -> Rule:
+    """What may happen to a job that several faults hit."""
+    found = tuple(rules)
+    only = [rule.only for rule in found if rule.only is not None]
+    return Rule(
+        only=frozenset.intersection(*only) if only else None,
+        also=frozenset().union(*(rule.also for rule in found)),
+        untouched=all(rule.untouched for rule in found),
+        tail_may_be_lost=any(rule.tail_may_be_lost for rule in found),
+        airflow_may_differ=any(rule.airflow_may_differ for rule in found),
+        run_may_be_gone=any(rule.run_may_be_gone for rule in found),
+    )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a fault meets its job: at a step of its program, or some time after it reached a state."""
+
+    step: int | None = None
+    state: str = "PROCESSING"
+    delay_seconds: float = 0.0
+
+    def text(self) -> str:
+        if self.step is not None:
+            return f"step {self.step}"
+        return f"{self.delay_seconds:.1f} s after {self.state}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A job of a run."""
+
+    id: str
+    shape: Shape
+
+
+@dataclass
+class Scene:
+    """What a fault is given, and what it leaves for its end and for the record (`notes`, JSON values)."""
+
+    lab: Lab
+    subjects: tuple[Subject, ...]
+    target: Subject
+    rng: Random
+    notes: dict[str, Any] = field(default_factory=dict)
+    held: Any = None
+
+    @property
+    def outage_seconds(self) -> float:
+        return OUTAGE_SECONDS * self.lab.scale
+
+    def step(self) -> int:
+        return witness.newest_step(self.witness_of(self.target))
+
+    def witness_of(self, subject: Subject) -> Path:
+        return self.lab.witness / subject.id
+
+
+def nothing(_scene: Scene) -> None:
+    """The end of a fault that needs none."""
+
+
+def usual_shape(rng: Random, steps: int) -> Shape:
+    return draw_shape(rng, steps=steps)
+
+
+def good_shape(rng: Random, steps: int) -> Shape:
+    """Its program does not fail by itself."""
+    return draw_shape(rng, steps=steps, may_fail=False)
+
+
+def some_step(rng: Random, shape: Shape) -> Moment:
+    """While the program runs, from the first step to the last but some; before it fails by itself."""
+    last = shape.fail_at or shape.steps
+    return Moment(step=max(1, round(last * rng.uniform(0.02, 0.93))))
+
+
+def later_step(rng: Random, shape: Shape) -> Moment:
+    """Not before there are a few checkpoints."""
+    last = shape.fail_at or shape.steps
+    return Moment(step=round(last * rng.uniform(0.45, 0.85)))
+
+
+def any_time(rng: Random, shape: Shape) -> Moment:
+    """From the queue to the end of the training."""
+    early = rng.random() < 0.4
+    if early:
+        return Moment(state=rng.choice(("QUEUED", "DEPLOYING", "DOWNLOADING")), delay_seconds=rng.uniform(0, 1.5))
+    return some_step(rng, shape)
+
+
+def before_its_end(rng: Random, shape: Shape) -> Moment:
+    """Like `any_time`, but surely before the program's own end is near."""
+    early = rng.random() < 0.4
+    if early:
+        return Moment(state=rng.choice(("QUEUED", "DEPLOYING", "DOWNLOADING")), delay_seconds=rng.uniform(0, 1.5))
+    return Moment(step=max(1, round((shape.fail_at or shape.steps) * rng.uniform(0.02, 0.6))))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to break something. A `job` kind meets one job at its moment, a `stack` kind whatever runs."""
+
+    name: str
+    text: str  # what is done, for the report
+    scope: Literal["job", "stack"]
+    inject: Callable[[Scene], None]
+    heal: Callable[[Scene], None] = nothing
+    lasts: bool = False  # `heal` comes after the scene's outage
+    shape: Callable[[Random, int], Shape] = usual_shape
+    moment: Callable[[Random, Shape], Moment] = some_step
+    rule: Callable[[Shape], Rule] = lambda shape: Rule()
+    special: bool = False  # asks for a shape or an end of its own: at most one of them in a pair
+
+
+class TooLateError(BenchmarkError):
+    """The job ended before its moment came: nothing was injected, nothing is proved."""
+
+
+def wait_for(scene: Scene, moment: Moment, patience_seconds: float) -> None:
+    """Raises TooLateError when the job ends first, or takes longer than the patience."""
+    deadline = time.monotonic() + patience_seconds
+    reached_at: float | None = None
+    while True:
+        state = _state(scene)
+        if moment.step is not None and scene.step() >= moment.step:
+            return
+        if moment.step is None and state in ORDER and ORDER.index(state) >= ORDER.index(moment.state):
+            reached_at = reached_at or time.monotonic()
+            if time.monotonic() - reached_at >= moment.delay_seconds:
+                return
+        if state in ("COMPLETED", "FAILED", "CANCELLED"):
+            raise TooLateError(f"{scene.target.id} ended {state} before {moment.text()}")
+        if time.monotonic() > deadline:
+            raise TooLateError(f"{scene.target.id} did not come to {moment.text()} within {patience_seconds:.0f} s")
+        time.sleep(LOOK_SECONDS)
+
+
+def _state(scene: Scene) -> str:
+    try:
+        job = scene.lab.job(scene.target.id)
+    except UpdraftError:
+        return ""
+    return "" if job is None else str(job.state)
+
+
+def program_of(scene: Scene) -> psutil.Process:
+    """The process of one of the target's learners. Raises TooLateError when none comes up."""
+    deadline = time.monotonic() + FIND_SECONDS
+    while True:
+        found = [p for p in scene.lab.programs(scene.target.id) if "chain.py" in p.cmdline()]
+        if found:
+            return scene.rng.choice(sorted(found, key=lambda process: process.pid))
+        if time.monotonic() > deadline:
+            raise TooLateError(f"no program of {scene.target.id} runs")
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,170 @@
+"""What people do to a job: halt, resume and cancel it, and what Airflow's pages let them do to its run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.stack import BenchmarkError
+
+from faults.kinds.base import Kind, Rule, Scene, any_time, before_its_end, good_shape
+from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.wire import API_PREFIX
+
+HALT_SECONDS = 120.0
+PAUSE_SECONDS = (2.0, 10.0)
+TRIES = 20
+
+
+def _patient(call: Callable[[], Any]) -> Any:
+    """A person whose page does not load tries again."""
+    for _ in range(TRIES):
+        try:
+            return call()
+        except UnavailableError as exc:
+            problem = exc
+            time.sleep(3)
+    raise BenchmarkError(f"nobody could ask for it: {problem}")
+
+
+def _ask(scene: Scene, verb: str) -> None:
+    path = f"{API_PREFIX}/jobs/{scene.target.id}/{verb}"
+    scene.notes[verb] = _patient(lambda: scene.lab.client.http.json("POST", path))
+
+
+def _cancel(scene: Scene) -> None:
+    scene.notes["cancel"] = _patient(lambda: scene.lab.client.cancel(scene.target.id))
+
+
+def _halt(scene: Scene) -> None:
+    asked = time.time()
+    _ask(scene, "halt")
+    deadline = time.monotonic() + HALT_SECONDS * max(1.0, scene.lab.scale)
+    while (state := _state(scene)) != "HALTED":
+        if time.monotonic() > deadline or state in ("COMPLETED", "FAILED", "CANCELLED"):
+            raise BenchmarkError(f"{scene.target.id} was asked to halt and is {state}")
+        time.sleep(0.2)
+    scene.notes["halted_after_seconds"] = round(time.time() - asked, 1)
+    time.sleep(scene.rng.uniform(*PAUSE_SECONDS))
+    scene.notes["while_halted"] = _while_halted(scene)
+
+
+def _while_halted(scene: Scene) -> dict[str, Any]:
+    """A halted job holds nothing, and MLflow says so."""
+    job = scene.lab.job(scene.target.id)
+    run = scene.lab.mlflow("runs/get", run_id=job.mlflow_run_id) if job and job.mlflow_run_id else None
+    return {
+        "processes": len(scene.lab.processes(scene.target.id)),
+        "granted": scene.lab.granted(scene.target.id),
+        "mlflow": run["run"]["info"]["status"] if run else None,
+    }
+
+
+def _resume(scene: Scene) -> None:
+    _ask(scene, "resume")
+
+
+def _state(scene: Scene) -> str:
+    try:
+        job = scene.lab.job(scene.target.id)
+    except UpdraftError:
+        return ""
+    return "" if job is None else str(job.state)
+
+
+def _airflow(method: str, path: str, body: dict[str, Any] | None = None) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        filled = None if body is None else {k: scene.target.id if v == "RUN" else v for k, v in body.items()}
+        _patient(lambda: scene.lab.airflow(method, path.format(run=scene.target.id), filled))
+
+    return inject
+
+
+def _delete_run(scene: Scene) -> None:
+    """Airflow deletes only runs that have ended or that somebody calls failed first."""
+    run = f"/dagRuns/{scene.target.id}"
+    if scene.rng.random() < 0.5:
+        _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
+        scene.notes["failed_first"] = True
+    try:
+        _patient(lambda: scene.lab.airflow("DELETE", run))
+    except UpdraftError as exc:
+        scene.notes["refused"] = str(exc)[:200]
+        _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
+        _patient(lambda: scene.lab.airflow("DELETE", run))
+
+
+_CLEAR_TASK = {
+    "dry_run": False,
+    "only_failed": False,
+    "task_ids": ["train"],
+    "dag_run_id": "RUN",
+    "include_downstream": False,
+}
+_OVERRIDDEN = Rule(also=frozenset({"FAILED", "CANCELLED"}), airflow_may_differ=True)
+_GONE = Rule(also=frozenset({"FAILED", "CANCELLED"}), run_may_be_gone=True, airflow_may_differ=True)
+
+KINDS = (
+    Kind(
+        "halt_resume",
+        "The job is halted and, some seconds later, resumed",
+        "job",
+        _halt,
+        _resume,
+        shape=good_shape,
+        moment=before_its_end,
+        special=True,
+    ),
+    Kind(
+        "cancel",
+        "The job is cancelled",
+        "job",
+        _cancel,
+        moment=before_its_end,
+        rule=lambda _shape: Rule(only=frozenset({"CANCELLED"}), tail_may_be_lost=True),
+        special=True,
+    ),
+    Kind(
+        "clear_train_task",
+        "Somebody clears the task `train` in Airflow",
+        "job",
+        _airflow("POST", "/clearTaskInstances", _CLEAR_TASK),
+        rule=lambda _shape: Rule(untouched=True),
+        special=True,
+    ),
+    Kind(
+        "clear_run",
+        "Somebody clears the whole run in Airflow",
+        "job",
+        _airflow("POST", "/dagRuns/{run}/clear", {"dry_run": False}),
+        moment=any_time,
+        rule=lambda _shape: Rule(untouched=True),
+        special=True,
+    ),
+    Kind(
+        "mark_success",
+        "Somebody marks the task `train` a success while it trains",
+        "job",
+        _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "success"}),
+        rule=lambda _shape: _OVERRIDDEN,
+        special=True,
+    ),
+    Kind(
+        "mark_failed",
+        "Somebody marks the task `train` failed while it trains",
+        "job",
+        _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "failed"}),
+        rule=lambda _shape: _OVERRIDDEN,
+        special=True,
+    ),
+    Kind(
+        "run_deleted",
+        "Somebody deletes the run in Airflow",
+        "job",
+        _delete_run,
+        moment=any_time,
+        rule=lambda _shape: _GONE,
+        special=True,
+    ),
+)

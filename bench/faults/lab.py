@@ -1,0 +1,229 @@
+"""The platform that is broken: a stack of the lab's own, and every way to look at it and to reach into it.
+
+Called by `run`, `facts` and the kinds. It is started as users start theirs and always ended; the stack of the checkout
+itself is never touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from benchmarks.machine import REPOSITORY
+from benchmarks.stack import PREPARED, STACK, BenchmarkError, down, environment, learner_python
+
+from updraft.client import Client
+from updraft.client import load_config as connection_of
+from updraft.client.client import TRAIN_DAG
+from updraft.exceptions import NotFoundError, UpdraftError
+from updraft.ledger import Job, Ledger
+from updraft.stack.config import MLFLOW_USER, load_config, load_secrets
+from updraft.stack.files import NAMESPACE
+from updraft.stack.layout import Home
+from updraft_learner import contract
+
+UP_SECONDS = 400
+TENANT = "default"
+BUCKET = "updraft"
+CPUS, MEMORY_MIB = 2, 12288
+REQUEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One running stack. Durations of faults are multiplied by `scale`."""
+
+    home: Home
+    client: Client
+    scale: float
+    witness: Path  # where the programs note what they do
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Read only, by habit: the lab writes nothing there."""
+        return Ledger(f"sqlite:///{self.home.ledger_file}")
+
+    @cached_property
+    def _node(self) -> httpx.Client:
+        token = (self.home.node / "token").read_text().strip()
+        address = load_config(self.home).ports.url("node")
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=address, headers=headers, timeout=REQUEST_SECONDS, trust_env=False)
+
+    @cached_property
+    def _mlflow(self) -> httpx.Client:
+        password = load_secrets(self.home).mlflow_platform_password.get_secret_value()
+        address = load_config(self.home).ports.url("mlflow")
+        return httpx.Client(base_url=address, auth=(MLFLOW_USER, password), timeout=REQUEST_SECONDS, trust_env=False)
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+    def fault(self, kind: str, **body: Any) -> dict[str, Any]:
+        """Ask the local node to misbehave."""
+        answer = _again(lambda: self._node.post("/faults", json={"kind": kind, **body}))
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def objects(self, resource: str, job_id: str) -> list[dict[str, Any]]:
+        """Pods, services or secrets of a job that the cluster shows."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/{resource}"
+        query = {"labelSelector": f"{contract.LABEL_JOB}={job_id}"}
+        answer = _again(lambda: self._node.get(path, params=query), missing_is_empty=True)
+        return list(answer.json()["items"]) if answer.status_code == 200 else []
+
+    def delete_pod(self, name: str, grace_seconds: int) -> None:
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
+        _again(
+            lambda: self._node.request("DELETE", path, params={"gracePeriodSeconds": grace_seconds}),
+            missing_is_empty=True,
+        )
+
+    # --- Airflow and MLflow -----------------------------------------------------------------------------------
+    def airflow(self, method: str, path: str, body: Any = None) -> Any:
+        """`path` is below the DAG of all jobs of the lab. Raises NotFoundError and UnavailableError."""
+        return self.client.http.json(method, f"/api/v2/dags/{TRAIN_DAG}{path}", body=body)
+
+    def airflow_run(self, job_id: str) -> dict[str, Any] | None:
+        try:
+            found = self.airflow("GET", f"/dagRuns/{job_id}")
+        except NotFoundError:
+            return None
+        return dict(found)
+
+    def task_states(self, job_id: str) -> dict[str, str]:
+        try:
+            found = self.airflow("GET", f"/dagRuns/{job_id}/taskInstances?limit=100")
+        except NotFoundError:
+            return {}
+        return {task["task_id"]: str(task["state"]) for task in found["task_instances"]}
+
+    def mlflow(self, path: str, **query: Any) -> dict[str, Any]:
+        answer = _again(lambda: self._mlflow.get(f"/api/2.0/mlflow/{path}", params=query), missing_is_empty=True)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    # --- records and files ------------------------------------------------------------------------------------
+    def job(self, job_id: str) -> Job | None:
+        """As the ledger has it; None while `admit` has not recorded it."""
+        try:
+            return self.ledger.job(job_id)
+        except NotFoundError:
+            return None
+
+    def granted(self, job_id: str) -> bool:
+        """Whether the job holds a place, as the ledger's file says."""
+        query = "SELECT count(*) FROM grants WHERE job_id = ? AND granted_at IS NOT NULL AND released_at IS NULL"
+        with closing(sqlite3.connect(f"file:{self.home.ledger_file}?mode=ro", uri=True, timeout=30)) as connection:
+            return bool(connection.execute(query, (job_id,)).fetchone()[0])
+
+    def stored(self, job_id: str) -> Path:
+        """The job's folder in the object store, on the disk of the server."""
+        return self.home.s3 / BUCKET / contract.Keys(TENANT).job(job_id)
+
+    def programs(self, job_id: str) -> list[psutil.Process]:
+        """Living processes of the job's own program, whatever the platform thinks of them."""
+        return [
+            process
+            for process, environ, words in _processes()
+            if environ.get("TRAINING_ID") == job_id and any(word in ("chain.py", "judge.py") for word in words)
+        ]
+
+    def sidecars(self, job_id: str) -> list[psutil.Process]:
+        mark = f'"job_id": "{job_id}"'
+        return [
+            process
+            for process, environ, words in _processes()
+            if mark in environ.get(contract.CONFIG_ENV, "") and "updraft_learner.sidecar" in words
+        ]
+
+    def processes(self, job_id: str) -> list[psutil.Process]:
+        """Everything that runs in a container of the job."""
+        mark = f'"job_id": "{job_id}"'
+        return [
+            process
+            for process, environ, _ in _processes()
+            if environ.get("TRAINING_ID") == job_id or mark in environ.get(contract.CONFIG_ENV, "")
+        ]
+
+
+def _processes() -> Iterator[tuple[psutil.Process, dict[str, str], list[str]]]:
+    for process in psutil.process_iter():
+        try:
+            environ = process.environ()
+            ours = "TRAINING_ID" in environ or contract.CONFIG_ENV in environ
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                yield process, environ, process.cmdline()
+        except (psutil.Error, OSError):
+            continue
+
+
+def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.0) -> httpx.Response:
+    """The lab looks at what it has just broken: it asks until it is answered."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            answer: httpx.Response = request()
+            if answer.is_success or (missing_is_empty and answer.status_code == 404):
+                return answer
+            problem = (
+                f"{answer.request.method} {answer.request.url.path} gave {answer.status_code}: {answer.text[:300]}"
+            )
+            if answer.status_code < 500 and answer.status_code not in (408, 429):
+                raise BenchmarkError(problem)
+        except httpx.HTTPError as exc:
+            problem = f"{type(exc).__name__}: {exc}"
+        if time.monotonic() > deadline:
+            raise BenchmarkError(problem)
+        time.sleep(0.5)
+
+
+@contextmanager
+def running_lab(root: Path, scale: float) -> Iterator[Lab]:
+    """A fresh platform below `root`; ended and, when all went well, removed afterwards."""
+    home = Home(root=root.absolute(), repository=REPOSITORY)
+    down(home)
+    shutil.rmtree(home.root, ignore_errors=True)
+    home.root.mkdir(parents=True, mode=0o700)
+    learner_python("updraft-sidecar-0-1")
+    for folder in (home.images, home.environments):
+        folder.symlink_to(PREPARED / folder.name, target_is_directory=True)
+    witness = home.root / "witness"
+    witness.mkdir()
+    try:
+        start(home)
+        with Client(connection_of({"UPDRAFT_HOME": str(home.root)})) as client:
+            yield Lab(home, client, scale, witness)
+    finally:
+        down(home)
+
+
+def start(home: Home) -> None:
+    """Two CPUs whatever the machine has, so that all machines do the same."""
+    done = subprocess.run(
+        [*STACK, "up", "--cpus", str(CPUS), "--memory-mib", str(MEMORY_MIB)],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=UP_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BenchmarkError(f"the platform did not start:\n{done.stdout}{done.stderr}")
+
+
+def is_over(lab: Lab, job_id: str) -> bool:
+    """Whether the ledger has the job's verdict; an unreadable ledger says no."""
+    try:
+        job = lab.job(job_id)
+    except UpdraftError:
+        return False
+    return job is not None and job.ended

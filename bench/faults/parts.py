@@ -1,0 +1,121 @@
+"""The stack's own processes: kill them, stop them for a while, see when they serve again. Called by `kinds.control`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+import psutil
+from benchmarks.stack import BenchmarkError
+
+from updraft.stack import processes, records
+from updraft.stack.control import parts_of
+from updraft.stack.layout import Home
+from updraft.stack.parts import Part
+from updraft.stack.probes import not_ready_because
+from updraft.stack.processes import Identity
+from updraft.stack.records import PartState
+
+SERVES_SECONDS = 240.0
+POLL_SECONDS = 0.1
+TASK_TITLE = "airflow worker -- "
+POOL_TITLE = "airflow worker -- LocalExecutor"
+
+
+def part_of(home: Home, name: str) -> Part:
+    return next(part for part in parts_of(home) if part.name == name)
+
+
+def leader(home: Home, name: str) -> Identity:
+    """The process that the part was started as. Raises BenchmarkError when it does not run."""
+    record = records.read_part(home, name)
+    if record is None or record.identity is None or not record.identity.alive():
+        raise BenchmarkError(f"{name} does not run, so it cannot be broken")
+    return record.identity
+
+
+def members(home: Home, name: str) -> list[psutil.Process]:
+    """All processes of the part, the first one first."""
+    first = leader(home, name)
+    found = processes.session_members(first)
+    return sorted(found, key=lambda process: process.pid != first.pid)
+
+
+def kill(home: Home, name: str) -> float:
+    """SIGKILL to the part's first process, as the kernel would do it; returns unix seconds."""
+    process = leader(home, name).process()
+    if process is None:
+        raise BenchmarkError(f"{name} ended before it could be killed")
+    at = time.time()
+    process.kill()
+    return at
+
+
+def stop(home: Home, name: str) -> list[psutil.Process]:
+    """SIGSTOP to all of the part; returns whom to wake."""
+    stopped = members(home, name)
+    for process in stopped:
+        with suppress(psutil.Error):
+            process.suspend()
+    return stopped
+
+
+def go_on(stopped: list[psutil.Process]) -> None:
+    for process in stopped:
+        with suppress(psutil.Error):
+            process.resume()
+
+
+def serves(home: Home, name: str, since: float = 0.0) -> bool:
+    """Whether the part is up and answers; Airflow's daemons by a heartbeat after `since`."""
+    part, record = part_of(home, name), records.read_part(home, name)
+    if record is None or record.state is not PartState.READY or not record.alive() or part.probe is None:
+        return False
+    return not_ready_because(part.probe, since=since) is None
+
+
+def wait_serves(home: Home, name: str, since: float, seconds: float = SERVES_SECONDS) -> float:
+    """Unix seconds at which it served again. Raises BenchmarkError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not serves(home, name, since):
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{name} did not serve again within {seconds:.0f} s; log: {home.log_of(name)}")
+        time.sleep(POLL_SECONDS)
+    return time.time()
+
+
+def services(home: Home) -> list[str]:
+    return [part.name for part in parts_of(home) if not part.is_task]
+
+
+def tasks(home: Home) -> list[psutil.Process]:
+    """Processes that run an Airflow task now, the one that executes it, not its supervisor."""
+    found = []
+    for process in members(home, "airflow-scheduler"):
+        with suppress(psutil.Error):
+            title = " ".join(process.cmdline())
+            if title.startswith(TASK_TITLE) and not title.startswith(POOL_TITLE):
+                found.append(process)
+    return found
+
+
+def start_beside(home: Home, name: str) -> tuple[subprocess.Popen[bytes], Identity]:
+    """A second process of the part, as an operator with two machines has; the caller ends it."""
+    part = part_of(home, name)
+    log = part.log.with_name(f"{part.log.stem}-second.log")
+    return processes.spawn(part.argv, environment=part.environment, cwd=part.cwd, log=log)
+
+
+def end_beside(child: subprocess.Popen[bytes], identity: Identity) -> None:
+    """As a service manager ends it: SIGTERM, then SIGKILL to what is left."""
+    processes.end_session(identity, grace_seconds=20)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=10)
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.Error, OSError):
+        os.kill(process.pid, number)

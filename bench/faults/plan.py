@@ -1,0 +1,57 @@
+"""Which runs there are: pure. Run i of a kind has seed SEED + i; some more runs combine the kind with another one.
+
+Called by `cli`. The order is round by round over all kinds, so that a run that is stopped has seen each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from faults.kinds.base import Kind
+
+PAIRS_OF_RUNS = 5  # for so many single runs of a kind there is one of a pair with it
+
+
+@dataclass(frozen=True)
+class Planned:
+    kinds: tuple[str, ...]
+    seed: int
+
+    @property
+    def kind(self) -> str:
+        return "+".join(self.kinds)
+
+
+def plan(
+    kinds: Mapping[str, Kind], chosen: Sequence[str], *, runs: int, seed: int, pairs: bool = True
+) -> list[Planned]:
+    """`chosen`: names, or pairs such as `learner_kill+s3_kill`; none means all.
+
+    Raises ValueError that lists what there is.
+    """
+    names = list(chosen) or list(kinds)
+    for name in names:
+        for part in name.split("+"):
+            if part not in kinds:
+                raise ValueError(f"{part!r} is no kind of fault; there are {', '.join(kinds)}")
+    found = []
+    for number in range(runs):
+        found += [Planned(tuple(name.split("+")), seed + number) for name in names]
+        if pairs and not chosen and number % PAIRS_OF_RUNS == 0:
+            found += [pair_with(kinds, name, seed + number) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def pair_with(kinds: Mapping[str, Kind], name: str, seed: int) -> Planned:
+    """The kind and another one that it can meet: only one of them may ask for a job or an end of its own."""
+    first = kinds[name]
+    rng = Random(f"pair:{name}:{seed}")
+    others = [k for k in kinds.values() if k.name != name and not (k.special and first.special)]
+    return Planned((name, rng.choice(others).name), seed)
+
+
+def is_stack_wide(kinds: Mapping[str, Kind], planned: Planned) -> bool:
+    """Whether it needs the platform for itself."""
+    return any(kinds[name].scope == "stack" for name in planned.kinds)

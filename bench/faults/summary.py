@@ -1,0 +1,93 @@
+"""From records of runs to the figures of the report: pure. Called by `report` and `page`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from faults.outcomes import JobRecord, RunRecord
+
+NAMED = {"lost": "lost", "false_verdict": "false verdicts", "orphan": "orphans", "doubled": "doubled"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    median: float
+    largest: float
+    count: int
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> Spread | None:
+        found = list(samples)
+        return cls(statistics.median(found), max(found), len(found)) if found else None
+
+
+@dataclass(frozen=True)
+class KindSummary:
+    """What all runs with one kind of fault say, single ones and pairs."""
+
+    kind: str
+    single: int
+    pairs: int
+    failed: int
+    jobs: int
+    violations: dict[str, int]  # jobs (or runs) with each kind of violation
+    repeated: Spread | None  # steps per lost process
+    checkpoint_steps: int | None
+    next_step: Spread | None  # seconds, per lost process
+    pause: Spread | None  # seconds, of jobs that lost nothing
+    serves: Spread | None  # seconds until the part serves again
+
+    @property
+    def runs(self) -> int:
+        return self.single + self.pairs
+
+    @property
+    def other(self) -> int:
+        return sum(count for kind, count in self.violations.items() if kind not in NAMED)
+
+
+def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The last result of each run; void ones left out, so that they are done again."""
+    found = {(r.kind, r.seed, r.scale): r for r in records if r.outcome != "void"}
+    return list(found.values())
+
+
+def summarise(kind: str, records: Sequence[RunRecord]) -> KindSummary:
+    """`records`: of runs in which this kind took part."""
+    single = [r for r in records if r.kind == kind]
+    pairs = [r for r in records if r.kind != kind]
+    hit = [job for record in single for job in jobs_hit(record)]
+    losses = [loss for job in hit for loss in job.losses]
+    violations: dict[str, int] = {}
+    for record in records:
+        for name, _ in {(v.kind, v.job) for v in record.violations}:
+            violations[name] = violations.get(name, 0) + 1
+    steps = [job.checkpoint_steps for job in hit]
+    return KindSummary(
+        kind=kind,
+        single=len(single),
+        pairs=len(pairs),
+        failed=sum(r.outcome == "failed" for r in records),
+        jobs=sum(len(r.jobs) for r in records),
+        violations=violations,
+        repeated=Spread.of(loss.repeated for loss in losses),
+        checkpoint_steps=steps[0] if steps else None,
+        next_step=Spread.of(loss.next_step_seconds for loss in losses if loss.next_step_seconds is not None),
+        pause=Spread.of(job.pause_seconds for job in hit if not job.losses and job.pause_seconds > 0),
+        serves=Spread.of(
+            float(record.notes[kind]["serves_after_seconds"])
+            for record in single
+            if "serves_after_seconds" in record.notes.get(kind, {})
+        ),
+    )
+
+
+def jobs_hit(record: RunRecord) -> tuple[JobRecord, ...]:
+    """Those that ran or waited when the fault came."""
+    return tuple(job for job in record.jobs if job.hit not in ("COMPLETED", "FAILED", "CANCELLED"))
+
+
+def with_kind(records: Sequence[RunRecord], kind: str) -> list[RunRecord]:
+    return [record for record in records if kind in record.kinds]

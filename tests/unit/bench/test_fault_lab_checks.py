@@ -1,0 +1,222 @@
+"""Each thing that must hold after a fault is told when it does not, and nothing is told of a job that went well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from faults.checks import Violation, judge, not_calm
+from faults.facts import AttemptFacts, CheckpointFacts, JobFacts, LogFacts
+from faults.jobs import Shape, chain
+from faults.kinds.base import Rule, merged
+from faults.witness import Session
+
+SHAPE = Shape(steps=4)
+ANY = Rule()
+
+
+def session(attempt: int, steps: tuple[int, ...], **changes: Any) -> Session:
+    fields: dict[str, Any] = {
+        "learner": 1,
+        "attempt": attempt,
+        "pid": 100 + attempt,
+        "started_at": 10.0 * attempt,
+        "restored_step": steps[0] - 1,
+        "steps": tuple((10.0 * attempt + step, step) for step in steps),
+        "saved": (),
+        "exit_code": 0,
+        "damaged": False,
+        "last_at": 10.0 * attempt + steps[-1],
+    }
+    return Session(**{**fields, **changes})
+
+
+def good(**changes: Any) -> JobFacts:
+    """A job of four steps that lost its first learner after step 3 and went on from step 2."""
+    facts = JobFacts(
+        id="j",
+        state="COMPLETED",
+        reason="trained; results are stored",
+        ended_at=40.0,
+        attempts=(
+            AttemptFacts("train", 1, 10.0, 15.0, "infrastructure", "learner 1: Evicted"),
+            AttemptFacts("train", 2, 16.0, 30.0, "done", "all learners ended with 0"),
+        ),
+        checkpoints=(CheckpointFacts("step-2-a1", 2, 1, 12.5, True), CheckpointFacts("step-4-a2", 4, 2, 29.0, True)),
+        airflow="success",
+        tasks={"train": "success", "release": "success"},
+        mlflow="FINISHED",
+        mlflow_verdict="COMPLETED",
+        points={"chain": [1, 2, 3, 4], "loss": [1, 2, 3, 4]},
+        result={"steps": 4, "digest": chain("j", 4), "lineage": [[1, 0, 2], [2, 2, 4]]},
+        sessions=(session(1, (1, 2, 3), exit_code=None), session(2, (3, 4))),
+        logs=(LogFacts(1, 1, (1, 2, 3), 0, 0), LogFacts(2, 1, (3, 4), 0, 0)),
+    )
+    return replace(facts, **changes)
+
+
+def told(facts: JobFacts, shape: Shape = SHAPE, rule: Rule = ANY) -> list[tuple[str, str]]:
+    return [(violation.kind, violation.text) for violation in judge(facts, shape, rule)]
+
+
+def test_a_job_that_recovered_has_nothing_wrong() -> None:
+    assert told(good()) == []
+
+
+def test_a_job_that_has_not_ended_is_lost_and_its_leftovers_are_no_orphans_yet() -> None:
+    facts = good(state="RECOVERING", reason="waits", ended_at=None, airflow="running", pods=("p",), granted=True)
+    assert told(facts) == [("lost", "is RECOVERING (waits), its run running")]
+    assert told(JobFacts(id="j", state=None)) == [
+        ("lost", "is unknown to the ledger (no reason), its run None"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape", "rule", "text"),
+    [
+        (
+            {"state": "FAILED", "airflow": "failed", "mlflow": "FAILED", "mlflow_verdict": "FAILED", "reason": "lost"},
+            SHAPE,
+            ANY,
+            "ended FAILED instead of COMPLETED: lost",
+        ),
+        ({}, SHAPE, Rule(only=frozenset({"CANCELLED"})), "ended COMPLETED instead of CANCELLED: trained"),
+        ({}, replace(SHAPE, fails="always", fail_at=3), ANY, "ended COMPLETED instead of FAILED: trained"),
+        ({"result": None}, SHAPE, ANY, "ended COMPLETED, but there is no result"),
+        ({"result": {"steps": 3}}, SHAPE, ANY, "ended COMPLETED, but its result is of step 3, not 4"),
+        ({"result": {"steps": 4, "digest": "x"}}, SHAPE, ANY, "ended COMPLETED, but its result's chain is wrong"),
+        ({}, replace(SHAPE, evaluate=True), ANY, "ended COMPLETED, but its evaluation says None"),
+    ],
+)
+def test_a_verdict_against_the_programs_own_record_is_false(
+    changes: dict[str, Any], shape: Shape, rule: Rule, text: str
+) -> None:
+    assert [t for kind, t in told(good(**changes), shape, rule) if kind == "false_verdict" and t.startswith(text)]
+
+
+def test_a_failure_on_purpose_that_is_called_infrastructure_is_a_false_verdict() -> None:
+    shape = replace(SHAPE, fails="always", fail_at=4)
+    failed = good(
+        state="FAILED",
+        reason="budget used up",
+        cause="infrastructure",
+        airflow="failed",
+        mlflow="FAILED",
+        mlflow_verdict="FAILED",
+        result=None,
+    )
+    assert told(failed, shape) == [
+        ("false_verdict", "its program failed on purpose, and it is called infrastructure: budget used up")
+    ]
+    assert told(replace(failed, cause="program"), shape) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"mlflow": "RUNNING"}, "the ledger says COMPLETED, MLflow RUNNING"),
+        ({"mlflow_verdict": "FAILED"}, "the ledger says COMPLETED, MLflow's tag FAILED"),
+        ({"airflow": "failed"}, "the ledger says COMPLETED, Airflow's run is failed"),
+        ({"airflow": None}, "Airflow has no such run"),
+    ],
+)
+def test_others_that_say_something_else_disagree(changes: dict[str, Any], text: str) -> None:
+    assert told(good(**changes)) == [("disagreement", text)]
+    assert [v.text for v in not_calm([(good(**changes), SHAPE, ANY)])] == [text]
+
+
+def test_what_a_person_painted_or_deleted_is_no_disagreement() -> None:
+    assert told(good(airflow="failed"), rule=Rule(airflow_may_differ=True)) == []
+    assert told(good(airflow=None), rule=Rule(run_may_be_gone=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"processes": ("7 python",)}, "process 7 python lives"),
+        ({"pods": ("p-0",)}, "pod p-0 is left"),
+        ({"secrets": ("s",)}, "object s is left"),
+        ({"granted": True}, "its grant was not released"),
+        ({"open_messages": 2}, "2 messages to MLflow are not delivered"),
+        ({"tasks": {"train": "deferred", "admit": "success"}}, "Airflow's run is success with train"),
+    ],
+)
+def test_what_is_left_of_an_ended_job_is_an_orphan(changes: dict[str, Any], text: str) -> None:
+    assert told(good(**changes)) == [("orphan", text)]
+    assert not_calm([(good(**changes), SHAPE, ANY)]) == [Violation("orphan", "j", text)]
+
+
+def test_an_open_attempt_of_an_ended_job_is_an_orphan() -> None:
+    attempts = (*good().attempts, AttemptFacts("evaluate", 3, 31.0, None, None, None))
+    assert told(good(attempts=attempts)) == [("orphan", "attempt 3 of evaluate is open")]
+
+
+def test_two_points_at_a_step_are_a_doubled_effect() -> None:
+    points = {"chain": [1, 2, 3, 3, 4], "loss": [1, 2, 3, 4]}
+    assert told(good(points=points)) == [("doubled", "MLflow has 1 steps of chain more than once, the first is 3")]
+
+
+@pytest.mark.parametrize("lineage", [[[1, 0, 2], [2, 1, 4]], [[2, 0, 2], [1, 2, 4]]])
+def test_a_result_that_mixes_attempts_is_a_doubled_effect(lineage: list[list[int]]) -> None:
+    facts = good(result={**(good().result or {}), "lineage": lineage})
+    assert [kind for kind, _ in told(facts)] == ["doubled"]
+
+
+def test_a_checkpoint_that_came_after_its_attempt_was_closed_must_not_count() -> None:
+    late = CheckpointFacts("step-3-a1", 3, 1, 25.0, True)
+    known = good().checkpoints
+    assert told(good(checkpoints=(*known, late))) == [
+        ("doubled", "checkpoint step-3-a1 counts, though attempt 1 was over when it came")
+    ]
+    assert told(good(checkpoints=(*known, replace(late, counts=False)))) == []
+    assert told(good(checkpoints=(*known, replace(late, stored_at=17.0)))) == []
+
+
+def test_a_damaged_checkpoint_that_was_used_is_told() -> None:
+    sessions = (*good().sessions, session(3, (4,), damaged=True))
+    assert ("damaged", "attempt 3 was given a damaged checkpoint") in told(good(sessions=sessions))
+
+
+def test_points_that_were_made_and_are_missing_are_told_unless_their_pod_was_destroyed() -> None:
+    facts = good(points={"chain": [1, 2, 4], "loss": [1, 2, 4]})
+    assert told(facts) == [("torn", "MLflow lacks 1 steps that were made, the first is 3")]
+    assert told(facts, rule=Rule(tail_may_be_lost=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        (LogFacts(1, 1, (1, 3), 0, 0), "is not what the program printed"),
+        (LogFacts(1, 1, (1, 1, 2, 3), 0, 0), "is not what the program printed"),
+        (LogFacts(1, 1, (1, 2, 3), 1, 2), "has 1 numbers for two lines and 2 gaps"),
+        (LogFacts(1, 1, (1,), 0, 0), "lacks its last 2 steps"),
+    ],
+)
+def test_a_log_that_skips_or_repeats_lines_is_torn(log: LogFacts, text: str) -> None:
+    assert told(good(logs=(log,))) == [("torn", f"the log of learner 1 in attempt 1 {text}")]
+
+
+def test_a_log_may_end_early_where_the_pod_was_destroyed_but_must_have_no_hole() -> None:
+    lost = Rule(tail_may_be_lost=True)
+    assert told(good(logs=(LogFacts(1, 1, (1,), 0, 0),)), rule=lost) == []
+    assert told(good(logs=(LogFacts(1, 1, (1, 3), 0, 0),)), rule=lost) != []
+
+
+def test_a_line_that_was_not_printed_before_the_kill_is_not_missed() -> None:
+    assert told(good(logs=(LogFacts(1, 1, (1, 2), 0, 0),))) == []
+
+
+def test_learners_that_were_started_again_without_need_are_told() -> None:
+    assert told(good(), rule=Rule(untouched=True)) == [
+        ("needless", "its learners were started 2 times: learner 1: Evicted")
+    ]
+    forgiven = replace(SHAPE, fails="once", fail_at=3, app_attempts=1)
+    assert told(good(), forgiven, Rule(untouched=True)) == []
+
+
+def test_rules_of_two_faults_allow_what_either_allows() -> None:
+    both = merged([Rule(untouched=True, also=frozenset({"FAILED"})), Rule(tail_may_be_lost=True)])
+    assert both == Rule(also=frozenset({"FAILED"}), tail_may_be_lost=True)
+    assert merged([Rule(untouched=True), Rule(untouched=True)]).untouched
+    assert merged([Rule(only=frozenset({"CANCELLED"})), Rule()]).ends(SHAPE) == {"CANCELLED"}

@@ -1,0 +1,158 @@
+"""The same seed asks for the same again; what is done is not done twice; pairs are such that their end is defined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from faults import cli, outcomes
+from faults.jobs import Shape, manifest
+from faults.kinds import KINDS
+from faults.lab import Lab
+from faults.outcomes import RunRecord
+from faults.plan import Planned, is_stack_wide, pair_with, plan
+from faults.run import FLEET, draw
+from hypothesis import given
+from hypothesis import strategies as st
+
+from updraft.lifecycle import is_job_id
+from updraft.manifest import parse_any
+
+LAB = cast(Lab, SimpleNamespace(scale=1.0))
+SEEDS = st.integers(0, 10**6)
+NAMES = st.sampled_from(sorted(KINDS))
+
+
+def a_record(**changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "kind": "learner_kill",
+        "seed": 3,
+        "scale": 1.0,
+        "outcome": "passed",
+        "commit": "0123456789ab",
+        "code": "c",
+        "changed": False,
+        "at": "2030-01-02T03:04:05+00:00",
+        "seconds": 61.0,
+        "moments": {"learner_kill": "step 40"},
+    }
+    return RunRecord.model_validate({**fields, **changes})
+
+
+def test_there_are_enough_kinds_and_each_is_described() -> None:
+    assert len(KINDS) >= 20
+    assert all(kind.name == name and len(kind.text) > 15 for name, kind in KINDS.items())
+    assert set(cli.SELECTION) <= set(KINDS)
+
+
+def test_a_plan_goes_round_by_round_with_rising_seeds() -> None:
+    assert plan(KINDS, ["learner_kill", "s3_kill+cancel"], runs=2, seed=7) == [
+        Planned(("learner_kill",), 7),
+        Planned(("s3_kill", "cancel"), 7),
+        Planned(("learner_kill",), 8),
+        Planned(("s3_kill", "cancel"), 8),
+    ]
+
+
+def test_all_kinds_are_run_alone_and_in_pairs() -> None:
+    found = plan(KINDS, [], runs=6, seed=1)
+    assert sum(len(p.kinds) == 1 for p in found) == 6 * len(KINDS)
+    assert sum(len(p.kinds) == 2 for p in found) == 2 * len(KINDS)
+    assert all(len(p.kinds) == 1 for p in plan(KINDS, [], runs=1, seed=1, pairs=False))
+
+
+def test_an_unknown_kind_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"'lightning' is no kind of fault; there are learner_kill, "):
+        plan(KINDS, ["s3_kill+lightning"], runs=1, seed=1)
+
+
+@given(NAMES, SEEDS)
+def test_of_a_pair_at_most_one_asks_for_a_job_or_an_end_of_its_own(name: str, seed: int) -> None:
+    pair = pair_with(KINDS, name, seed)
+    assert pair == pair_with(KINDS, name, seed)
+    first, second = (KINDS[each] for each in pair.kinds)
+    assert first != second
+    assert not (first.special and second.special)
+
+
+@given(NAMES, SEEDS)
+def test_the_same_seed_draws_the_same_jobs_and_moments(name: str, seed: int) -> None:
+    planned = Planned((name,), seed)
+    one, two = draw(LAB, planned), draw(LAB, planned)
+    assert [s.shape for s in one.subjects] == [s.shape for s in two.subjects]
+    assert one.offsets == two.offsets
+    assert [(s.moment, s.delay_seconds) for s in one.strikes] == [(s.moment, s.delay_seconds) for s in two.strikes]
+    assert len(one.subjects) == (FLEET if is_stack_wide(KINDS, planned) else 1)
+
+
+@given(NAMES, SEEDS)
+def test_every_job_of_the_lab_is_one_that_the_platform_takes(name: str, seed: int) -> None:
+    scenario = draw(LAB, pair_with(KINDS, name, seed))
+    for subject in scenario.subjects:
+        assert is_job_id(subject.id)
+        assert parse_any(manifest(subject.shape, "fault-lab", Path("/witness"))).manifest.command
+        assert not scenario.rule(subject).ends(subject.shape) - {"COMPLETED", "FAILED", "CANCELLED"}
+
+
+@given(NAMES, SEEDS)
+def test_a_fault_at_a_step_comes_before_the_program_ends(name: str, seed: int) -> None:
+    kind, rng = KINDS[name], Random(seed)
+    shape = kind.shape(rng, 100)
+    moment = kind.moment(rng, shape)
+    if moment.step is not None:
+        assert 1 <= moment.step <= (shape.fail_at or shape.steps - 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "well"),
+    [
+        (Shape(), True),
+        (Shape(fails="once", fail_at=3), False),
+        (Shape(fails="once", fail_at=3, app_attempts=1), True),
+        (Shape(fails="always", fail_at=3, app_attempts=1), False),
+    ],
+)
+def test_a_shape_knows_how_it_ends_by_itself(shape: Shape, well: bool) -> None:
+    assert shape.ends_well is well
+
+
+def test_what_is_done_for_this_code_and_scale_is_not_done_again() -> None:
+    records = [
+        a_record(),
+        a_record(seed=4, outcome="failed"),
+        a_record(seed=5, outcome="void"),
+        a_record(seed=6, code="older"),
+        a_record(seed=7, scale=10.0),
+    ]
+    assert outcomes.done(records, "c", 1.0) == {("learner_kill", 3), ("learner_kill", 4)}
+
+
+def test_results_survive_their_file_and_a_line_that_a_kill_tore(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    outcomes.append(path, a_record())
+    outcomes.append(path, a_record(seed=4))
+    with path.open("a") as file:
+        file.write('{"kind": "learner_k')
+    assert outcomes.load(path) == [a_record(), a_record(seed=4)]
+    assert outcomes.load(tmp_path / "none") == []
+
+
+def test_a_failed_run_says_what_does_it_again() -> None:
+    assert a_record().command == "make faults KINDS=learner_kill SEED=3 RUNS=1 AGAIN=1"
+    assert a_record(scale=0.5, kind="a+b").command == "make faults KINDS=a+b SEED=3 RUNS=1 AGAIN=1 SCALE=0.5"
+
+
+def test_faults_of_single_jobs_are_done_side_by_side_and_others_alone() -> None:
+    alone = Planned(("s3_kill",), 1)
+    narrow = [Planned(("learner_kill",), n) for n in range(5)]
+    mixed = Planned(("learner_kill", "s3_kill"), 1)
+    assert cli.batches([alone, *narrow, mixed], 2) == [
+        [alone],
+        narrow[:2],
+        narrow[2:4],
+        [mixed],
+        narrow[4:],
+    ]

@@ -1,0 +1,131 @@
+"""The published page and pictures are made of the results alone, and say what the results say."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from faults import outcomes, report
+from faults.kinds import KINDS
+from faults.outcomes import RunRecord
+from faults.picture import picture
+from faults.summary import KindSummary, Spread, newest, summarise
+
+
+def a_job(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "j",
+        "text": "1 learner, 100 steps",
+        "hit": "PROCESSING",
+        "state": "COMPLETED",
+        "attempts": 2,
+        "seconds": 50.0,
+        "checkpoint_steps": 10,
+        "losses": [{"repeated": 7, "next_step_seconds": 3.5, "caught_up_seconds": 4.9}],
+        "pause_seconds": 0.3,
+        "curves": [
+            {"attempt": 1, "points": [[-8.0, 1], [0.0, 40]]},
+            {"attempt": 2, "points": [[3.5, 34], [17.0, 100]]},
+        ],
+        **changes,
+    }
+
+
+def a_run(**changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "kind": "learner_kill",
+        "seed": 1,
+        "scale": 1.0,
+        "outcome": "passed",
+        "commit": "0123456789ab",
+        "code": "c",
+        "changed": False,
+        "at": "2030-01-02T03:04:05+00:00",
+        "seconds": 61.0,
+        "moments": {"learner_kill": "step 40"},
+        "healed_seconds": {"learner_kill": 0.0},
+        "jobs": [a_job()],
+    }
+    return RunRecord.model_validate({**fields, **changes})
+
+
+FALSE = {"kind": "false_verdict", "job": "j", "text": "ended FAILED instead of COMPLETED: <lost>"}
+
+
+def test_the_page_is_the_one_that_the_results_make() -> None:
+    made = report.markdown(outcomes.load(outcomes.FILE))
+    assert report.PAGE.read_text(encoding="utf-8") == made, "run: python bench/faults --report"
+
+
+def test_every_picture_of_the_page_is_there() -> None:
+    page = report.PAGE.read_text(encoding="utf-8")
+    shown = {line.rpartition("/")[2].rstrip(")") for line in page.splitlines() if line.startswith("![")}
+    assert shown == {path.name for path in report.FOLDER.glob("*.svg")}
+
+
+def test_a_kind_is_summed_up_over_its_runs_and_pairs() -> None:
+    records = [
+        a_run(),
+        a_run(seed=2, outcome="failed", violations=[FALSE, FALSE], jobs=[a_job(losses=[]), a_job(hit="COMPLETED")]),
+        a_run(kind="learner_kill+s3_kill", notes={"s3_kill": {"serves_after_seconds": 9}}),
+    ]
+    assert summarise("learner_kill", records) == KindSummary(
+        kind="learner_kill",
+        single=2,
+        pairs=1,
+        failed=1,
+        jobs=4,
+        violations={"false_verdict": 1},
+        repeated=Spread(7, 7, 1),
+        checkpoint_steps=10,
+        next_step=Spread(3.5, 3.5, 1),
+        pause=Spread(0.3, 0.3, 1),
+        serves=None,
+    )
+
+
+def test_only_the_last_result_of_a_run_counts_and_void_ones_never() -> None:
+    old, new, void = a_run(outcome="failed"), a_run(), a_run(seed=2, outcome="void")
+    assert newest([old, new, void]) == [new]
+
+
+def test_the_page_has_a_row_per_kind_and_tells_failures_with_their_command() -> None:
+    page = report.markdown([a_run(), a_run(seed=2, outcome="failed", violations=[FALSE])])
+    assert "| learner_kill | 2 |  | 2 | 0 | **1** | 0 | 0 | 0 | 7, 7 | 3.5, 3.5 |  |  |" in page
+    assert (
+        "- `make faults KINDS=learner_kill SEED=2 RUNS=1 AGAIN=1` (0123456789ab): "
+        "false_verdict j: ended FAILED instead of COMPLETED: <lost>"
+    ) in page
+    assert "2 runs, 1 failed; 2030-01-02 to 2030-01-02; seeds 1 to 2; commits: 2 of 0123456789ab." in page
+    assert "![learner_kill](faults/learner_kill.svg)" in page
+    assert "s3_kill.svg" not in page
+
+
+def test_runs_of_another_scale_have_a_table_of_their_own() -> None:
+    page = report.markdown([a_run(), a_run(scale=30.0, kind="api_errors_500")])
+    assert "## Durations times 30" in page
+
+
+@pytest.mark.parametrize("records", [[], [a_run()], [a_run(jobs=[a_job(curves=[])])], [a_run(healed_seconds={})]])
+def test_a_picture_is_well_formed(records: list[RunRecord]) -> None:
+    root = ElementTree.fromstring(picture("learner_kill", records))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_picture_draws_each_process_and_marks_a_job_with_a_defect() -> None:
+    def lines(records: list[RunRecord]) -> list[str]:
+        root = ElementTree.fromstring(picture("learner_kill", records))
+        paths = root.iter("{http://www.w3.org/2000/svg}path")
+        return [path.attrib["stroke"] for path in paths if "stroke-opacity" in path.attrib]
+
+    assert lines([a_run()]) == ["#4a6fa5", "#d9822b"]
+    assert lines([a_run(violations=[FALSE])]) == ["#c0392b", "#c0392b"]
+
+
+def test_the_html_report_escapes_what_it_shows() -> None:
+    text = report.html([a_run(outcome="failed", violations=[FALSE])])
+    assert "&lt;lost&gt;" in text
+    assert "<lost>" not in text
+    assert f"<p>{escape(KINDS['learner_kill'].text)}.</p>" in text
