@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 from conformance_helpers import eventually
 from kubernetes import client, config
 
@@ -120,6 +121,20 @@ class Cluster:
         answer = self.core.read_namespaced_pod_log(name, self.namespace, _preload_content=False, **options)
         return str(answer.data.decode())
 
+    def faults(self, method: str = "GET", **body: Any) -> dict[str, Any]:
+        """The fault lab of the local node: what it answers."""
+        assert self.node is not None
+        headers = {"Authorization": f"Bearer {self.node.token}"}
+        answer = urllib3.PoolManager().request(
+            method, f"{self.node.url}/faults", json=body or None, headers=headers, retries=False
+        )
+        assert answer.status == 200, answer.data
+        return dict(answer.json())
+
+    def fault(self, kind: str, **body: Any) -> dict[str, Any]:
+        """Asks for a fault; what it did."""
+        return dict(self.faults("POST", kind=kind, **body)["did"])
+
     def gone(self, name: str) -> bool:
         try:
             self.read(name)
@@ -161,6 +176,30 @@ def local_cluster(cluster: Cluster) -> Cluster:
     if cluster.node is None:
         pytest.skip("about the local node only")
     return cluster
+
+
+@pytest.fixture(scope="module")
+def _lab_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
+    node = LocalNode(tmp_path_factory.mktemp("lab"), "--cpus", "8", "--memory", "8GiB", "--shutdown-grace-seconds", "1")
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def lab(_lab_node: LocalNode) -> Iterator[Cluster]:
+    """A local node whose nodes the test may lose. Afterwards it is whole and empty."""
+    namespace = f"t-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster(_lab_node.api_client(), namespace, "updraft/shell:1", _lab_node)
+    cluster.core.create_namespace({"metadata": {"name": namespace}})
+    try:
+        yield cluster
+    finally:
+        cluster.faults("DELETE")
+        cluster.core.delete_collection_namespaced_pod(namespace, grace_period_seconds=0)
+        cluster.core.delete_namespace(namespace)
+        eventually(lambda: len(cluster.core.list_node().items) == 1 and not cluster.faults()["unseen_pods"])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Started as `python -m updraft.localnode` (by `updraft.stack`). It runs container
 host, counts CPUs, memory and declared GPUs, and can be told to misbehave. It isolates nothing between tenants.
 
 Layers, each importing only those to its right:
-`__main__` > `node` > `server`, `routes_*` > `runtime` > `worker` > `processes`, `volumes`, `environment` >
-`store`, `events`, `validation`, `selectors`, `translate`, `images`, `quantity`, `errors`.
+`__main__` > `node` > `server` > `faultlab` > `nodes`, `runtime` > `worker` > `containers` > `podreport` > `kubelet` >
+`scheduler`, `lifecycle`, `away` > `processes`, `volumes`, `environment` > `store`, `events`, `validation`,
+`affinity`, `selectors`, `translate`, `images`, `quantity`, `errors`.
 """

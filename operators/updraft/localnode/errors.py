@@ -42,7 +42,7 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             "code": self.code,
         }
         details = dict(self.details)
@@ -91,6 +91,13 @@ def bad_request(message: str) -> ApiError:
 
 def expired(version: int, oldest: int) -> ApiError:
     return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+def kubelet_away(pod: Json, container: str, query: str) -> ApiError:
+    """What the API server says when it cannot reach a kubelet; it gives no reason then."""
+    meta, address = pod["metadata"], f"{pod['status'].get('hostIP', '127.0.0.1')}:10250"
+    path = f"containerLogs/{meta['namespace']}/{meta['name']}/{container}{'?' + query if query else ''}"
+    return ApiError(500, "", f'Get "https://{address}/{path}": dial tcp {address}: i/o timeout')
 
 
 def invalid(kind: str, name: str, causes: list[Cause]) -> ApiError:

@@ -28,6 +28,7 @@ class EventRecorder:
     ) -> None:
         """Adds an event, or counts one up that says the same of the same pod."""
         meta = pod["metadata"]
+        host = pod["spec"].get("nodeName") or self._host
         involved = {
             **{"kind": "Pod", "apiVersion": "v1", "namespace": meta["namespace"], "name": meta["name"]},
             **{"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
@@ -55,9 +56,9 @@ class EventRecorder:
                 "count": 1,
                 "firstTimestamp": now_text(),
                 "lastTimestamp": now_text(),
-                "source": {"component": component, "host": self._host},
+                "source": {"component": component, "host": host},
                 "reportingComponent": component,
-                "reportingInstance": self._host,
+                "reportingInstance": host,
             },
         )
 

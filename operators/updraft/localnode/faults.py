@@ -1,6 +1,12 @@
-"""The fault lab: makes the local node misbehave on request (`POST /faults`, `GET /faults`).
+"""What the fault lab can be asked for: the bodies of `POST /faults`. `faultlab` carries them out.
 
 {"kind": "evict", "namespace", "pod", "message"?, "grace_seconds"?}   the pod fails with reason Evicted
+{"kind": "kill_container", "namespace", "pod", "container"?, "signal"?}   the program gets a signal, SIGKILL by default
+{"kind": "oom", "namespace", "pod", "container"?}                     killed as by its memory limit
+{"kind": "freeze_container" | "thaw_container", "namespace", "pod", "container"?}   SIGSTOP, SIGCONT to all of it
+{"kind": "lose_node", "node"?, "delete_after_seconds"?, "gone_after_seconds"?, "timeout_seconds"?, "replace"?}
+{"kind": "find_node", "node"?}                                        the lost node answers again
+{"kind": "cordon" | "uncordon", "node"?}                              nodes take no new pods
 {"kind": "api_errors", "status": 429|4xx|5xx, "count", "retry_after_seconds"?, "method"?, "path"?}
                           the next `count` requests (of that method, with that text in their path) fail
 {"kind": "drop_watches"}                                              every open watch breaks off
@@ -9,24 +15,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import signal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from updraft.localnode.errors import ApiError, Cause, Json, bad_request, invalid
+from updraft.localnode.errors import Cause, bad_request, invalid
 
 
 class _Fault(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Evict(_Fault):
-    kind: Literal["evict"]
+class _OfPod(_Fault):
     namespace: str
     pod: str
+
+
+class Evict(_OfPod):
+    kind: Literal["evict"]
     message: str = "The node was low on resource: memory."
     grace_seconds: float = Field(0, ge=0)
+
+
+class _OfContainer(_OfPod):
+    container: str | None = None  # the program
+
+
+class KillContainer(_OfContainer):
+    kind: Literal["kill_container"]
+    signal: str = "SIGKILL"
+
+    @field_validator("signal")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in signal.Signals.__members__:
+            raise ValueError(f"{name!r} is no signal; write for example SIGKILL, SIGTERM or SIGSEGV")
+        return name
+
+
+class Oom(_OfContainer):
+    kind: Literal["oom"]
+
+
+class FreezeContainer(_OfContainer):
+    kind: Literal["freeze_container"]
+
+
+class ThawContainer(_OfContainer):
+    kind: Literal["thaw_container"]
+
+
+class LoseNode(_Fault):
+    kind: Literal["lose_node"]
+    node: str | None = None
+    delete_after_seconds: float | None = Field(5.0, ge=0)  # None: never
+    gone_after_seconds: float | None = Field(1.0, ge=0)  # None: its pods stay Terminating
+    timeout_seconds: float = Field(3.0, ge=0, le=600)
+    replace: bool = True
+
+
+class FindNode(_Fault):
+    kind: Literal["find_node"]
+    node: str | None = None
+
+
+class Cordon(_Fault):
+    kind: Literal["cordon", "uncordon"]
+    node: str | None = None
 
 
 class ApiErrors(_Fault):
@@ -47,11 +103,23 @@ class Lag(_Fault):
     seconds: float = Field(ge=0, le=600)
 
 
-Fault = Annotated[Evict | ApiErrors | DropWatches | Lag, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[Evict | ApiErrors | DropWatches | Lag] = TypeAdapter(Fault)
+AnyFault = (
+    Evict
+    | KillContainer
+    | Oom
+    | FreezeContainer
+    | ThawContainer
+    | LoseNode
+    | FindNode
+    | Cordon
+    | ApiErrors
+    | DropWatches
+    | Lag
+)
+_ADAPTER: TypeAdapter[AnyFault] = TypeAdapter(Annotated[AnyFault, Field(discriminator="kind")])
 
 
-def parse_fault(body: object) -> Evict | ApiErrors | DropWatches | Lag:
+def parse_fault(body: object) -> AnyFault:
     """Raises ApiError 400 or 422."""
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object with a kind")
@@ -62,35 +130,3 @@ def parse_fault(body: object) -> Evict | ApiErrors | DropWatches | Lag:
             Cause("FieldValueInvalid", e["msg"], ".".join(map(str, e["loc"][1:])) or "kind") for e in exc.errors()
         ]
         raise invalid("Fault", str(body.get("kind", "")), causes) from exc
-
-
-@dataclass
-class FaultState:
-    """What is switched on now."""
-
-    lag_seconds: float = 0.0
-    errors: ApiErrors | None = None
-    errors_left: int = 0
-    watch_epoch: int = 0  # a watch that began in an earlier epoch breaks off
-
-    def apply(self, fault: ApiErrors | DropWatches | Lag) -> None:
-        if isinstance(fault, Lag):
-            self.lag_seconds = fault.seconds
-        elif isinstance(fault, ApiErrors):
-            self.errors, self.errors_left = fault, fault.count
-        else:
-            self.watch_epoch += 1
-
-    def next_error(self, method: str, path: str) -> ApiError | None:
-        """The error that this request has to get, if any."""
-        fault = self.errors
-        if fault is None or self.errors_left <= 0 or fault.path not in path or fault.method not in (None, method):
-            return None
-        self.errors_left -= 1
-        if fault.status == 429:
-            message = "The apiserver is busy; try again later (fault lab)"
-            return ApiError(429, "TooManyRequests", message, retry_after_seconds=fault.retry_after_seconds)
-        return ApiError(fault.status, "InternalError", f"status {fault.status} was asked for (fault lab)")
-
-    def to_json(self) -> Json:
-        return {"lag_seconds": self.lag_seconds, "api_errors_left": self.errors_left}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from updraft.exceptions import UpdraftError
 from updraft.localnode import images
+from updraft.localnode.away import Away
 from updraft.localnode.environment import Launch, Place, launch_of
 from updraft.localnode.errors import Json
 from updraft.localnode.events import EventRecorder
@@ -26,6 +27,7 @@ class Timing:
 
     backoff_seconds: float = 10.0  # first pause before a restart; doubles
     backoff_limit_seconds: float = 300.0
+    backoff_reset_seconds: float = 600.0  # a container that ran so long starts again with the first pause
     image_seconds: float = 2.0  # how often a missing image is looked for
     sidecar_grace_seconds: float = 2.0  # least time that a sidecar has after SIGTERM
 
@@ -36,6 +38,7 @@ class Kubelet:
     events: EventRecorder
     processes: ProcessTable
     ports: PortBook
+    away: Away
     catalogue_path: Path
     images_dir: Path
     pods_dir: Path

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+from updraft.localnode.away import Away
 from updraft.localnode.errors import ApiError, Json
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.scheduler import TERMINAL_PHASES
-from updraft.localnode.store import Key, Store
+from updraft.localnode.store import Key, Store, now_text
 
 SWEEP_SECONDS = 60.0
 
@@ -31,6 +32,17 @@ def delete_pod(store: Store, namespace: str, name: str, grace_seconds: int | Non
         new["metadata"]["deletionGracePeriodSeconds"] = grace
 
     return store.update("pods", namespace, name, mark)
+
+
+def disrupt(store: Store, pod: Json, reason: str, message: str) -> None:
+    """Says in the pod's conditions that it is about to be ended, and by whom."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+
+    def mark(new: Json) -> None:
+        others = [c for c in new["status"].get("conditions") or [] if c["type"] != "DisruptionTarget"]
+        new["status"]["conditions"] = [*others, {**condition, "lastTransitionTime": now_text()}]
+
+    store.update("pods", pod["metadata"]["namespace"], pod["metadata"]["name"], mark)
 
 
 def delete_object(store: Store, key: Key, grace_seconds: int | None = None) -> Json:
@@ -66,8 +78,8 @@ def orphan_dependents(store: Store, uid: str) -> None:
 class GarbageCollector:
     """Removes what no owner holds any more, the content of ended namespaces, old events and unused ports."""
 
-    def __init__(self, store: Store, events: EventRecorder, ports: PortBook) -> None:
-        self._store, self._events, self._ports = store, events, ports
+    def __init__(self, store: Store, events: EventRecorder, ports: PortBook, away: Away) -> None:
+        self._store, self._events, self._ports, self._away = store, events, ports, away
 
     async def run(self) -> None:
         while True:
@@ -90,7 +102,7 @@ class GarbageCollector:
             gang_owner(s["metadata"]["namespace"], s["metadata"]["name"]) for s in self._store.items("services")
         }
         for owner in self._ports.owners():
-            if owner not in services and self._store.by_uid(owner) is None:
+            if owner not in services and self._store.by_uid(owner) is None and owner not in self._away.pods:
                 self._ports.release(owner)
 
     def _remove(self, key: Key, obj: Json) -> None:

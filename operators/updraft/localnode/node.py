@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import platform
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -22,16 +21,19 @@ import psutil
 import uvicorn
 
 from updraft.exceptions import RefusedError, UpdraftError
-from updraft.localnode.errors import Json
+from updraft.localnode.away import Away
 from updraft.localnode.events import EventRecorder
+from updraft.localnode.faultlab import FaultLab
+from updraft.localnode.faultstate import FaultState
 from updraft.localnode.images import load_catalogue
 from updraft.localnode.kubelet import Kubelet, Timing
 from updraft.localnode.lifecycle import GarbageCollector
+from updraft.localnode.nodes import NodePool
 from updraft.localnode.ports import PortBook
 from updraft.localnode.processes import ProcessTable
 from updraft.localnode.quantity import Resources
 from updraft.localnode.runtime import Runtime
-from updraft.localnode.scheduler import NodeSpec, Scheduler, node_object
+from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.server import VERSION, Api, create_app
 from updraft.localnode.store import Store
 
@@ -63,29 +65,6 @@ def node_specs(config: NodeConfig) -> list[NodeSpec]:
         gpu_type, gpus = config.gpus[0] if config.gpus else (None, 0)
         return [NodeSpec(NODE_NAME, Resources(cpu, memory, gpus), gpu_type)]
     return [NodeSpec(f"{NODE_NAME}-{kind}", Resources(cpu, memory, gpus), kind) for kind, gpus in config.gpus]
-
-
-def _set_nodes(store: Store, nodes: Sequence[NodeSpec]) -> None:
-    wanted = {node.name: node_object(node, VERSION) for node in nodes}
-    for old in store.items("nodes"):
-        if old["metadata"]["name"] not in wanted:
-            store.delete("nodes", "", old["metadata"]["name"])
-    for name, obj in wanted.items():
-        obj["status"]["nodeInfo"] |= {"operatingSystem": platform.system().lower(), "architecture": platform.machine()}
-        if store.find("nodes", "", name) is None:
-            store.create("nodes", obj)
-        else:
-            store.update("nodes", "", name, lambda new, obj=obj: _renew(new, obj))  # type: ignore[misc]
-    if store.find("namespaces", "", "default") is None:
-        namespace = {"metadata": {"name": "default", "labels": {"kubernetes.io/metadata.name": "default"}}}
-        store.create(
-            "namespaces", {"apiVersion": "v1", "kind": "Namespace", **namespace, "status": {"phase": "Active"}}
-        )
-
-
-def _renew(new: Json, obj: Json) -> None:
-    new["status"] = obj["status"]
-    new["metadata"]["labels"] = obj["metadata"]["labels"]
 
 
 @contextlib.contextmanager
@@ -122,15 +101,15 @@ class _Server(uvicorn.Server):
 
 async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     store = Store(config.state_dir / "objects.sqlite")
-    nodes = node_specs(config)
-    _set_nodes(store, nodes)
     events = EventRecorder(store, NODE_NAME)
-    processes, ports = ProcessTable(), PortBook(store)
+    processes, ports, away = ProcessTable(), PortBook(store), Away(store)
+    nodes = NodePool(store, events, away, node_specs(config), VERSION)
     kubelet = Kubelet(
         store=store,
         events=events,
         processes=processes,
         ports=ports,
+        away=away,
         catalogue_path=config.catalogue,
         images_dir=config.images_dir,
         pods_dir=config.state_dir / "pods",
@@ -140,7 +119,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     runtime = Runtime(kubelet)
     server = _Server(
         uvicorn.Config(
-            create_app(Api(kubelet, runtime, config.token)),
+            create_app(Api(kubelet, runtime, FaultLab(FaultState(), runtime, nodes), config.token)),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -154,11 +133,12 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
         loop.add_signal_handler(number, stop.set)
     parts = {
         "api": server.serve(sockets=[listener]),
-        "scheduler": Scheduler(store, nodes, events).run(),
+        "scheduler": Scheduler(store, events).run(),
+        "nodes": nodes.run(),
         "runtime": runtime.run(),
         "processes": processes.watch(),
         "memory": processes.guard_memory(),
-        "garbage": GarbageCollector(store, events, ports).run(),
+        "garbage": GarbageCollector(store, events, ports, away).run(),
     }
     tasks = {asyncio.create_task(part, name=name) for name, part in parts.items()}
     stopping = asyncio.create_task(stop.wait())
@@ -171,6 +151,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
         server.should_exit = True
         if not failed:  # a defect of ours must not end the pods: the next local node takes them over
             await runtime.shutdown(config.shutdown_grace_seconds)
+            nodes.find_all()  # what ended behind a lost node is told now: nothing runs there any more
         await asyncio.wait([t for t in tasks if t.get_name() == "api"], timeout=5)
     finally:
         for task in (*tasks, stopping):

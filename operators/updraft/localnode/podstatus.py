@@ -10,6 +10,7 @@ from updraft.localnode.processes import ContainerProcess, Exit
 from updraft.localnode.quantity import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
+KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # all others are somebody else's
 
 
 @dataclass(eq=False)
@@ -128,7 +129,7 @@ def pod_status(pod: Json, records: Sequence[ContainerRecord], phase: str, why: t
     status: Json = {
         "phase": phase,
         "conditions": [
-            *(c for c in conditions if c["type"] == "PodScheduled"),
+            *(c for c in conditions if c["type"] not in KUBELET_CONDITIONS),
             _condition(conditions, "Initialized", holds=initialized, why="ContainersNotInitialized", now=now),
             _condition(conditions, "ContainersReady", holds=ready, why=unready, now=now),
             _condition(conditions, "Ready", holds=ready, why=unready, now=now),

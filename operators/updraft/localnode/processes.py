@@ -28,6 +28,7 @@ SHIM = Path(shim.__file__)
 WATCH_SECONDS = 0.25  # how often processes that are not our children are looked at
 MEMORY_SECONDS = 0.5
 SHIM_EXIT_SECONDS = 3.0
+FREEZE_ROUNDS = 50
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,53 @@ def terminate(process: ContainerProcess) -> None:
             member.terminate()
 
 
+def signal_program(process: ContainerProcess, number: int) -> int:
+    """A signal to the program alone; returns its pid. Raises ProcessLookupError if it has ended."""
+    program = process.main.process() if process.main is not None else None
+    if program is None:
+        raise ProcessLookupError
+    with contextlib.suppress(psutil.NoSuchProcess):
+        program.send_signal(number)
+    return program.pid
+
+
+def kill_out_of_memory(process: ContainerProcess) -> None:
+    """What the kernel does to a container over its limit: everything in it dies, and its end is OOMKilled."""
+    (process.folder / "oom").touch()
+    kill_all(process)
+
+
+def freeze(process: ContainerProcess) -> None:
+    """Stops every process of the container, also those that are being forked meanwhile; `thaw` lets them go on."""
+    (process.folder / "frozen").touch()
+    for _ in range(FREEZE_ROUNDS):
+        moving = [m for m in _members(process) if _status(m) not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)]
+        if not moving:
+            return
+        for member in moving:
+            with contextlib.suppress(psutil.Error):
+                member.suspend()
+        time.sleep(0.01)
+
+
+def thaw(process: ContainerProcess) -> None:
+    (process.folder / "frozen").unlink(missing_ok=True)
+    for member in _members(process):
+        with contextlib.suppress(psutil.Error):
+            member.resume()
+
+
+def is_frozen(process: ContainerProcess) -> bool:
+    return (process.folder / "frozen").exists()
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.Error:
+        return str(psutil.STATUS_ZOMBIE)
+
+
 def kill_leftovers(state_dir: Path, pod_folder: str = "*") -> int:
     """Kills every process that a dead local node left behind; returns how many containers still ran.
 
@@ -230,6 +278,7 @@ class ProcessTable:
         process.memory_limit_bytes = memory_limit_bytes
         self._running.append(process)
         self._look_at(process)
+        self._wake.set()  # whoever watches has to look oftener from now on
         return process
 
     def living(self) -> list[ContainerProcess]:
@@ -255,8 +304,7 @@ class ProcessTable:
             limited = [(p, p.memory_limit_bytes) for p in self.living() if p.memory_limit_bytes is not None]
             for process, limit in limited:
                 if await asyncio.to_thread(_resident_bytes, process, limit) > limit:
-                    (process.folder / "oom").touch()
-                    await asyncio.to_thread(kill_all, process)
+                    await asyncio.to_thread(kill_out_of_memory, process)
             await asyncio.sleep(MEMORY_SECONDS)
 
     def _look_at(self, process: ContainerProcess) -> None:

@@ -1,4 +1,7 @@
-"""Keeps one worker per placed pod, and tells it what the API has decided about the pod."""
+"""Keeps one worker per placed pod, and tells it what the API has decided about the pod.
+
+A pod on a lost node is the kubelet's there: it goes on as `away` has it, whatever the API decides meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
-from updraft.localnode.errors import Json
+from updraft.localnode.errors import Json, bad_request, conflict, not_found
 from updraft.localnode.kubelet import Kubelet
+from updraft.localnode.lifecycle import disrupt
+from updraft.localnode.podstatus import MAIN, ContainerRecord
 from updraft.localnode.processes import kill_leftovers
 from updraft.localnode.scheduler import TERMINAL_PHASES
 from updraft.localnode.volumes import remove_tree
@@ -41,8 +46,9 @@ class Runtime:
 
     def sync(self) -> None:
         """Starts and stops workers so that they match the pods."""
-        store = self._kubelet.store
-        pods = {pod["metadata"]["uid"]: pod for pod in store.items("pods")}
+        away = self._kubelet.away
+        pods = {pod["metadata"]["uid"]: pod for pod in self._kubelet.store.items("pods")} | away.pods
+        gone: set[str] = set()
         for uid, pod in pods.items():
             if uid in self._workers:
                 if pod["metadata"].get("deletionTimestamp"):
@@ -50,21 +56,74 @@ class Runtime:
                 continue
             terminal = pod["status"].get("phase") in TERMINAL_PHASES
             if terminal and pod["metadata"].get("deletionTimestamp"):
-                store.delete("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
-            elif not terminal and pod["spec"].get("nodeName") and self._accepts:
+                gone |= self._remove(pod)
+            elif terminal or not pod["spec"].get("nodeName") or not self._accepts:
+                continue
+            elif uid in away.pods or away.lost_node_of(pod) is None:
                 self._begin(pod)
         for uid, (worker, _) in self._workers.items():
             if uid not in pods:
                 worker.request_stop(0)  # deleted by force
-        for uid in self._with_folder - self._workers.keys() - pods.keys():
+        known = pods.keys() - gone
+        for uid in (self._with_folder | gone) - self._workers.keys() - known:
             self._remove_folder(uid)
-        self._with_folder = (self._with_folder & self._workers.keys()) | pods.keys()
+        self._with_folder = (self._with_folder & self._workers.keys()) | known
+
+    def _remove(self, pod: Json) -> set[str]:
+        """The kubelet's last word about a pod that was to be deleted; its uid if nothing is left of it."""
+        store, away, meta = self._kubelet.store, self._kubelet.away, pod["metadata"]
+        if meta["uid"] not in away.pods:
+            store.delete("pods", meta["namespace"], meta["name"])
+        elif store.by_uid(meta["uid"]) is None:
+            away.forget(meta["uid"])
+            store.wake()  # no object has changed, but a node may be empty now
+        else:
+            return set()  # the API waits for the word of a node that it does not hear
+        return {meta["uid"]}
+
+    def running(self, namespace: str, name: str, container: str | None = None) -> ContainerRecord:
+        """A container that runs, by default the pod's program; also behind a lost node, where the API has forgotten
+        the pod. Raises ApiError 400, 404 or 409."""
+        uid = self._uid(namespace, name)
+        entry = self._workers.get(uid)
+        records = entry[0].records if entry is not None else []
+        wanted = next((r for r in records if (r.role == MAIN if container is None else r.name == container)), None)
+        if entry is not None and wanted is None:
+            raise bad_request(f"container {container} is not valid for pod {name}")
+        if wanted is None or wanted.process is None or wanted.process.exit is not None:
+            raise conflict("pods", name, f"its container {container or 'of the program'} does not run now")
+        return wanted
+
+    def living(self) -> list[tuple[str, str, ContainerRecord]]:
+        """Namespace, pod and container of everything that runs."""
+        return [
+            (worker.namespace, worker.name, record)
+            for worker, _ in self._workers.values()
+            for record in worker.records
+            if record.process is not None and record.process.exit is None
+        ]
+
+    def unseen(self) -> list[Json]:
+        return self._kubelet.away.unseen()
+
+    def _uid(self, namespace: str, name: str) -> str:
+        pod = self._kubelet.store.find("pods", namespace, name)
+        if pod is not None:
+            return str(pod["metadata"]["uid"])
+        for uid, unseen in self._kubelet.away.pods.items():
+            if (unseen["metadata"]["namespace"], unseen["metadata"]["name"]) == (namespace, name):
+                return uid
+        raise not_found("pods", name)
 
     def evict(self, namespace: str, name: str, message: str, grace_seconds: float) -> None:
-        """What a node under pressure does: the pod fails and stays to be read. Raises ApiError 404."""
+        """What a node under pressure does: the pod fails and stays to be read. Raises ApiError 404 or 409."""
         pod = self._kubelet.store.get("pods", namespace, name)
+        if self._kubelet.away.lost_node_of(pod) is not None:
+            raise conflict("pods", name, f"node {pod['spec']['nodeName']} is lost, so its kubelet evicts nothing")
         entry = self._workers.get(pod["metadata"]["uid"])
         self._kubelet.events.record(pod, "Warning", "Evicted", message)
+        if pod["status"].get("phase") not in TERMINAL_PHASES:
+            disrupt(self._kubelet.store, pod, "TerminationByKubelet", message)
         if entry is not None:
             entry[0].request_stop(grace_seconds, "Evicted", message)
         elif pod["status"].get("phase") not in TERMINAL_PHASES:
@@ -113,8 +172,8 @@ class Runtime:
 
     def _remove_unknown_folders(self) -> None:
         """Pods that were deleted by force while no node ran: their processes must not go on."""
-        pods = self._kubelet.store.items("pods")
-        known = {self._kubelet.pod_folder(pod["metadata"]["uid"]).name for pod in pods}
+        uids = [*(pod["metadata"]["uid"] for pod in self._kubelet.store.items("pods")), *self._kubelet.away.pods]
+        known = {self._kubelet.pod_folder(uid).name for uid in uids}
         folders = self._kubelet.pods_dir.iterdir() if self._kubelet.pods_dir.exists() else ()
         for folder in folders:
             if folder.name not in known:

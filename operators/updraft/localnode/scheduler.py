@@ -1,4 +1,4 @@
-"""Which pod goes where, by requests alone. `place` is pure; `Scheduler` applies it to the store.
+"""Which pod goes where: requests, node affinity, taints. `place` is pure; `Scheduler` applies it to the store.
 
 First come, first served, but as in Kubernetes a pod that does not fit holds up nobody behind it.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from updraft.localnode.affinity import UNSCHEDULABLE, allows, preference, repelled_by
 from updraft.localnode.errors import ApiError, Json
 from updraft.localnode.events import EventRecorder
-from updraft.localnode.quantity import GPU, Resources, container_requests, pod_requests
+from updraft.localnode.quantity import GPU, Resources, container_requests, parse_quantity, pod_requests
 from updraft.localnode.store import Store, now_text
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
@@ -26,8 +28,25 @@ class NodeSpec:
     name: str
     allocatable: Resources
     gpu_type: str | None = None
+    unschedulable: bool = False
+    taints: Sequence[Mapping[str, Any]] = ()
+    own_labels: Mapping[str, str] | None = None  # as the node's object has them now
+
+    @classmethod
+    def of(cls, node: Json) -> NodeSpec:
+        """A node as its object says."""
+        amounts, meta, spec = node["status"]["allocatable"], node["metadata"], node["spec"]
+        allocatable = Resources(
+            cpu_milli=int(parse_quantity(amounts["cpu"]) * 1000),
+            memory_bytes=int(parse_quantity(amounts["memory"])),
+            gpus=int(parse_quantity(amounts.get(GPU, "0"))),
+        )
+        unschedulable, taints = bool(spec.get("unschedulable")), spec.get("taints") or ()
+        return cls(meta["name"], allocatable, None, unschedulable, taints, meta.get("labels") or {})
 
     def labels(self) -> dict[str, str]:
+        if self.own_labels is not None:
+            return dict(self.own_labels)
         labels = {"kubernetes.io/hostname": self.name, "updraft.dev/local": "true"}
         return {**labels, GPU_TYPE_LABEL: self.gpu_type} if self.gpu_type else labels
 
@@ -64,8 +83,12 @@ def _usage(node: NodeSpec, pods: Iterable[Json]) -> _Usage:
 
 
 def _obstacles(node: NodeSpec, usage: _Usage, pod: Json) -> list[str]:
-    wanted_labels = pod["spec"].get("nodeSelector") or {}
-    if any(node.labels().get(key) != value for key, value in wanted_labels.items()):
+    if node.unschedulable and repelled_by(pod, [{"key": UNSCHEDULABLE, "effect": "NoSchedule"}]):
+        return ["node(s) were unschedulable"]
+    taint = repelled_by(pod, node.taints)
+    if taint is not None:
+        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}"]
+    if not allows(pod, node.name, node.labels()):
         return ["node(s) didn't match Pod's node affinity/selector"]
     wanted, short = pod_requests(pod["spec"]), []
     if wanted.cpu_milli > usage.free.cpu_milli:
@@ -94,16 +117,20 @@ def _assign_gpus(pod: Json, usage: _Usage, count: int) -> dict[str, list[int]]:
 
 
 def place(pod: Json, nodes: Sequence[NodeSpec], pods: Iterable[Json]) -> Placement:
-    """Where `pod` goes, given all pods that exist."""
+    """Where `pod` goes, given all pods that exist: of the nodes with room the first that it prefers most."""
     existing = list(pods)
     counts: dict[str, int] = {}
+    possible: list[tuple[NodeSpec, _Usage]] = []
     for node in nodes:
         usage = _usage(node, existing)
         obstacles = _obstacles(node, usage, pod)
         if not obstacles:
-            return Placement(node.name, _assign_gpus(pod, usage, node.allocatable.gpus))
+            possible.append((node, usage))
         for obstacle in obstacles:
             counts[obstacle] = counts.get(obstacle, 0) + 1
+    if possible:
+        node, usage = max(possible, key=lambda p: preference(pod, p[0].name, p[0].labels()))
+        return Placement(node.name, _assign_gpus(pod, usage, node.allocatable.gpus))
     listed = ", ".join(f"{count} {text}" for text, count in sorted(counts.items()))
     return Placement(None, reason=f"0/{len(nodes)} nodes are available: {listed}.")
 
@@ -149,8 +176,8 @@ def node_object(node: NodeSpec, version: str) -> Json:
 class Scheduler:
     """Binds pods to nodes as they appear and as room comes."""
 
-    def __init__(self, store: Store, nodes: Sequence[NodeSpec], events: EventRecorder) -> None:
-        self._store, self._nodes, self._events = store, tuple(nodes), events
+    def __init__(self, store: Store, events: EventRecorder) -> None:
+        self._store, self._events = store, events
 
     async def run(self) -> None:
         while True:
@@ -168,8 +195,9 @@ class Scheduler:
             and not pod["metadata"].get("deletionTimestamp")
             and not pod["spec"].get("schedulingGates")
         ]
+        nodes = [NodeSpec.of(node) for node in self._store.items("nodes")]
         for pod in sorted(waiting, key=lambda p: str(p["metadata"]["creationTimestamp"])):
-            placement = place(pod, self._nodes, self._store.items("pods"))
+            placement = place(pod, nodes, self._store.items("pods"))
             if placement.node is None:
                 self._refuse(pod, placement.reason)
             else:

@@ -24,12 +24,15 @@ from updraft.localnode.errors import (
     ApiError,
     Json,
     bad_request,
+    kubelet_away,
     method_not_allowed,
     no_such_route,
     success,
     unauthorized,
 )
-from updraft.localnode.faults import Evict, FaultState, parse_fault
+from updraft.localnode.faultlab import FaultLab
+from updraft.localnode.faults import parse_fault
+from updraft.localnode.faultstate import FaultState
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.lifecycle import delete_object, orphan_dependents
 from updraft.localnode.logs import read_log
@@ -53,8 +56,8 @@ class Api:
 
     kubelet: Kubelet
     runtime: Runtime
+    lab: FaultLab
     token: str = field(repr=False)
-    faults: FaultState = field(default_factory=FaultState)
 
     @property
     def store(self) -> Store:
@@ -84,7 +87,7 @@ class Api:
         version = number(query, "resourceVersion")
         seconds = number(query, "timeoutSeconds") or random.randint(1800, 3600)
         watch = Watch(self.store, resource, namespace, selector, bookmarks=flag(query, "allowWatchBookmarks"))
-        stream = watch.stream(version, float(seconds), self.faults, request)
+        stream = watch.stream(version, float(seconds), self.lab.state, request)
         return StreamingResponse(stream, media_type="application/json")
 
     async def log(self, request: Request) -> Response:
@@ -94,13 +97,17 @@ class Api:
         container = log_container(pod, query.get("container"))
         if not pod["spec"].get("nodeName"):
             return Response(status_code=204)
+        away = self.kubelet.away
+        if (lost := away.lost_node_of(pod)) is not None:
+            await asyncio.sleep(lost.timeout_seconds)
+            raise kubelet_away(pod, container, request.url.query)
         attempt = log_attempt(pod, container, previous=flag(query, "previous"))
         path = self.kubelet.container_folder(pod["metadata"]["uid"], container, attempt) / "log"
 
         def finished() -> bool:
             return self.runtime.log_is_finished(pod, container)
 
-        stream = until_disconnected(request, read_log(path, options, finished))
+        stream = until_disconnected(request, read_log(path, options, finished), lambda: away.lost_node_of(pod))
         return StreamingResponse(stream, media_type="text/plain")
 
     # --- Writing --------------------------------------------------------------------------------------
@@ -157,16 +164,17 @@ class Api:
 
     # --- The fault lab --------------------------------------------------------------------------------
     async def show_faults(self, _: Request) -> Response:
-        return JSONResponse(self.faults.to_json())
+        return JSONResponse(self.lab.show())
 
     async def add_fault(self, request: Request) -> Response:
-        fault = parse_fault(await json_body(request))
-        if isinstance(fault, Evict):
-            self.runtime.evict(fault.namespace, fault.pod, fault.message, fault.grace_seconds)
-        else:
-            self.faults.apply(fault)
-            self.store.wake()
-        return JSONResponse(self.faults.to_json())
+        did = await self.lab.apply(parse_fault(await json_body(request)))
+        self.store.wake()
+        return JSONResponse({**self.lab.show(), "did": did})
+
+    async def end_faults(self, _: Request) -> Response:
+        await self.lab.clear()
+        self.store.wake()
+        return JSONResponse(self.lab.show())
 
 
 def _resource(request: Request) -> str:
@@ -283,6 +291,7 @@ def routes(api: Api) -> list[Route]:
         ("/version", "GET", _version),
         ("/faults", "GET", api.show_faults),
         ("/faults", "POST", api.add_fault),
+        ("/faults", "DELETE", api.end_faults),
         ("/api/v1/nodes", "GET", _of("nodes", api.list_or_watch)),
         ("/api/v1/nodes/{name}", "GET", _of("nodes", api.get)),
         ("/api/v1/namespaces", "GET", _of("namespaces", api.list_or_watch)),
@@ -306,6 +315,6 @@ def routes(api: Api) -> list[Route]:
 def create_app(api: Api) -> Starlette:
     return Starlette(
         routes=routes(api),
-        middleware=[Middleware(Gate, token=api.token, faults=api.faults)],
+        middleware=[Middleware(Gate, token=api.token, faults=api.lab.state)],
         exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_defect},
     )

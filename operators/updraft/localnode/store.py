@@ -78,6 +78,14 @@ class Store:
     def set_fact(self, name: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
+    def drop_fact(self, name: str) -> None:
+        self._db.execute("DELETE FROM facts WHERE name = ?", (name,))
+
+    def facts(self, prefix: str) -> dict[str, str]:
+        """Those whose name begins with `prefix`."""
+        rows = self._db.execute("SELECT name, value FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
+        return {str(name): str(value) for name, value in rows}
+
     # --- Reading --------------------------------------------------------------------------------------
     def find(self, resource: str, namespace: str, name: str) -> Json | None:
         return self._objects.get((resource, namespace, name))

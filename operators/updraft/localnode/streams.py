@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from updraft.localnode.away import LostNode
 from updraft.localnode.errors import ApiError, Json, bad_request
-from updraft.localnode.faults import FaultState
+from updraft.localnode.faultstate import FaultState
 from updraft.localnode.selectors import Selector
 from updraft.localnode.store import KINDS, Store
 
@@ -89,12 +90,23 @@ def _lines(events: list[Json]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-async def until_disconnected(request: Request, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Ends a followed log whose reader has gone, which the next line alone would show."""
+class LogBrokenError(Exception):
+    """The kubelet that a log came from does not answer any more."""
+
+
+async def until_disconnected(
+    request: Request, chunks: AsyncIterator[bytes], lost: Callable[[], LostNode | None]
+) -> AsyncIterator[bytes]:
+    """Ends a followed log whose reader has gone, which the next line alone would show.
+
+    The log of a node that is lost falls silent, and breaks off in the middle when the API server notices."""
     following = asyncio.ensure_future(anext(chunks, None))
     try:
         while True:
-            done, _ = await asyncio.wait({following}, timeout=5.0)
+            done, _ = await asyncio.wait({following}, timeout=1.0)
+            if (node := lost()) is not None:
+                await asyncio.sleep(node.timeout_seconds)
+                raise LogBrokenError
             if not done:
                 if await request.is_disconnected():
                     return

@@ -1,0 +1,190 @@
+"""One container of a pod: its image, its launches, its startup probe, its restarts with back-off. Used by `worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from updraft.localnode import processes
+from updraft.localnode.logs import LogOptions, entries, tail_offset
+from updraft.localnode.podreport import PodReport, never_started
+from updraft.localnode.podstatus import (
+    INIT,
+    SIDECAR,
+    ContainerRecord,
+    container_id,
+    running_state,
+    terminated_state,
+)
+from updraft.localnode.probes import wait_until_started
+from updraft.localnode.processes import Exit
+from updraft.localnode.quantity import memory_limit_bytes
+from updraft.localnode.volumes import NotYetError
+
+T = TypeVar("T")
+RETRY_SECONDS = 2.0
+TERMINATION_MESSAGE_LINES = 80
+TERMINATION_MESSAGE_BYTES = 2048
+
+
+class ContainerRunner:
+    """Runs the containers of one pod, one call per container."""
+
+    def __init__(self, report: PodReport) -> None:
+        self._report = report
+        self._kubelet = report.kubelet
+        self.starting: set[asyncio.Task[None]] = set()
+        self.record_changed = asyncio.Event()  # some container's startup probe has passed
+
+    async def keep_until_done(self, record: ContainerRecord) -> int:
+        """Runs the container as often as its restart policy wants; returns the last exit code."""
+        timing = self._kubelet.timing
+        backoff = timing.backoff_seconds
+        while True:
+            began = time.monotonic()
+            if record.exit_code is None:
+                await self._launch(record)
+                assert record.process is not None
+                probing = asyncio.create_task(self._probe(record))
+                try:
+                    end = await record.process.wait()
+                finally:
+                    probing.cancel()
+                self.note_end(record, end)
+            code = record.exit_code
+            assert code is not None
+            if not self._restarts(record, code):
+                return code
+            if time.monotonic() - began > timing.backoff_reset_seconds:
+                backoff = timing.backoff_seconds
+            await self._back_off(record, backoff if record.restart_count else 0.0)
+            if record.restart_count > 1:
+                backoff = min(2 * backoff, timing.backoff_limit_seconds)
+
+    def note_end(self, record: ContainerRecord, end: Exit) -> None:
+        tail = ""
+        if record.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and end.code != 0:
+            tail = self._log_tail(record)
+        record.state = terminated_state(end, container_id(self._report.pod, record), tail)
+        record.started = False
+        self._report.publish()
+
+    async def until_possible(self, reason: str, action: Callable[[], T], record: ContainerRecord | None = None) -> T:
+        """Repeats `action` for as long as it raises NotYetError, and shows why."""
+        stop = self._report.stop
+        while True:
+            try:
+                return action()
+            except NotYetError as exc:
+                if stop.given is not None:
+                    raise
+                if record is not None:
+                    record.waits(reason, str(exc))
+                self._report.event(record, "Warning", reason if record is None else "Failed", f"{exc}")
+                self._report.publish()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.changed.wait(), RETRY_SECONDS)
+
+    def _restarts(self, record: ContainerRecord, code: int) -> bool:
+        if record.role == SIDECAR:
+            return True
+        if record.role == INIT and code == 0:
+            return False
+        policy = self._report.restart_policy
+        return policy == "Always" or (policy == "OnFailure" and code != 0)
+
+    async def _back_off(self, record: ContainerRecord, seconds: float) -> None:
+        record.last_state = record.state
+        if seconds:
+            message = f"back-off {seconds:g}s restarting failed container={record.name} pod={self._report.name}"
+            record.waits("CrashLoopBackOff", message)
+            self._report.event(record, "Warning", "BackOff", f"Back-off restarting failed container {record.name}")
+            self._report.publish()
+            await asyncio.sleep(seconds)
+        record.restart_count += 1
+        record.process = None
+        record.waits("ContainerCreating")
+
+    async def _launch(self, record: ContainerRecord) -> None:
+        """Returns once the program runs or could not be started. What was started before is taken over."""
+        if record.process is None:
+            await self._image(record)
+            start = asyncio.create_task(self._start(record))
+            self.starting.add(start)
+            start.add_done_callback(self.starting.discard)
+            await asyncio.shield(start)  # a stop in the middle must not lose the process
+        if "running" in record.state and not record.spec.get("startupProbe"):
+            self._note_started(record)
+
+    async def _start(self, record: ContainerRecord) -> None:
+        report = self._report
+        launch = await self.until_possible(
+            "CreateContainerConfigError", lambda: self._kubelet.launch(report.pod, record.spec), record
+        )
+        folder = report.folder(record)
+        if report.stop.given is not None:
+            record.state = terminated_state(never_started(), container_id(report.pod, record))
+            record.process = processes.ContainerProcess(folder, None, exit=never_started())
+            record.process.exited.set()
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        report.event(record, "Normal", "Created", f"Created container: {record.name}")
+        limit = memory_limit_bytes(record.spec)
+        process = await self._kubelet.processes.start(folder, launch.argv, launch.environment, launch.cwd, limit)
+        record.process = process
+        if process.started_at:
+            record.state = running_state(process)
+            report.event(record, "Normal", "Started", f"Started container {record.name}")
+        elif process.exit is not None:
+            report.event(record, "Warning", "Failed", f"Error: {process.exit.message}")
+        report.publish()
+
+    async def _probe(self, record: ContainerRecord) -> None:
+        probe = record.spec.get("startupProbe")
+        process = record.process
+        if not probe or record.started or process is None:
+            return
+        report = self._report
+        translation = self._kubelet.translation(report.pod, record.spec)
+        launch = self._kubelet.launch(report.pod, record.spec)
+        passed = await wait_until_started(
+            probe, record.spec, translation, launch, lambda text: report.event(record, "Warning", "Unhealthy", text)
+        )
+        if passed:
+            self._note_started(record)
+            return
+        report.event(record, "Normal", "Killing", f"Container {record.name} failed startup probe, will be restarted")
+        await asyncio.to_thread(processes.kill_all, process)
+
+    def _note_started(self, record: ContainerRecord) -> None:
+        record.started = True
+        self.record_changed.set()
+        self._report.publish()
+
+    def _log_tail(self, record: ContainerRecord) -> str:
+        path = self._report.folder(record) / "log"
+        try:
+            with path.open("rb") as handle:
+                handle.seek(tail_offset(path, TERMINATION_MESSAGE_LINES))
+                out = b"".join(entries(handle.read().split(b"\n"), LogOptions()))
+        except OSError:
+            return ""
+        return out[-TERMINATION_MESSAGE_BYTES:].decode(errors="replace")
+
+    async def _image(self, record: ContainerRecord) -> None:
+        """Waits until the image's environment is there."""
+        image = record.spec["image"]
+        problem = self._kubelet.image_problem(image)
+        if problem is not None:
+            record.waits("ErrImagePull", problem)
+            self._report.event(record, "Warning", "Failed", f'Failed to pull image "{image}": {problem}')
+            self._report.publish()
+        while problem is not None:
+            await asyncio.sleep(self._kubelet.timing.image_seconds)
+            problem = self._kubelet.image_problem(image)
+            if problem is not None:
+                record.waits("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {problem}')
+                self._report.publish()
