@@ -65,9 +65,12 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "min_serialized_dag_update_interval": 5,
         },
         "database": {
-            # Writers wait for each other instead of failing after SQLite's 5 s. Not much longer: two writers inside the
-            # api-server were seen to block each other until one gave up, and everybody waited with them.
+            # Writers wait for each other instead of failing after SQLite's 5 s.
             "sql_alchemy_conn": f"sqlite:///{home.airflow / 'airflow.db'}?timeout=15",
+            "sql_alchemy_session_maker": "updraft.stack.airflow_sessions.session_maker",
+            # A connection is a file handle. With a limit, the api-server's event loop would wait for one that only it
+            # can make a request give back.
+            "sql_alchemy_max_overflow": -1,
         },
         "logging": {
             "base_log_folder": home.airflow / "logs",

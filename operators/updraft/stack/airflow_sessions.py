@@ -1,0 +1,78 @@
+"""Airflow's database sessions on SQLite (`[database] sql_alchemy_session_maker`): none waits on the event loop.
+
+The api-server writes its audit log on its event loop. There, waiting for SQLite's write lock stops the whole server,
+and also the very request that holds the lock: its commit is to be started by that loop. Both, and with them every other
+process that writes, would stand until one of them gave up. So a thread of its own writes those rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+TRIES = 5
+PAUSE_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def session_maker(engine: Engine) -> sessionmaker[LoopSession]:
+    """As Airflow makes it, of another class."""
+    return sessionmaker(engine, class_=LoopSession, autoflush=False, expire_on_commit=False)
+
+
+class LoopSession(Session):
+    """A session whose commit does not write on an event loop what a thread can write a moment later."""
+
+    def commit(self) -> None:
+        rows = list(self.new)
+        if rows and _on_event_loop() and all(map(_is_audit, rows)) and not self.dirty and not self.deleted:
+            for row in rows:
+                self.expunge(row)
+            _writer().submit(write, self.get_bind(), rows)
+        super().commit()
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_audit(row: object) -> bool:
+    """Only these may come later: nothing that is read after the commit depends on them."""
+    return getattr(row, "__tablename__", None) == "log"
+
+
+@cache
+def _writer() -> ThreadPoolExecutor:
+    """One thread, so that rows keep their order; what is waiting is written before the process ends."""
+    return ThreadPoolExecutor(1, thread_name_prefix="audit-log")
+
+
+def write(bind: Any, rows: list[object]) -> None:
+    """Stores the rows, in several tries; a failure is logged and loses them."""
+    for number in range(1, TRIES + 1):
+        try:
+            with Session(bind, expire_on_commit=False) as session:
+                session.add_all(rows)
+                session.commit()
+            return
+        except OperationalError as exc:
+            if number == TRIES:
+                log.error("%d row(s) of the audit log could not be written: %s", len(rows), exc.orig)
+                return
+            time.sleep(PAUSE_SECONDS)
+        except Exception:  # outermost line of the thread
+            log.exception("%d row(s) of the audit log could not be written", len(rows))
+            return
