@@ -30,7 +30,11 @@ seen = {"errors": {str(k): v for k, v in bag.import_errors.items()}, "dags": {}}
 for dag_id, dag in bag.dags.items():
     written = DagSerialization.to_dict(dag)
     params = dag.params
-    params.validate()
+    try:
+        params.validate()
+        wrong = None
+    except Exception as exc:
+        wrong = str(exc)
     tasks = {}
     for task in dag.tasks:
         tasks[task.task_id] = {
@@ -47,7 +51,9 @@ for dag_id, dag in bag.dags.items():
         "doc": dag.doc_md,
         "schedule": str(dag.schedule) if dag.schedule is not None else None,
         "catchup": dag.catchup,
-        "params": params.dump(),
+        "params": {name: params.get_param(name).value for name in params},
+        "wrong_params": wrong,
+        "paused": dag.is_paused_upon_creation,
         "written": json.dumps(written),
     }
 print("SEEN" + json.dumps(seen))
@@ -65,6 +71,10 @@ TASKS = {
     "promote": ["register_model"],
     "release": ["promote", "watch_checkpoints"],
 }
+
+
+REQUESTS = {"halt_job": "halt", "resume_job": "resume", "cancel_job": "cancel"}
+PLATFORM = {*REQUESTS, "reaper"}
 
 
 def parse(dags: Path, home: Path) -> dict[str, Any]:
@@ -100,11 +110,20 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_dag_loads_without_a_network(seen: dict[str, Any]) -> None:
     assert seen["errors"] == {}
     examples = {f"job_{path.parent.name.replace('-', '_')}" for path in REPOSITORY.glob("jobs/*/manifest.yaml")}
-    assert set(seen["dags"]) == {"train_model", "job_misspelt", "job_nightly"} | examples
+    files = {path.stem for path in DAGS.glob("*.py")} - {"jobs"}
+    assert set(seen["dags"]) == {"job_misspelt", "job_nightly"} | files | examples
+    assert {*REQUESTS, "train_model"} <= files
 
 
-def test_every_dag_has_the_same_tasks_in_the_same_order(seen: dict[str, Any]) -> None:
-    for dag in seen["dags"].values():
+def training(seen: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dag for name, dag in seen["dags"].items() if name not in PLATFORM]
+
+
+def test_every_dag_that_trains_has_the_same_tasks_in_the_same_order(seen: dict[str, Any]) -> None:
+    from updraft.client.client import LIFE_CYCLE
+
+    assert tuple(TASKS) == LIFE_CYCLE
+    for dag in training(seen):
         assert {name: task["after"] for name, task in dag["tasks"].items()} == TASKS
 
 
@@ -116,7 +135,7 @@ def test_every_task_outlives_a_loss_of_the_control_plane(seen: dict[str, Any]) -
 def test_a_failed_task_makes_a_failed_run(seen: dict[str, Any]) -> None:
     """A run's state is that of its leaves. `release` runs always and succeeds, so it must not be one: a teardown that
     does not count. The leaves beside it fail, or are failed by what is before them, when any task has failed."""
-    for dag in seen["dags"].values():
+    for dag in training(seen):
         tasks = dag["tasks"]
         assert (tasks["release"]["teardown"], tasks["release"]["fails_the_run"]) == (True, False)
         assert not any(task["teardown"] for name, task in tasks.items() if name != "release")
@@ -124,7 +143,7 @@ def test_a_failed_task_makes_a_failed_run(seen: dict[str, Any]) -> None:
 
 
 def test_no_learner_hands_its_pod_on(seen: dict[str, Any]) -> None:
-    for dag in seen["dags"].values():
+    for dag in training(seen):
         assert not any(dag["tasks"][name]["xcom"] for name in ("train", "evaluate", "export_model"))
         for word in ("password", "secret_key", "access_key", "credentials.json"):
             assert word not in dag["written"]
@@ -156,10 +175,44 @@ def test_the_form_of_a_manifest_holds_its_values(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DAGS.glob("*.py")), ids=lambda path: path.name)
-def test_a_dag_file_is_short_and_imports_the_operator_where_the_processor_does(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) < 60
-    assert "import airflow.providers.cncf.kubernetes.operators.pod" in text
+def test_a_dag_file_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("name", ["train_model", "jobs"])
+def test_a_dag_file_that_launches_imports_the_operator_where_the_processor_does(name: str) -> None:
+    assert "import airflow.providers.cncf.kubernetes.operators.pod" in (DAGS / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize(("name", "task"), REQUESTS.items())
+def test_a_request_has_one_task_and_a_form_that_needs_the_jobs_id(seen: dict[str, Any], name: str, task: str) -> None:
+    dag = seen["dags"][name]
+    assert (list(dag["tasks"]), dag["schedule"], dag["paused"]) == ([task], None, False)
+    assert (dag["params"]["job"], dag["params"]["wait_minutes"]) == ("", 10)
+    assert "job" in str(dag["wrong_params"])
+    changes = {"command", "params", "memory", "cpus", "learners", "changes"} if task == "resume" else set()
+    assert set(dag["params"]) == {"job", "wait_minutes"} | changes
+    assert not any(dag["params"][name] for name in changes)
+
+
+def test_only_requests_have_forms_that_must_be_filled_in(seen: dict[str, Any]) -> None:
+    assert {name for name, dag in seen["dags"].items() if dag["wrong_params"]} == set(REQUESTS)
+
+
+def test_the_files_of_requests_import_nothing_heavy() -> None:
+    """The processor has imported Airflow itself by then; what these files add is paid at each parse."""
+    program = (
+        "import sys\n"
+        "from airflow.sdk import DAG, BaseOperator, BaseOperatorLink, Param\n"
+        "import airflow.sdk.exceptions\n"
+        "with DAG('x', schedule=None): BaseOperator(task_id='y')\n"
+        "known = set(sys.modules)\n"
+        "for path in sys.argv[1:]: exec(compile(open(path).read(), path, 'exec'), {'__name__': path, '__doc__': ''})\n"
+        "print(sorted(m for m in set(sys.modules) - known if not m.startswith('updraft')))"
+    )
+    files = [str(DAGS / f"{name}.py") for name in REQUESTS]
+    ran = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip().rpartition("\n")[2] == "[]"
 
 
 def test_a_cron_is_read_in_the_manifests_own_time_zone() -> None:

@@ -1,8 +1,9 @@
-"""Buttons on a task's page that lead to the job's MLflow run, its model and its page."""
+"""Buttons on a task's page that lead to the job's MLflow run, its model, its page, and to halting or resuming it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def _job(ti_key: TaskInstanceKey) -> Job | None:
     from updraft.exceptions import UpdraftError
-    from updraft.operators.job import ledger
+    from updraft.guardian.records import ledger
 
     try:
         return ledger().job_of_run(ti_key.dag_id, ti_key.run_id)
@@ -44,7 +45,7 @@ class ModelLink(BaseOperatorLink):
     name = "Model version"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.operators.job import MODEL_VERSION, ledger
+        from updraft.guardian.records import MODEL_VERSION, ledger
         from updraft.settings import settings
 
         job = _job(ti_key)
@@ -58,12 +59,42 @@ class JobPageLink(BaseOperatorLink):
     """The job's own page: states with reasons, checkpoints, logs."""
 
     name = "Job, checkpoints and logs"
+    anchor = ""
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         from updraft.settings import settings
 
         job = _job(ti_key)
-        return f"{settings().airflow_public_uri}/updraft/jobs/{job.id}" if job else ""
+        return f"{settings().airflow_public_uri}/updraft/jobs/{job.id}{self.anchor}" if job else ""
 
 
-LINKS = (MlflowRunLink(), ModelLink(), JobPageLink())
+class HaltLink(JobPageLink):
+    """Airflow 3.3 opens no trigger form by an address, so these lead to where the job's page says how."""
+
+    name = "Halt"
+    anchor = "#halt"
+
+
+class ResumeLink(JobPageLink):
+    name = "Resume"
+    anchor = "#resume"
+
+
+class CancelLink(JobPageLink):
+    name = "Cancel"
+    anchor = "#cancel"
+
+
+class AskedJobLink(BaseOperatorLink):
+    """From a run that halts, resumes or cancels a job to that job's page."""
+
+    name = "Job"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from updraft.settings import settings
+
+        job_id = getattr(operator, "asked_job", None)
+        return f"{settings().airflow_public_uri}/updraft/jobs/{quote(job_id, safe='')}" if job_id else ""
+
+
+LINKS = (MlflowRunLink(), ModelLink(), JobPageLink(), HaltLink(), ResumeLink(), CancelLink())

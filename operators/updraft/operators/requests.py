@@ -1,0 +1,182 @@
+"""The one task of the DAGs `halt_job`, `resume_job` and `cancel_job`, and their forms.
+
+The request is a row in the ledger, which the job's own guardian obeys; this task only records it and waits for the
+answer. Nothing heavy is imported: these DAGs run no learner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Param
+from airflow.sdk.exceptions import AirflowFailException
+
+from updraft.exceptions import RefusedError, UnavailableError
+from updraft.operators.links import AskedJobLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from updraft.ledger import Job, Ledger, Request
+    from updraft.ledger.records import RequestKind
+
+WAIT_MINUTES = 10
+RESOURCES = ("memory", "cpus", "learners")
+REQUEST_ARGS: dict[str, Any] = {
+    "schedule": None,
+    "catchup": False,
+    "max_active_runs": 100,
+    "is_paused_upon_creation": False,
+    "default_args": {"owner": "updraft", "retries": 4, "retry_delay": timedelta(seconds=5)},
+    "tags": ["updraft"],
+}
+
+
+def form(kind: RequestKind) -> dict[str, Param]:
+    """The fields of the trigger form."""
+    fields = {
+        "job": Param("", type="string", minLength=1, maxLength=52, title="Job", description="Id of the job"),
+        "wait_minutes": Param(
+            WAIT_MINUTES,
+            type="number",
+            minimum=0,
+            maximum=1440,
+            title="Wait",
+            description="Minutes to wait for the job's answer; the request stays after them",
+        ),
+    }
+    return fields | _changes() if kind == "resume" else fields
+
+
+def _changes() -> dict[str, Param]:
+    def field(kind: str, title: str, description: str, **schema: Any) -> Param:
+        said = f"{description}. Empty: as it was"
+        return Param(None, type=[kind, "null"], section="Changes", title=title, description=said, **schema)
+
+    return {
+        "command": field("string", "Command", "Shell command that starts the program", format="multiline"),
+        "params": field("object", "Params", 'Parameters to change, such as {"lr": 0.01}'),
+        "memory": field("string", "Memory", "Memory per learner, such as 4GiB"),
+        "cpus": field("number", "CPUs", "CPU cores per learner", minimum=0.01),
+        "learners": field("integer", "Learners", "Training processes of the job", minimum=1),
+        "changes": field("object", "Other changes", "A partial manifest: env, resources, budget or checkpoints"),
+    }
+
+
+def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The partial manifest that a filled-in form means; a field of its own wins over the box."""
+    changes: dict[str, Any] = dict(params.get("changes") or {})
+    if params.get("command"):
+        changes["command"] = params["command"]
+    flat = {
+        "params": dict(params.get("params") or {}),
+        "resources": {name: params[name] for name in RESOURCES if params.get(name) not in (None, "")},
+    }
+    for section, given in flat.items():
+        if given:
+            boxed = changes.get(section)
+            changes[section] = {**(boxed if isinstance(boxed, Mapping) else {}), **given}
+    return changes
+
+
+class RequestOperator(BaseOperator):
+    """Records the request under the name of the user who triggered the run, waits deferred for the answer, shows it.
+
+    A request that is refused, or answered with something else than what was asked for, fails the task.
+    """
+
+    operator_extra_links = (AskedJobLink(),)
+    ui_color = "#fce8e6"
+
+    def __init__(self, *, kind: RequestKind, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.asked_job: str | None = None
+
+    def execute(self, context: Context) -> str:
+        job_id = self._job_id(context)
+        try:
+            request = self._recorded(context, job_id) or self._record(context, job_id)
+            _ledger().record_effect(job_id, _key(context), request.seq)
+        except UnavailableError:
+            raise
+        except RefusedError as exc:
+            raise AirflowFailException(str(exc)) from exc
+        self.log.info("%s was asked by %s to %s (request %d)", job_id, request.by, self.kind, request.seq)
+        if request.answer is None:
+            self._wait(context, job_id, request)
+        return self._tell(job_id, request)
+
+    def answered(self, context: Context, event: dict[str, Any]) -> str:
+        job_id = self._job_id(context)
+        request = next(item for item in _ledger().requests(job_id) if item.seq == event["seq"])
+        if request.answer is None:
+            waited = f"{context['params']['wait_minutes']:g} min"
+            raise AirflowFailException(
+                f"{job_id} has not answered the request to {self.kind} within {waited}; the request stays, and the job "
+                "obeys it when its guardian is back. The job's page shows the answer"
+            )
+        return self._tell(job_id, request)
+
+    def _job_id(self, context: Context) -> str:
+        self.asked_job = str(context["params"]["job"]).strip()
+        return self.asked_job
+
+    def _recorded(self, context: Context, job_id: str) -> Request | None:
+        """What this run has asked already: this task may run twice."""
+        seq = _ledger().effect(job_id, _key(context))
+        return next((item for item in _ledger().requests(job_id) if item.seq == seq), None)
+
+    def _record(self, context: Context, job_id: str) -> Request:
+        """Raises RefusedError, AirflowFailException for changes that are wrong."""
+        job = _ledger().job(job_id)
+        brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
+        return _ledger().request(job_id, self.kind, _user(context), revision=brought)
+
+    def _revision(self, context: Context, job: Job) -> dict[str, Any] | None:
+        from updraft.manifest import ManifestError
+        from updraft.manifest.revision import revision
+        from updraft.settings import settings
+
+        try:
+            return revision(job.manifest, changes_of(context["params"]), tenants=settings().tenants)
+        except ManifestError as exc:
+            for line in str(exc).splitlines():
+                self.log.error(line)
+            raise AirflowFailException(str(exc)) from exc
+
+    def _wait(self, context: Context, job_id: str, request: Request) -> None:
+        from updraft.triggers.requests import AnswerTrigger
+
+        until = time.time() + 60 * float(context["params"]["wait_minutes"])
+        self.defer(trigger=AnswerTrigger(job_id=job_id, seq=request.seq, until=until), method_name="answered")
+
+    def _tell(self, job_id: str, request: Request) -> str:
+        from updraft.lifecycle.requests import obeyed
+
+        answer = str(request.answer)
+        self.log.info("%s: %s", job_id, answer)
+        if not obeyed(self.kind, answer, _ledger().job(job_id).state):
+            raise AirflowFailException(f"{job_id} was asked to {self.kind}, but: {answer}")
+        return answer
+
+
+def _user(context: Context) -> str:
+    return context["dag_run"].triggering_user_name or "airflow"
+
+
+def _key(context: Context) -> str:
+    """Of the effect that says which request a run has made."""
+    run = context["dag_run"]
+    return f"asked in run {hashlib.sha256(f'{run.dag_id}/{run.run_id}'.encode()).hexdigest()[:32]}"
+
+
+def _ledger() -> Ledger:
+    from updraft.ledger import open_ledger
+    from updraft.settings import settings
+
+    return open_ledger(settings().ledger_url)
