@@ -14,7 +14,17 @@ from benchmarks import machine, report, results
 from benchmarks.options import Options
 from benchmarks.results import Noise, Result
 
-FIGURES = ("parse", "checkpoint_stall", "throughput", "orchestration", "rest", "demo", "demo_cold")
+FIGURES = (
+    "parse",
+    "checkpoint_stall",
+    "throughput",
+    "orchestration",
+    "recovery",
+    "control_plane",
+    "rest",
+    "demo",
+    "demo_cold",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,240 @@
+"""From a killed learner to its next step: on the platform, and with a shell loop that starts the program again.
+
+Both sides run the same program from a checkpoint of its own and are killed with SIGKILL while the platform is up, in
+turn. What counts is the time from the signal to the first step of the successor, as the program itself notes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.machine import REPOSITORY
+from benchmarks.options import Options
+from benchmarks.results import Budget, Comparison, Measured, TableOf, Value, spread
+from benchmarks.stack import BenchmarkError, Stack, learner_python, running_stack
+
+NAME, TITLE = "recovery", "From a killed learner to its next step"
+BUDGET = Budget(at="most", value=1.2)
+CODE = REPOSITORY / "bench" / "jobs" / "recovery"
+CHECKPOINT_SECONDS = 5
+STEPS_BEFORE = 3  # after the newest checkpoint; the same on both sides
+PATIENCE_SECONDS = 240.0
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Unix seconds of a kill and of what followed it; `started`: the successor's program."""
+
+    killed: float
+    started: float
+    stepped: float
+    repeated: int
+
+    @property
+    def seconds(self) -> float:
+        return self.stepped - self.killed
+
+    @property
+    def own_seconds(self) -> float:
+        """What the program itself needed."""
+        return self.stepped - self.started
+
+
+def measure(options: Options) -> Measured:
+    rounds = options.pairs(6, 1)
+    managed, bare = [], []
+    with tempfile.TemporaryDirectory(prefix="updraft-bench-", dir=REPOSITORY / ".updraft") as folder:
+        with running_stack() as stack:
+            for number in range(rounds):
+                managed.append(on_platform(stack, Path(folder) / f"managed-{number}.jsonl"))
+                bare.append(alone(Path(folder) / f"bare-{number}"))
+    return measured(managed, bare)
+
+
+def measured(managed: list[Restart], bare: list[Restart]) -> Measured:
+    both = list(zip(managed, bare, strict=True))
+    doubts = []
+    if len(bare) > 1 and (among := spread([b.seconds for b in bare])) > BUDGET.value - 1:
+        doubts.append(f"the bare restarts differ by {among:.0%} among themselves")
+    sides = (managed, bare)
+    rows = (
+        ("killed → successor's process", *(statistics.median(r.started - r.killed for r in side) for side in sides)),
+        ("successor's process → its first step", *(statistics.median(r.own_seconds for r in side) for side in sides)),
+    )
+    return Measured(
+        settings={"rounds": len(managed), "checkpoint_seconds": CHECKPOINT_SECONDS},
+        comparisons=(
+            Comparison(
+                name="Learner killed to next step",
+                unit="s",
+                a="on the platform",
+                b="bare restart",
+                pairs=tuple((m.seconds, b.seconds) for m, b in both),
+                budget=BUDGET,
+            ),
+        ),
+        values=(
+            Value(
+                name="What the platform adds",
+                unit="s",
+                samples=tuple(m.seconds - b.seconds for m, b in both),
+            ),
+            Value(name="Steps repeated on the platform", unit="", samples=tuple(m.repeated for m in managed)),
+            Value(name="Steps repeated bare", unit="", samples=tuple(b.repeated for b in bare)),
+        ),
+        tables=(TableOf(title="Seconds, medians", columns=("part", "on the platform", "bare"), rows=rows),),
+        notes=(
+            "The program is `bench/jobs/recovery/train.py`: PyTorch on one thread, a corpus that is encoded at the "
+            "start, a model and an optimizer of 87 MB to restore.",
+            "Bare, a shell starts it again as soon as it has ended, in the same folder, with its checkpoints there. On "
+            "the platform the loss is seen and judged, the pod is replaced, and code and checkpoint are staged anew.",
+            f"Both are killed {STEPS_BEFORE} steps after a checkpoint is complete (on the platform: stored).",
+        ),
+        doubts=tuple(doubts),
+    )
+
+
+def on_platform(stack: Stack, notes: Path) -> Restart:
+    manifest = {
+        "name": "bench-recovery",
+        "framework": {"name": "pytorch", "version": "2.15"},
+        "code": str(CODE),
+        "command": "exec python train.py",
+        "env": {"BENCH_STEPS": str(notes), "OMP_NUM_THREADS": "1"},
+        "resources": {"learners": 1, "cpus": 1, "memory": "2GiB"},
+        "checkpoints": {"every": f"{CHECKPOINT_SECONDS}s", "keep": {"latest": 2}},
+    }
+    job = stack.client.submit(manifest, base=CODE)
+    try:
+
+        def stored() -> int:
+            return max((c.step or 0 for c in stack.client.checkpoints(job.id).checkpoints), default=0)
+
+        at_step = _await_steps(notes, stored)
+        process = _process_of(job.id)
+        restart = _kill_and_watch(process, notes, at_step, lambda: _started(job.id, process.pid))
+    finally:
+        stack.client.cancel(job.id)
+        stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS)
+    return restart
+
+
+def alone(folder: Path) -> Restart:
+    """A loop in a shell, as a person without a platform writes it."""
+    (folder / "checkpoints").mkdir(parents=True)
+    notes = folder / "steps.jsonl"
+    loop = subprocess.Popen(
+        ["/bin/sh", "-c", 'until "$PYTHON" train.py; do :; done'],
+        cwd=CODE,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "PYTHON": str(learner_python()),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "BENCH_STEPS": str(notes),
+            "CHECKPOINT_DIR": str(folder / "checkpoints"),
+            "RESULT_DIR": str(folder / "result"),
+            "UPDRAFT_METRICS_FILE": str(folder / "metrics.jsonl"),
+            "UPDRAFT_CHECKPOINT_SECONDS": str(CHECKPOINT_SECONDS),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    shell = psutil.Process(loop.pid)
+
+    def complete() -> int:
+        found = (folder / "checkpoints").glob("step-*/COMPLETE")
+        return max((int(path.parent.name.rpartition("-")[2]) for path in found), default=0)
+
+    def successor(old: int) -> float | None:
+        living = [child for child in shell.children() if child.pid != old]
+        return living[0].create_time() if living else None
+
+    try:
+        at_step = _await_steps(notes, complete)
+        process = shell.children()[0]
+        return _kill_and_watch(process, notes, at_step, lambda: successor(process.pid))
+    finally:
+        os.killpg(loop.pid, signal.SIGKILL)
+        loop.wait(timeout=30)
+
+
+def _await_steps(notes: Path, checkpoint: Callable[[], int]) -> int:
+    """The step at which it is: some after its newest checkpoint, once it has two behind it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    first = 0
+    while time.monotonic() < deadline:
+        saved, steps = checkpoint(), read_steps(notes)
+        first = first or saved
+        if first and saved > first and steps and steps[-1]["step"] >= saved + STEPS_BEFORE:
+            return int(steps[-1]["step"])
+        time.sleep(0.2)
+    raise BenchmarkError(f"the program did not come to its second checkpoint in {PATIENCE_SECONDS:.0f} s")
+
+
+def _kill_and_watch(process: psutil.Process, notes: Path, at_step: int, started: Callable[[], float | None]) -> Restart:
+    old = process.pid
+    killed = time.time()
+    process.kill()
+    began: float | None = None
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        began = began or started()
+        later = [note for note in read_steps(notes) if note["pid"] != old]
+        if later:
+            last = max(note["step"] for note in read_steps(notes) if note["pid"] == old)
+            repeated = max(last, at_step) - (later[0]["step"] - 1)
+            return Restart(killed, began or killed, float(later[0]["t"]), repeated)
+        time.sleep(LOOK_SECONDS)
+    raise BenchmarkError(f"no step followed the kill within {PATIENCE_SECONDS:.0f} s")
+
+
+def read_steps(notes: Path) -> list[dict[str, Any]]:
+    """A line that is being written is passed over."""
+    if not notes.exists():
+        return []
+    found = []
+    for line in notes.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _programs(job_id: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TRAINING_ID") == job_id and "train.py" in process.cmdline():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _process_of(job_id: str) -> psutil.Process:
+    found = _programs(job_id)
+    if not found:
+        raise BenchmarkError(f"no program of {job_id} runs")
+    return found[0]
+
+
+def _started(job_id: str, old: int) -> float | None:
+    later = [process.create_time() for process in _programs(job_id) if process.pid != old]
+    return min(later) if later else None
