@@ -70,7 +70,6 @@ class LearnerOperator(KubernetesPodOperator):
         halt_asked = ledger().pending(job.id, "halt") is not None
         where = standing(job, attempt, halt_asked=halt_asked)
         if isinstance(where, Over):
-            stop_if_over(context, job.id)
             self._end(context, job, manifest, attempt, where.reason)
             return
         if attempt is None:
@@ -95,7 +94,9 @@ class LearnerOperator(KubernetesPodOperator):
         )
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
-        """Ends the task as the role ended."""
+        """Ends the task as the role ended; before that, what its trigger may have left is freed."""
+        if attempt is None:
+            stop_if_over(context, job.id)
         if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
             raise fail(context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE

@@ -124,7 +124,8 @@ def _gpus(spec: Mapping[str, Any]) -> int:
         (c for c in spec.get("containers") or () if c.get("name") == contract.MAIN_CONTAINER), {}
     )
     limits = (main.get("resources") or {}).get("limits") or {}
-    return sum(int(str(amount)) for name, amount in limits.items() if name.endswith("/gpu") and str(amount).isdigit())
+    devices = [amount for name, amount in limits.items() if name.endswith("/gpu") or "/mig-" in name]
+    return sum(int(str(amount)) for amount in devices if str(amount).isdigit())
 
 
 def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:
@@ -139,6 +140,10 @@ def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:
     staging = [p for p in pods if p.main.state in ("absent", "waiting") and not p.ended]
     if staging:
         return State.DOWNLOADING, f"{len(staging)} of {learners} learners stage code and data"
+    failed = next((p for p in pods if p.main.exit_code not in (None, 0)), None)
+    if failed is not None:
+        said = f"learner {failed.learner} has ended with {failed.main.exit_code}; what it left is being stored"
+        return State.PROCESSING, said
     running = [p for p in pods if p.main.state == "running"]
     if running:
         return State.PROCESSING, f"{len(running)} of {learners} learners run"
