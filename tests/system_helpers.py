@@ -77,6 +77,16 @@ class Stack:
         found = self.client.http.json("GET", f"{run}/logs/{last}?full_content=true")["content"]
         return "\n".join(f"{entry.get('event')} {entry.get('error_detail') or ''}" for entry in found)
 
+    def trigger(self, run_id: str, conf: dict[str, Any]) -> None:
+        """Starts `train_model` as the button of Airflow's form does. Raises with Airflow's own words."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        self.client.http.json("POST", "/api/v2/dags/train_model/dagRuns", body=body)
+
+    def job_page(self, job_id: str) -> str:
+        """The job's page inside Airflow, as HTML."""
+        with self.client.http.download(f"/updraft/jobs/{job_id}", {}) as answer:
+            return answer.read().decode()
+
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:
         """The part's processes are stopped (SIGSTOP) and go on afterwards."""

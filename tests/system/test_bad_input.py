@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -126,20 +127,62 @@ def test_what_this_version_does_not_act_on_is_refused_by_name(stack: Stack) -> N
         stack.submit(shell_job("hurry", "true", priority="high"))
 
 
-@pytest.mark.parametrize("content", [b"this is no zip", None])
-def test_a_code_archive_that_is_none_or_escapes_its_folder_is_refused(
-    stack: Stack, tmp_path: Path, content: bytes | None
-) -> None:
-    import zipfile
-
-    archive = tmp_path / "code.zip"
-    if content is None:
-        with zipfile.ZipFile(archive, "w") as packed:
+def archive(folder: Path, *, escapes: bool) -> Path:
+    """A code archive that is no zip, or one whose member lies outside of it."""
+    path = folder / "code.zip"
+    if escapes:
+        with zipfile.ZipFile(path, "w") as packed:
             packed.writestr("../escape.sh", "true")
     else:
-        archive.write_bytes(content)
-    with pytest.raises(UpdraftError, match=r"code\.zip"):
-        stack.submit(shell_job("archive", "true", code="code.zip"), base=tmp_path)
+        path.write_bytes(b"this is no zip")
+    return path
+
+
+@pytest.mark.parametrize(("escapes", "problem"), [(False, "is no zip archive"), (True, "../escape.sh")])
+def test_a_code_archive_that_is_none_or_escapes_is_refused_in_the_terminal(
+    stack: Stack, tmp_path: Path, escapes: bool, problem: str
+) -> None:
+    archive(tmp_path, escapes=escapes)
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(json.dumps(shell_job("archive", "true", code="code.zip")))
+    answer = stack.run("submit", str(manifest))
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    said = " ".join(answer.stderr.split())
+    assert "code.zip" in said
+    assert problem in said
+
+
+@pytest.mark.parametrize(("escapes", "problem"), [(False, "is no zip archive"), (True, "../escape.sh")])
+def test_a_code_archive_in_a_bucket_that_is_none_or_escapes_fails_the_job(
+    stack: Stack, tmp_path: Path, escapes: bool, problem: str
+) -> None:
+    folder = stack.home / "s3" / "datasets" / f"archive-{escapes}"
+    folder.mkdir(parents=True)
+    archive(folder, escapes=escapes)
+    reason = failed(stack, stack.submit(shell_job("stored", "true", code=f"s3://datasets/{folder.name}/code.zip")))
+    assert f"s3://datasets/{folder.name}/code.zip" in reason
+    assert problem in reason
+
+
+def test_the_platforms_own_buckets_are_no_sources(stack: Stack) -> None:
+    reason = failed(stack, stack.submit(shell_job("peek", "true", data=[{"source": "s3://mlflow/artifacts/"}])))
+    assert "'mlflow' is not open to manifests" in reason
+    assert "datasets" in reason
+
+
+def test_airflows_form_refuses_negative_learners_itself(stack: Stack) -> None:
+    flat = {"name": "form-neg", "framework_name": "shell", "command": "true", "resources_learners": -1}
+    with pytest.raises(UpdraftError, match=r"resources_learners.*(minimum|less)"):
+        stack.trigger("form-neg-1", flat)
+
+
+def test_what_airflows_form_lets_through_fails_the_run_with_every_field(stack: Stack) -> None:
+    """The form's text fields, and the box that holds what has no field, are judged by the run's first task."""
+    flat = {"name": "form-bad", "framework_name": "shell", "command": "true", "resources_memory": "16 Gigs"}
+    stack.trigger("form-bad-1", {**flat, "manifest": {"resources": {"learners": -1}, "data": [{"sorce": "x"}]}})
+    reason = failed(stack, "form-bad-1")
+    for part in ("resources.memory", "16 Gigs", "resources.learners", "sorce"):
+        assert part in reason
 
 
 def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
@@ -147,7 +190,12 @@ def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
     job_id = stack.submit(shell_job("nan", script))
     detail = stack.end(job_id)
     assert detail.state == "COMPLETED", pretty(detail)
-    assert "loss" in json.dumps([w.model_dump(mode="json") for w in detail.learners]), pretty(detail)
+    told = "metric loss at step 1 is NaN"
+    assert told in json.dumps([learner.model_dump(mode="json") for learner in detail.learners]), pretty(detail)
+    assert told in stack.job_page(job_id)
+    shown = stack.run("metrics", job_id)
+    assert "loss" in shown.stdout, shown.stdout + shown.stderr
+    assert "NaN" in shown.stdout
 
 
 def test_a_part_that_does_not_answer_is_named_at_submission_and_nothing_is_submitted(stack: Stack) -> None:
