@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ TENANT = "default"
 BUCKET = "updraft"
 CPUS, MEMORY_MIB = 2, 12288
 REQUEST_SECONDS = 30.0
+DISK_BYTES = 96 * 1024**2  # of a learner's pod
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Lab:
     client: Client
     scale: float
     witness: Path  # where the programs note what they do
+    small_disks: bool = False  # pods have disks of their own, which can be filled
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -177,7 +179,7 @@ def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.
             problem = (
                 f"{answer.request.method} {answer.request.url.path} gave {answer.status_code}: {answer.text[:300]}"
             )
-            if answer.status_code < 500 and answer.status_code not in (408, 429):
+            if answer.status_code == 501 or (answer.status_code < 500 and answer.status_code not in (408, 429)):
                 raise BenchmarkError(problem)
         except httpx.HTTPError as exc:
             problem = f"{type(exc).__name__}: {exc}"
@@ -201,9 +203,19 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
     try:
         start(home)
         with Client(connection_of({"UPDRAFT_HOME": str(home.root)})) as client:
-            yield Lab(home, client, scale, witness)
+            lab = Lab(home, client, scale, witness)
+            yield replace(lab, small_disks=_small_disks(lab))
     finally:
         down(home)
+
+
+def _small_disks(lab: Lab) -> bool:
+    """Only some machines can; what cannot be done is not tried."""
+    try:
+        lab.fault("small_disks", bytes=DISK_BYTES)
+    except BenchmarkError:
+        return False
+    return True
 
 
 def start(home: Home) -> None:

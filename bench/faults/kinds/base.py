@@ -198,3 +198,18 @@ def program_of(scene: Scene) -> psutil.Process:
         if time.monotonic() > deadline:
             raise TooLateError(f"no program of {scene.target.id} runs")
         time.sleep(LOOK_SECONDS)
+
+
+def living_pod(scene: Scene) -> str:
+    """Name of a pod of the target that has not ended."""
+    deadline = time.monotonic() + FIND_SECONDS
+    while time.monotonic() < deadline:
+        pods = [
+            pod["metadata"]["name"]
+            for pod in scene.lab.objects("pods", scene.target.id)
+            if pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
+        ]
+        if pods:
+            return str(scene.rng.choice(sorted(pods)))
+        time.sleep(LOOK_SECONDS)
+    raise TooLateError(f"no pod of {scene.target.id} lives")

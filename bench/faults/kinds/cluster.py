@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from faults import parts
-from faults.kinds.base import Kind, Rule, Scene
+from faults.kinds.base import Kind, Rule, Scene, TooLateError, living_pod, some_step
 from faults.kinds.control import untouched
+from updraft.stack.files import NAMESPACE
 
-FOR_EVER = 1_000_000_000
+FULL_SECONDS = (3.0, 12.0)
 DROPS = (1, 5)
 RESTART_PART = "node"
 
@@ -22,20 +22,48 @@ def _drop_watches(scene: Scene) -> None:
         time.sleep(scene.rng.uniform(0.2, 3.0))
 
 
-def _answers(status: int) -> Callable[[Scene], None]:
-    def inject(scene: Scene) -> None:
-        scene.lab.fault("api_errors", status=status, count=FOR_EVER, retry_after_seconds=2)
+def _errors(scene: Scene) -> None:
+    """Half of the time the requests are carried out all the same, and only their answers are lost."""
+    executed = scene.rng.random() < 0.5
+    scene.notes["executed"] = executed
+    scene.lab.fault("api_errors", status=500, for_seconds=scene.outage_seconds, executed=executed)
 
-    return inject
+
+def _throttled(scene: Scene) -> None:
+    scene.lab.fault("api_errors", status=429, for_seconds=scene.outage_seconds, retry_after_seconds=2)
 
 
-def _answers_well(scene: Scene) -> None:
-    scene.lab.fault("api_errors", status=500, count=0)
+def _cut(scene: Scene) -> None:
+    scene.notes["how"] = scene.rng.choice(("close", "hang"))
+    scene.lab.fault("cut", for_seconds=scene.outage_seconds, how=scene.notes["how"])
+
+
+def _pull_fails(scene: Scene) -> None:
+    count, seconds = scene.rng.randint(1, 4), scene.rng.choice((3.0, 8.0, 25.0))
+    scene.notes |= {"count": count, "for_seconds": seconds}
+    scene.lab.fault("pull_fails", count=count, for_seconds=seconds)
+
+
+def _pulls(scene: Scene) -> None:
+    scene.lab.fault("pull_fails", count=0)
+
+
+def _fill_disk(scene: Scene) -> None:
+    if not scene.lab.small_disks:
+        raise TooLateError("this machine cannot give pods disks of their own")
+    scene.notes["pod"] = living_pod(scene)
+    scene.lab.fault("disk_full", namespace=NAMESPACE, pod=scene.notes["pod"], left_bytes=scene.rng.choice((0, 8192)))
+    time.sleep(scene.rng.uniform(*FULL_SECONDS))
+
+
+def _free_disk(scene: Scene) -> None:
+    if any(pod["metadata"]["name"] == scene.notes["pod"] for pod in scene.lab.objects("pods", scene.target.id)):
+        scene.lab.fault("disk_free", namespace=NAMESPACE, pod=scene.notes["pod"])
 
 
 def _lose_node(scene: Scene) -> None:
-    scene.held = scene.lab.fault("lose_node", delete_after_seconds=scene.rng.choice((2, 10)))
-    scene.notes["lost"] = scene.held
+    answer = scene.lab.fault("lose_node", delete_after_seconds=scene.rng.choice((2, 10)))
+    scene.notes["lost"] = answer.get("did", answer)
 
 
 def _find_node(scene: Scene) -> None:
@@ -68,8 +96,7 @@ KINDS = (
         "api_errors_500",
         "The cluster's API answers 500 to everything for a minute",
         "stack",
-        _answers(500),
-        _answers_well,
+        _errors,
         lasts=True,
         rule=untouched,
     ),
@@ -77,10 +104,34 @@ KINDS = (
         "api_throttled_429",
         "The cluster's API answers 429 to everything for a minute",
         "stack",
-        _answers(429),
-        _answers_well,
+        _throttled,
         lasts=True,
         rule=untouched,
+    ),
+    Kind(
+        "api_cut",
+        "Nobody reaches the cluster's API for a minute: connections break off, or hang",
+        "stack",
+        _cut,
+        lasts=True,
+        rule=untouched,
+    ),
+    Kind(
+        "image_pull_fails",
+        "The images of the next pods cannot be pulled for some seconds",
+        "stack",
+        _pull_fails,
+        _pulls,
+        lasts=True,
+    ),
+    Kind(
+        "disk_full",
+        "The disk of a learner's pod is full for some seconds",
+        "job",
+        _fill_disk,
+        _free_disk,
+        moment=some_step,
+        rule=lambda _shape: Rule(tail_may_be_lost=True),
     ),
     Kind(
         "cluster_restarted",

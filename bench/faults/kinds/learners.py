@@ -19,6 +19,7 @@ from faults.kinds.base import (
     any_time,
     good_shape,
     later_step,
+    living_pod,
     program_of,
 )
 from faults.parts import send
@@ -52,28 +53,13 @@ def _kill_sidecar(scene: Scene) -> None:
     send(scene.rng.choice(sorted(found, key=lambda process: process.pid)), signal.SIGKILL)
 
 
-def _pod(scene: Scene) -> str:
-    """Name of a pod of the target that has not ended."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        pods = [
-            pod["metadata"]["name"]
-            for pod in scene.lab.objects("pods", scene.target.id)
-            if pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
-        ]
-        if pods:
-            return str(scene.rng.choice(sorted(pods)))
-        time.sleep(0.1)
-    raise TooLateError(f"no pod of {scene.target.id} lives")
-
-
 def _evict(scene: Scene) -> None:
-    scene.notes["pod"] = _pod(scene)
+    scene.notes["pod"] = living_pod(scene)
     scene.lab.fault("evict", namespace=NAMESPACE, pod=scene.notes["pod"])
 
 
 def _delete(scene: Scene) -> None:
-    scene.notes["pod"] = _pod(scene)
+    scene.notes["pod"] = living_pod(scene)
     scene.notes["grace_seconds"] = scene.rng.choice((0, 5))
     scene.lab.delete_pod(scene.notes["pod"], scene.notes["grace_seconds"])
 
