@@ -18,6 +18,7 @@ from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Job, Request, RequestKind
 from updraft.ledger.tables import NAME_LENGTH, jobs, requests
 from updraft.lifecycle import State
+from updraft.lifecycle.requests import WITHDRAWN
 
 
 def request(
@@ -42,7 +43,7 @@ def request(
     same, opposite = pending(connection, job_id, kind), pending(connection, job_id, _OPPOSITE[kind])
     # With changes, the job must halt first: the request to halt stays.
     if opposite is not None and changes is None:
-        answer(connection, job_id, opposite.seq, f"withdrawn: {by} asked to {kind}", now)
+        answer(connection, job_id, opposite.seq, f"{WITHDRAWN}: {by} asked to {kind}", now)
     if same is None:
         return _insert(connection, job_id, kind, by, changes, now)
     if changes is not None and changes != same.revision:

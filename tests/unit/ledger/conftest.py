@@ -1,13 +1,22 @@
+"""Ledgers for tests: SQLite files, or a PostgreSQL database that UPDRAFT_TEST_POSTGRES names and that tests may empty.
+
+UPDRAFT_TEST_POSTGRES=postgresql://user@127.0.0.1:5432/scratch pytest tests/unit/ledger
+"""
+
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from updraft.ledger import Job, Ledger, NewJob, upgrade
+from updraft.ledger.engine import make_engine, writing
 
+POSTGRES = os.environ.get("UPDRAFT_TEST_POSTGRES", "")
 Now = Callable[[], datetime]
 NewLedger = Callable[[Now], Ledger]
 
@@ -34,10 +43,14 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
+def empty_url(tmp_path: Path) -> str:
+    """A database without tables."""
+    return _emptied_postgres() if POSTGRES else f"sqlite:///{tmp_path}/empty.db"
+
+
+@pytest.fixture
 def ledger_url(tmp_path: Path, empty_ledger: bytes) -> str:
-    path = tmp_path / "ledger.db"
-    path.write_bytes(empty_ledger)
-    return f"sqlite:///{path}"
+    return _new_url(tmp_path / "ledger.db", empty_ledger)
 
 
 @pytest.fixture
@@ -62,15 +75,34 @@ def submit(ledger: Ledger) -> Callable[..., Job]:
 
 @pytest.fixture(scope="session")
 def new_ledger(tmp_path_factory: pytest.TempPathFactory, empty_ledger: bytes) -> Iterator[NewLedger]:
-    """An empty ledger at each call: for tests that hypothesis runs many times."""
+    """An empty ledger at each call, which ends the one before: for tests that hypothesis runs many times."""
     folder, made = tmp_path_factory.mktemp("many"), list[Ledger]()
 
     def new_ledger(clock: Now) -> Ledger:
-        path = folder / f"{len(made)}.db"
-        path.write_bytes(empty_ledger)
-        made.append(Ledger(f"sqlite:///{path}", clock=clock))
+        close_last()
+        made.append(Ledger(_new_url(folder / f"{len(made)}.db", empty_ledger), clock=clock))
         return made[-1]
 
+    def close_last() -> None:
+        for book in made[-1:]:
+            book.close()
+
     yield new_ledger
-    for book in made:
-        book.close()
+    close_last()
+
+
+def _new_url(path: Path, empty_ledger: bytes) -> str:
+    if POSTGRES:
+        upgrade(url := _emptied_postgres())
+        return url
+    path.write_bytes(empty_ledger)
+    return f"sqlite:///{path}"
+
+
+def _emptied_postgres() -> str:
+    engine = make_engine(POSTGRES)
+    with writing(engine) as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
+    return POSTGRES

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,11 +75,10 @@ def rows_of_the_first_version(url: str) -> None:
     engine.dispose()
 
 
-def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/old.db"
-    rows_of_the_first_version(url)
-    upgrade(url)
-    ledger, noon = Ledger(url), datetime(2026, 1, 1, 12, tzinfo=UTC)
+def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: str) -> None:
+    rows_of_the_first_version(empty_url)
+    upgrade(empty_url)
+    ledger, noon = Ledger(empty_url), datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = ledger.job("runs")
     assert (job.revision, job.guardian_seen_at, job.override) == (0, None, None)
     assert ledger.revisions("runs") == [Revision("runs", 0, {"name": "n"}, {}, "ada", noon)]
@@ -97,13 +95,12 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(tmp_path: Pat
     ledger.close()
 
 
-def test_the_newest_migration_can_be_taken_back(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/old.db"
-    rows_of_the_first_version(url)
-    engine = make_engine(url)
+def test_the_newest_migration_can_be_taken_back(empty_url: str) -> None:
+    rows_of_the_first_version(empty_url)
+    engine = make_engine(empty_url)
     with reading(engine) as connection:
         before = {table: rows(connection, table) for table in ("jobs", "attempts", "checkpoints")}
-    upgrade(url)
+    upgrade(empty_url)
     with writing(engine) as connection:
         command.downgrade(configuration(connection), "0001")
     with reading(engine) as connection:
