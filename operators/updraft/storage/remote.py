@@ -65,7 +65,7 @@ def stage_bucket(
     content.put_tree(tree)
     memory.keep(objects, digests)
     provenance = {"source": source, "endpoint": bucket.endpoint, "fetched": len(fresh), "unchanged": len(known)}
-    return Staged(tree.sha256, len(tree.files), tree.size_bytes, tree.sha256, provenance)
+    return Staged(tree.sha256, len(tree.files), tree.size_bytes, provenance)
 
 
 def _check_open(source: str, parsed: Source, own: str, settings: Settings) -> None:

@@ -174,7 +174,7 @@ def _stage_folder(
 
 
 def _staged(source: str, tree: Tree) -> Staged:
-    return Staged(tree.sha256, len(tree.files), tree.size_bytes, tree.sha256, {"source": source})
+    return Staged(tree.sha256, len(tree.files), tree.size_bytes, {"source": source})
 
 
 def _with(staged: Staged, **provenance: object) -> Staged:

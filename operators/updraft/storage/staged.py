@@ -12,12 +12,11 @@ from updraft_learner.trees import megabytes
 
 @dataclass(frozen=True)
 class Staged:
-    """A source as a tree of the content store. `fingerprint` changes exactly when the content does."""
+    """A source as a tree of the content store, whose digest changes exactly when the content does."""
 
     tree_sha256: str
     files: int
     bytes: int
-    fingerprint: str
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, endpoint, commit, fetched and kept files, …
 
 

@@ -14,7 +14,7 @@ READING_VERSION = 1  # goes up when the same files give another table
 SEVERITIES = ("critical", "warning", "info")
 
 
-def suite_digest(suite: Mapping[str, Any], format: str = "auto") -> str:
+def suite_digest(suite: Mapping[str, Any], format: str) -> str:
     """Changes when the suite asks for something else, or the data is read another way; its name and notes do not
     count."""
     listed = suite.get("expectations")

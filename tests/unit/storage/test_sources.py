@@ -45,7 +45,7 @@ def test_a_prefix_becomes_a_tree_of_what_is_below_it(stage: Any, content: Conten
     bucket = datasets(objects)
     staged = stage(f"s3://{bucket}/digits")
     assert paths(content, staged) == {"a.csv": b"1", "sub/b.csv": b"22"}
-    assert (staged.files, staged.bytes, staged.fingerprint) == (2, 3, staged.tree_sha256)
+    assert (staged.files, staged.bytes) == (2, 3)
     assert paths(content, stage(f"s3://{bucket}/digits/")) == {"a.csv": b"1", "sub/b.csv": b"22"}
     assert paths(content, stage(f"s3://{bucket}/digits/a.csv")) == {"a.csv": b"1"}
     assert paths(content, stage(f"s3://{bucket}")) == objects
