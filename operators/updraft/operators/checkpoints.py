@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.exceptions import UnavailableError
-from updraft.operators.job import find_job, last_try, ledger, manifest_of, run_key
+from updraft.exceptions import RefusedError, UnavailableError
+from updraft.guardian.records import ledger, manifest_of
+from updraft.operators.job import find_job, last_try, run_key
 from updraft.operators.links import LINKS
 from updraft.triggers.checkpoints import CheckpointTrigger
 
@@ -66,7 +67,7 @@ class WatchCheckpointsOperator(BaseOperator):
         ]
         try:
             tracking.log_json(tracking.client(), job.mlflow_run_id, "checkpoints.json", rows)
-        except UnavailableError as exc:
-            if not last_try(context):
+        except (UnavailableError, RefusedError) as exc:
+            if isinstance(exc, UnavailableError) and not last_try(context):
                 raise
             self.log.warning("The run's list of checkpoints could not be written: %s", exc)
