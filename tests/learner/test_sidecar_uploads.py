@@ -60,7 +60,13 @@ def marker(store: FailingStore, name: str) -> dict[str, Any]:
 
 
 def test_a_finished_checkpoint_is_stored_and_its_marker_is_written_last(paths: PodPaths, store: FailingStore) -> None:
-    manifest = {"step": 7, "metrics": {"acc": 0.5, "bad": float("nan")}, "attempt": 1, "rank": 0, "created": "then"}
+    manifest = {
+        "step": 7,
+        "metrics": {"acc": 0.5, "bad": float("nan")},
+        "attempt": 1,
+        "rank": 0,
+        "created": "2026-01-02T03:04:05Z",
+    }
     write_checkpoint(paths, "step-7", {"state.pt": b"abc", "part/x": b"d"}, manifest=manifest)
     (paths.checkpoints / "half").mkdir()
     (paths.checkpoints / ".tmp-step-8").mkdir()
@@ -83,7 +89,7 @@ def test_a_finished_checkpoint_is_stored_and_its_marker_is_written_last(paths: P
         "learner": 1,
         "step": 7,
         "metrics": {"acc": 0.5, "bad": None},
-        "created": "then",
+        "created": "2026-01-02T03:04:05Z",
     }
     assert watched.final == "step-7-a1"
     assert watched.unfinished() == ["half"]

@@ -25,6 +25,7 @@ from updraft_learner.runtime import (
     stop_requested,
     world_size,
 )
+from updraft_learner.sharded import ShardedCheckpointer
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointError",
     "Checkpointer",
     "CorruptCheckpoint",
+    "ShardedCheckpointer",
     "attempt",
     "checkpoint_dir",
     "data_dir",

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, SupportsFloat, cast
 
 from updraft_learner import checkpoint_format as fmt
 from updraft_learner import runtime
-from updraft_learner.checkpoint_format import Checkpoint, CheckpointError, CorruptCheckpoint, FileFacts
+from updraft_learner.checkpoint_format import (
+    Checkpoint,
+    CheckpointError,
+    CorruptCheckpoint,
+    FileFacts,
+    PartialCheckpoint,
+)
 
 if TYPE_CHECKING:
     from updraft_learner.torch import StateBuffers
@@ -29,10 +35,65 @@ __all__ = ["Checkpoint", "CheckpointError", "Checkpointer", "CorruptCheckpoint"]
 DEFAULT_EVERY_SECONDS = 60.0
 KEEP_ON_DISK = 3  # newest ones of this process; the store keeps what the manifest says
 STATE_FILE = "state.pt"
+SHARDED_FILE = ".metadata"  # by which PyTorch finds the shards of a state
 # New buffers above this size are prepared in the background first: touching fresh memory takes longer than the copy.
 PREPARE_ABOVE_BYTES = 16 << 20
 
 Writer = Callable[[Path], object]
+
+
+def interval(every_seconds: float | None) -> float:
+    """Seconds between saves: as asked, else as the manifest says. Raises ValueError."""
+    if every_seconds is None:
+        every_seconds = float(os.environ.get("UPDRAFT_CHECKPOINT_SECONDS") or DEFAULT_EVERY_SECONDS)
+    if every_seconds < 0:
+        raise ValueError(f"every_seconds is {every_seconds:g}; it must be 0 or more")
+    return every_seconds
+
+
+class Background:
+    """One save at a time, in a thread. What fails there is told, and raised by the next `wait`."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[[], None]) -> None:
+        # Not a daemon: the interpreter joins it at exit, so the last save is always completed.
+        self._thread = threading.Thread(target=work, name="updraft-checkpoint")
+        self._thread.start()
+
+    def failed(self, step: int, exc: Exception) -> None:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+        self._error = CheckpointError(f"checkpoint of step {step} was not written: {reason}")
+        self._error.__cause__ = exc
+        warn(f"{self._error}; training goes on")
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+class OnDisk:
+    """The newest checkpoints of this process in a directory; older ones are removed there."""
+
+    def __init__(self, keep: int) -> None:
+        if keep < 1:
+            raise ValueError(f"keep_on_disk is {keep}; it must be 1 or more")
+        self._keep = keep
+        self._paths: list[Path] = []
+
+    def add(self, newest: Path) -> None:
+        self._paths = [path for path in self._paths if path != newest] + [newest]
+        while len(self._paths) > self._keep:
+            fmt.remove(self._paths.pop(0))
 
 
 class Checkpointer:
@@ -56,31 +117,23 @@ class Checkpointer:
         all_ranks: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if every_seconds is None:
-            every_seconds = float(os.environ.get("UPDRAFT_CHECKPOINT_SECONDS") or DEFAULT_EVERY_SECONDS)
-        if every_seconds < 0:
-            raise ValueError(f"every_seconds is {every_seconds:g}; it must be 0 or more")
-        if keep_on_disk < 1:
-            raise ValueError(f"keep_on_disk is {keep_on_disk}; it must be 1 or more")
-        self.every_seconds = every_seconds
-        self._keep_on_disk = keep_on_disk
-        self._on_disk: list[Path] = []
+        self.every_seconds = interval(every_seconds)
+        self._on_disk = OnDisk(keep_on_disk)
         self.directory = directory if directory is not None else runtime.checkpoint_dir()
         self._rank = runtime.rank()
         self._saves = all_ranks or self._rank == 0
         self._clock = clock
         self._last_seconds = clock()
         self._was_due = False
-        self._thread: threading.Thread | None = None
-        self._error: CheckpointError | None = None
+        self._background = Background()
         self._known_steps: set[int] = set()
         self._buffers: StateBuffers | None = None
         if self._saves:
-            self._clean_up()
+            clean_up(self.directory, self._rank)
 
     def due(self) -> bool:
         """True when it is time for the next save and none is running."""
-        self._was_due = not self._running() and self._clock() - self._last_seconds >= self.every_seconds
+        self._was_due = not self._background.running() and self._clock() - self._last_seconds >= self.every_seconds
         return self._was_due and self._saves
 
     def save(
@@ -116,7 +169,7 @@ class Checkpointer:
             return False
         if block:
             self.wait()
-        elif self._running():
+        elif self._background.running():
             return False
         if step in self._known_steps:
             return True
@@ -152,12 +205,7 @@ class Checkpointer:
         Raises:
             CheckpointError: the last save failed and this was not raised before.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self._background.wait()
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint that passes verification; a bad one is renamed `.bad-...` and passed over."""
@@ -165,7 +213,9 @@ class Checkpointer:
             try:
                 return fmt.read(path)
             except CorruptCheckpoint as exc:
-                _warn(f"{exc}; it is set aside as {fmt.quarantine(path).name} and the one before is used")
+                warn(f"{exc}; it is set aside as {fmt.quarantine(path).name} and the one before is used")
+            except PartialCheckpoint:
+                continue
         return None
 
     def restore(self, map_location: Any = "cpu") -> tuple[dict[str, Any], int] | None:
@@ -178,81 +228,72 @@ class Checkpointer:
         if checkpoint is None:
             return None
         path = checkpoint.path / STATE_FILE
+        if checkpoint.parts > 1 or (checkpoint.path / SHARDED_FILE).is_file():
+            raise CheckpointError(
+                f"checkpoint {checkpoint.path.name} holds a sharded state: use ShardedCheckpointer().restore(into=...)"
+            )
         if not path.is_file():
             raise CheckpointError(
                 f"checkpoint {checkpoint.path.name} has no {STATE_FILE}: it was made by a writer; use latest().path"
             )
         try:
-            state = _torch().read_state(path, map_location)
+            state = torch_part().read_state(path, map_location)
         except Exception as exc:
             raise CheckpointError(f"checkpoint {checkpoint.path.name} does not load: {exc}") from exc
         self._known_steps.add(checkpoint.step)
         return cast("dict[str, Any]", state), checkpoint.step
 
-    def _running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def _prepares(self, state: Any, block: bool) -> bool:
         """Start allocating missing buffers in the background if that is worth it; True when it was started."""
         buffers = self._state_buffers()
         missing = buffers.missing(state)
-        small = _torch().size_bytes(missing) <= PREPARE_ABOVE_BYTES
+        small = torch_part().size_bytes(missing) <= PREPARE_ABOVE_BYTES
         if small or block or not self._was_due or runtime.stop_pending():
             return False
-        self._start(lambda: buffers.reserve(missing))
+        self._background.start(lambda: buffers.reserve(missing))
         return True
 
     def _begin(self, fill: Callable[[], Mapping[str, FileFacts]], temporary: Path, checkpoint: Checkpoint) -> None:
         self._last_seconds = self._clock()
-        self._start(lambda: self._finish(fill, temporary, checkpoint))
-
-    def _start(self, work: Callable[[], None]) -> None:
-        # Not a daemon: the interpreter joins it at exit, so the last save is always completed.
-        self._thread = threading.Thread(target=work, name="updraft-checkpoint")
-        self._thread.start()
+        self._background.start(lambda: self._finish(fill, temporary, checkpoint))
 
     def _finish(self, fill: Callable[[], Mapping[str, FileFacts]], temporary: Path, checkpoint: Checkpoint) -> None:
         try:
             files = fill()
             fmt.publish(temporary, replace(checkpoint, files=files))
             self._known_steps.add(checkpoint.step)
-            self._prune(checkpoint.path)
+            self._on_disk.add(checkpoint.path)
         except Exception as exc:  # noqa: BLE001 - outermost line of the thread: a failed save must not end the training
             shutil.rmtree(temporary, ignore_errors=True)
-            reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-            self._error = CheckpointError(f"checkpoint of step {checkpoint.step} was not written: {reason}")
-            self._error.__cause__ = exc
-            _warn(f"{self._error}; training goes on")
-
-    def _prune(self, newest: Path) -> None:
-        self._on_disk = [path for path in self._on_disk if path != newest] + [newest]
-        while len(self._on_disk) > self._keep_on_disk:
-            fmt.remove(self._on_disk.pop(0))
+            self._background.failed(checkpoint.step, exc)
 
     def _state_buffers(self) -> StateBuffers:
         if self._buffers is None:
-            self._buffers = _torch().StateBuffers()
+            self._buffers = torch_part().StateBuffers()
         return self._buffers
 
-    def _clean_up(self) -> None:
-        """Remove what an earlier process of this rank left half-written."""
-        for path in self.directory.glob(f"{fmt.TEMPORARY_PREFIX}r{self._rank}-*"):
-            shutil.rmtree(path, ignore_errors=True)
+
+def clean_up(directory: Path, rank: int) -> None:
+    """Remove what an earlier process of this rank left half-written."""
+    for path in directory.glob(f"{fmt.TEMPORARY_PREFIX}r{rank}-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_state(state: Any, temporary: Path) -> dict[str, FileFacts]:
     temporary.mkdir(parents=True)
-    write = _torch().write_state
+    write = torch_part().write_state
     return {STATE_FILE: fmt.write_file(temporary / STATE_FILE, lambda file: write(state, cast(BinaryIO, file)))}
 
 
-def _torch() -> Any:
+def torch_part() -> Any:
     try:
         from updraft_learner import torch
     except ModuleNotFoundError as exc:
-        raise CheckpointError(f"saving and restoring a state needs PyTorch ({exc}); use save(writer=...)") from exc
+        raise CheckpointError(
+            f"saving and restoring a state needs PyTorch ({exc}); use Checkpointer().save(writer=...)"
+        ) from exc
     return torch
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
     print(f"updraft: {text}", file=sys.stderr, flush=True)

@@ -8,7 +8,14 @@
       latest -> step-0000000120
 
 A program without Python may write a folder `step-<number>` of its own, without a checkpoint.json, and `touch COMPLETE`.
-Standard library only. Called by `checkpoint.Checkpointer`; when and what to save is decided there.
+
+A state that is spread over learners is one checkpoint in several such folders, one on each learner's disk. Each holds a
+*part*: files whose names differ from those of the other parts, and `checkpoint-0001-of-0002.json` instead of
+checkpoint.json, with `part`, `parts` and `save`, a word that the parts of one save have in common. It can be
+read where all parts lie in one folder, as the platform lays it out to resume.
+
+Standard library only. Called by `checkpoint.Checkpointer` and `sharded.ShardedCheckpointer`; when and what to save is
+decided there.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -32,6 +39,8 @@ BAD_PREFIX = ".bad-"
 HASH_CHUNK_BYTES = 4 << 20  # large: each chunk hands the GIL back to the training once
 
 _STEP = re.compile(r"^step-(\d+)$")
+_PART_MANIFEST = re.compile(r"^checkpoint-(\d{4})-of-(\d{4})\.json$")
+MOST_PARTS = 9999
 
 
 class CheckpointError(Exception):
@@ -40,6 +49,10 @@ class CheckpointError(Exception):
 
 class CorruptCheckpoint(CheckpointError):
     """A checkpoint's files are not those that its manifest describes."""
+
+
+class PartialCheckpoint(CheckpointError):
+    """Some parts of the checkpoint are here, and the others with other learners: nothing is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,9 @@ class Checkpoint:
     attempt: int = 1
     rank: int = 0
     created: str = ""  # RFC 3339
+    parts: int = 1  # more than 1: a state that is spread over so many learners
+    part: int = 1  # which of them was saved here
+    save: str = ""  # the same in all parts of one save
 
 
 class HashingFile(FileIO):
@@ -86,6 +102,19 @@ def step_name(step: int) -> str:
     return f"step-{step:010d}"
 
 
+def manifest_name(part: int = 1, parts: int = 1) -> str:
+    return CHECKPOINT_LOCAL_MANIFEST if parts == 1 else f"checkpoint-{part:04d}-of-{parts:04d}.json"
+
+
+def part_of(manifest: str) -> tuple[int, int] | None:
+    """Part and number of parts that a part's manifest says in its name; None for any other file name."""
+    match = _PART_MANIFEST.match(manifest)
+    if match is None:
+        return None
+    part, parts = int(match.group(1)), int(match.group(2))
+    return (part, parts) if 1 <= part <= parts and parts > 1 else None
+
+
 def write_file(path: Path, fill: Callable[[HashingFile], None]) -> FileFacts:
     """Write `path` through `fill`, flushed to the disk; returns what was written."""
     with HashingFile(path) as file:
@@ -95,11 +124,11 @@ def write_file(path: Path, fill: Callable[[HashingFile], None]) -> FileFacts:
 
 
 def hash_folder(folder: Path, *, flush: bool = False) -> dict[str, FileFacts]:
-    """Digest and size of every file below `folder` but manifest and marker; optionally flush each to the disk."""
+    """Digest and size of every file below `folder` but manifests and marker; optionally flush each to the disk."""
     facts: dict[str, FileFacts] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
-        if path.is_dir() or relative in (CHECKPOINT_LOCAL_MANIFEST, CHECKPOINT_LOCAL_MARKER):
+        if path.is_dir() or relative in (CHECKPOINT_LOCAL_MANIFEST, CHECKPOINT_LOCAL_MARKER) or part_of(relative):
             continue
         facts[relative] = _file_facts(path)
         if flush:
@@ -109,18 +138,31 @@ def hash_folder(folder: Path, *, flush: bool = False) -> dict[str, FileFacts]:
 
 def publish(temporary: Path, checkpoint: Checkpoint) -> None:
     """Make the files in `temporary` the complete checkpoint at `checkpoint.path`, and the latest one."""
-    root, target = checkpoint.path.parent, checkpoint.path
+    settle(temporary, checkpoint)
+    complete(checkpoint.path)
+
+
+def settle(temporary: Path, checkpoint: Checkpoint) -> None:
+    """The first half of `publish`: all is in its place and described, and does not count yet."""
+    target = checkpoint.path
     document = {key: value for key, value in asdict(checkpoint).items() if key != "path"}
+    if checkpoint.parts == 1:
+        document = {key: value for key, value in document.items() if key not in ("part", "parts", "save")}
     text = json.dumps(document, indent=1, sort_keys=True).encode()
-    write_file(temporary / CHECKPOINT_LOCAL_MANIFEST, lambda file: _write_all(file, text))
+    name = manifest_name(checkpoint.part, checkpoint.parts)
+    write_file(temporary / name, lambda file: _write_all(file, text))
     _fsync(temporary)
     if target.exists():  # of an earlier run in this folder
         remove(target)
     temporary.rename(target)
+
+
+def complete(target: Path) -> None:
+    """The second half of `publish`: from now on it counts."""
     (target / CHECKPOINT_LOCAL_MARKER).touch()
     _fsync(target)
     _point_latest_at(target)
-    _fsync(root)
+    _fsync(target.parent)
 
 
 def complete_checkpoints(root: Path) -> list[Path]:
@@ -128,25 +170,31 @@ def complete_checkpoints(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if _STEP.match(path.name) and (path / CHECKPOINT_LOCAL_MARKER).exists()]
-    return sorted(found, key=lambda path: _step_of(path), reverse=True)
+    return sorted(found, key=step_of, reverse=True)
 
 
 def read(path: Path) -> Checkpoint:
-    """Read and verify one complete checkpoint.
+    """Read and verify one complete checkpoint; one in several parts becomes one.
 
     Raises:
-        CorruptCheckpoint: the manifest is unreadable, or a file is missing, has another size or another digest.
+        CorruptCheckpoint: a manifest is unreadable, or a file is missing, has another size or another digest.
+        PartialCheckpoint: parts of it are not in this folder.
     """
-    manifest = path / CHECKPOINT_LOCAL_MANIFEST
-    if not manifest.exists():
-        return Checkpoint(path=path, step=_step_of(path))
-    try:
-        raw = json.loads(manifest.read_text(encoding="utf-8"))
-        files = {name: FileFacts(**facts) for name, facts in raw.pop("files").items()}
-        checkpoint = Checkpoint(path=path, files=files, **raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise CorruptCheckpoint(f"checkpoint {path.name}: {manifest.name} is unreadable ({exc})") from exc
-    for name, expected in files.items():
+    described = [_read_manifest(path, name) for name in _manifests(path)]
+    if not described:
+        return Checkpoint(path=path, step=step_of(path))
+    checkpoint = described[0]
+    if checkpoint.parts > 1:
+        if len(described) < checkpoint.parts:
+            raise PartialCheckpoint(
+                f"checkpoint {path.name}: {len(described)} of its {checkpoint.parts} parts lie here; other "
+                "learners have the rest, and the platform brings them together when it resumes from it"
+            )
+        if len({(one.step, one.save, one.parts) for one in described}) > 1:
+            raise CorruptCheckpoint(f"checkpoint {path.name}: its parts are of different saves")
+        files = {name: facts for one in described for name, facts in one.files.items()}
+        checkpoint = replace(checkpoint, files=files)
+    for name, expected in checkpoint.files.items():
         file = path / name
         if not file.is_file():
             raise CorruptCheckpoint(f"checkpoint {path.name}: file {name} is missing")
@@ -158,6 +206,13 @@ def read(path: Path) -> Checkpoint:
         if _file_facts(file) != expected:
             raise CorruptCheckpoint(f"checkpoint {path.name}: file {name} does not match its digest")
     return checkpoint
+
+
+def is_whole(path: Path) -> bool:
+    """Whether all parts of it lie in this folder; says nothing about their content."""
+    names = _manifests(path)
+    parts = part_of(names[0]) if names else None
+    return parts is None or len(names) >= parts[1]
 
 
 def quarantine(path: Path) -> Path:
@@ -184,11 +239,27 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
     match = _STEP.match(path.name)
     if match is None:
         raise CheckpointError(f"{path.name} is no checkpoint folder; those are named step-<number>")
     return int(match.group(1))
+
+
+def _manifests(path: Path) -> list[str]:
+    """Names of the manifests in a checkpoint's folder: one for all of it, or one for each part that is there."""
+    if (path / CHECKPOINT_LOCAL_MANIFEST).exists():
+        return [CHECKPOINT_LOCAL_MANIFEST]
+    return sorted(entry.name for entry in path.iterdir() if part_of(entry.name))
+
+
+def _read_manifest(path: Path, name: str) -> Checkpoint:
+    try:
+        raw = json.loads((path / name).read_text(encoding="utf-8"))
+        files = {file: FileFacts(**facts) for file, facts in raw.pop("files").items()}
+        return Checkpoint(path=path, files=files, **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise CorruptCheckpoint(f"checkpoint {path.name}: {name} is unreadable ({exc})") from exc
 
 
 def _file_facts(path: Path) -> FileFacts:

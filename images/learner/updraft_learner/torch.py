@@ -2,17 +2,24 @@
 
 The training thread copies tensors into CPU buffers that are kept from save to save (pinned for CUDA tensors); a
 background thread then serialises the buffers while training goes on. Files are plain `torch.save` files that
-`torch.load(weights_only=True)` reads, with or without this package. The only module here that imports torch at import.
+`torch.load(weights_only=True)` reads, with or without this package.
+
+A sharded state (FSDP, DTensor) goes through torch.distributed.checkpoint, which writes a file per rank and `.metadata`,
+and reads them into any other number of ranks. The only module here that imports torch at import.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+from updraft_learner.checkpoint_format import CheckpointError
 
 # What torch.load(weights_only=True) accepts besides tensors and containers.
 _PLAIN_TYPES = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, Counter)
@@ -49,6 +56,10 @@ class StateBuffers:
 
         def copy_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
             nonlocal cuda
+            if is_sharded(tensor):
+                raise TypeError(
+                    f"{name} is a {type(tensor).__qualname__}: each rank holds a shard of it; use ShardedCheckpointer"
+                )
             if tensor.layout != torch.strided:
                 return tensor.detach().to("cpu", copy=True)
             key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
@@ -79,12 +90,101 @@ def size_bytes(wanted: list[tuple[str, torch.Tensor, bool]]) -> int:
     return sum(shape.numel() * shape.element_size() for _, shape, _ in wanted)
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "to_local") or hasattr(tensor, "local_shards")
+
+
 def write_state(state: Any, file: BinaryIO) -> None:
     torch.save(state, file)
 
 
 def read_state(path: Path, map_location: Any) -> Any:
     return torch.load(path, map_location=map_location, weights_only=True)
+
+
+class Ranks:
+    """The ranks that save one checkpoint together; every call on one is made on all of them.
+
+    `front` and `behind` are groups of their own on the CPU: what the thread that saves agrees on never meets what the
+    training does. Ranks with the same `place` share a directory: together they write one part, which `leader` finishes.
+    """
+
+    def __init__(self, place: str) -> None:
+        import torch.distributed as dist
+
+        self.distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        self.rank = dist.get_rank() if self.distributed else 0
+        self.front = dist.new_group(backend="gloo") if self.distributed else None
+        self.behind = dist.new_group(backend="gloo") if self.distributed else None
+        if not self.distributed:  # one process is no mistake here
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        places = self.gather(place)
+        order = list(dict.fromkeys(places))
+        self.part, self.parts = order.index(place) + 1, len(order)
+        self.leader_rank = places.index(place)
+        self.leader = self.leader_rank == self.rank
+
+    def gather(self, value: Any, *, behind: bool = False) -> list[Any]:
+        """The value of every rank, in order of the ranks."""
+        if not self.distributed:
+            return [value]
+        import torch.distributed as dist
+
+        group = self.behind if behind else self.front
+        found: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(found, value, group=group)
+        return found
+
+
+class ShardBuffers:
+    """As `StateBuffers`, for a state that may hold DTensors: each rank copies what it has."""
+
+    def __init__(self) -> None:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        cuda = torch.cuda.is_available()
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda
+            )
+        )
+
+    def copy(self, state: Any) -> Any:
+        """Valid until the next copy. Raises TypeError as `StateBuffers.copy` does."""
+        return self._stager.stage(_map(state, "state", lambda _, tensor: tensor))
+
+
+def write_shards(state: Any, folder: Path, ranks: Ranks) -> None:
+    """Every rank writes its shards into its `folder`, flushed; rank 0 also what tells them apart. In the background."""
+    import torch.distributed.checkpoint as dcp
+
+    writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+    with _one_sentence():
+        dcp.save(state, storage_writer=writer, process_group=ranks.behind, no_dist=not ranks.distributed)
+
+
+def read_shards(into: dict[str, Any], folder: Path, ranks: Ranks) -> None:
+    """Fill the tensors of `into` from a folder with the shards of all ranks; numbers and text are replaced in it."""
+    import torch.distributed.checkpoint as dcp
+
+    reader = dcp.FileSystemReader(folder)
+    with _one_sentence():
+        dcp.load(into, storage_reader=reader, process_group=ranks.front, no_dist=not ranks.distributed)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """PyTorch's own error is no Exception, and holds the tracebacks of all ranks."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as exc:
+        said: dict[str, int] = {}
+        for rank, (error, _) in sorted(exc.failures.items()):
+            said.setdefault((str(error).strip() or type(error).__name__).splitlines()[0], rank)
+        text = "; ".join(f"rank {rank}: {reason}" for reason, rank in said.items())
+        raise CheckpointError(text) from exc
 
 
 def _map(value: Any, name: str, copy_tensor: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:

@@ -1,45 +1,39 @@
 """Uploads finished checkpoints: verified, in the background, and complete in the store or not there at all.
 
-A folder in CHECKPOINT_DIR with the file COMPLETE is finished. Its files are hashed, compared with the program's own
-manifest where there is one, uploaded, and MANIFEST.json last. One that does not match its manifest is set aside. Old
-local copies are removed when they are stored. The format on disk is `checkpoint_format`'s; retention in the store is
-the platform's.
+A folder in CHECKPOINT_DIR with the file COMPLETE is finished. Its files are uploaded and hashed on the way, compared
+with the program's own manifest where there is one and with what the store has, and MANIFEST.json is written last. One
+that does not match its manifest is set aside. Of a checkpoint in parts each learner's sidecar stores its own, and
+`checkpoint_store` makes one of them. Old local copies are removed when they are stored. The format on disk is
+`checkpoint_format`'s; retention in the store is the platform's.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from updraft_learner import contract
-from updraft_learner.checkpoint_format import BAD_PREFIX, HASH_CHUNK_BYTES
+from updraft_learner.checkpoint_format import BAD_PREFIX
+from updraft_learner.checkpoint_store import PartsDisagree, join_parts, part_name, stored_name, to_json
 from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
-from updraft_learner.sidecar.files import FoundFile, find_below, open_below, read_below, read_json, write_json
+from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe
+from updraft_learner.sidecar.files import FoundFile, find_below, read_json, write_json
+from updraft_learner.sidecar.held import Hashing, HeldFolder
 from updraft_learner.sidecar.report import Warnings, log
-from updraft_learner.store import ObjectStore
+from updraft_learner.store import ObjectStore, StorageError
 
 KEEP_LOCAL = 2
 SHOWN = 50
+JOIN_SECONDS = 5.0  # between looks whether the other learners' parts are stored
 FOLDER = str(Path(contract.CHECKPOINT_DIR).relative_to(contract.ROOT_DIR))
-
-
-class Damaged(Exception):
-    """A checkpoint's files are not those that its manifest describes."""
-
-
-class Unusable(Exception):
-    """A checkpoint that cannot be stored whole."""
 
 
 class Changed(Exception):
@@ -69,10 +63,14 @@ class Checkpoints:
         self._config, self._paths, self._store, self._warnings, self._clock = config, paths, store, warnings, clock
         self._keys = Keys(config.prefix)
         self._state_file = paths.private / "checkpoints.json"
-        # local name -> {"identity", "stored" (name in the store), "step", "bytes", "files", "version"}
+        # local name -> {"identity", "stored" (name in the store), "step", "bytes", "files", "version"}, and "whole":
+        # false while parts of other learners are missing
         self._state: dict[str, dict[str, Any]] = read_json(self._state_file, {})
         self._restored: dict[str, str] = read_json(paths.restored_file, {})
         self._waiting: dict[str, int] = {}  # local name -> bytes
+        # Of the upload that was broken off: path -> what was sent and its digest. It goes on where it was.
+        self._sent: tuple[Local, dict[str, tuple[FoundFile, str]]] | None = None
+        self._next_join = 0.0
         self.quarantined: list[str] = []
         self.final: str | None = self._newest_stored()
 
@@ -85,8 +83,8 @@ class Checkpoints:
         return [entry for entry in list(self._state.values()) if entry["files"]]
 
     def shown(self) -> tuple[StoredCheckpoint, ...]:
-        """For the status: what is stored, then what waits."""
-        done = [StoredCheckpoint(e["stored"], e["step"], e["bytes"], True) for e in self.stored()]
+        """For the status: what is stored, then what waits, also for the parts of other learners."""
+        done = [StoredCheckpoint(e["stored"], e["step"], e["bytes"], e.get("whole", True)) for e in self.stored()]
         waits = [
             StoredCheckpoint(self._store_name(name, self._version(name)), _step_of(name), size, False)
             for name, size in sorted(dict(self._waiting).items())
@@ -95,30 +93,37 @@ class Checkpoints:
 
     def poll(self) -> None:
         """Upload what is finished, the newest first; raises StorageError, and goes on at the next call."""
-        finished = self._finished()
-        todo = [local for local in finished if not self._is_stored(local)]
-        self._waiting = {local.name: self._size(local) for local in todo}
-        if finished:
-            self._point_latest_at(finished[0])
-        for local in todo:
-            try:
-                self._upload(local)
-            except Damaged as exc:
-                self._quarantine(local, str(exc))
-            except (Changed, FileNotFoundError):
-                continue
-            except Unusable as exc:
-                self._warnings.add(f"checkpoint {local.name}", f"checkpoint {local.name} is not stored: {exc}")
-                continue
-            except PermissionError as exc:
-                self._warnings.add(
-                    f"checkpoint {local.name}",
-                    f"checkpoint {local.name} is not stored: {exc.filename or 'a file'} cannot be read by the sidecar; "
-                    "make its files readable for the group",
-                )
-                continue
-            self._waiting.pop(local.name, None)
+        seen: set[Local] = set()
+        while True:
+            # Looked at again after each: with a slow store there is a newer one by now.
+            finished = self._finished()
+            todo = [local for local in finished if not self._is_stored(local)]
+            self._waiting = {local.name: self._size(local) for local in todo}
+            if finished:
+                self._point_latest_at(finished[0])
+            new = [local for local in todo if local not in seen]
+            if not new:
+                break
+            seen.add(new[0])
+            self._try_upload(new[0])
+        self._join()
         self._prune()
+
+    def _try_upload(self, local: Local) -> None:
+        try:
+            self._upload(local)
+        except Damaged as exc:
+            self._quarantine(local, str(exc))
+        except (Changed, FileNotFoundError):
+            pass
+        except Unusable as exc:
+            self._warnings.add(f"checkpoint {local.name}", f"checkpoint {local.name} is not stored: {exc}")
+        except PermissionError as exc:
+            self._warnings.add(
+                f"checkpoint {local.name}",
+                f"checkpoint {local.name} is not stored: {exc.filename or 'a file'} cannot be read by the sidecar; "
+                "make its files readable for the group",
+            )
 
     def unfinished(self) -> list[str]:
         """Folders without COMPLETE, for the last word when the program has ended."""
@@ -163,10 +168,8 @@ class Checkpoints:
         known = self._state.get(name)
         return 1 if known is None or not known["files"] else known["version"] + 1
 
-    def _store_name(self, name: str, version: int) -> str:
-        learner = f"-l{self._config.learner}" if self._config.learner > 1 else ""
-        again = f"-v{version}" if version > 1 else ""  # the program wrote the same name anew
-        return f"{name}-a{self._config.attempt}{learner}{again}"
+    def _store_name(self, name: str, version: int, save: str = "") -> str:
+        return stored_name(name, self._config.attempt, self._config.learner, version=version, save=save)
 
     def _size(self, local: Local) -> int:
         found, _ = find_below(self._paths.root, f"{FOLDER}/{local.name}")
@@ -174,80 +177,111 @@ class Checkpoints:
 
     def _upload(self, local: Local) -> None:
         began = time.monotonic()
-        folder = f"{FOLDER}/{local.name}"
-        found, refused = find_below(self._paths.root, folder)
-        if refused:
-            raise Unusable(f"{refused[0]} is a link out of it, no file, or a folder that cannot be read")
-        digests = {path: self._hash(folder, file) for path, file in found.items()}
-        manifest = self._verify(local.name, folder, found, digests)
-        version = self._version(local.name)
-        name = self._store_name(local.name, version)
-        prefix = self._keys.checkpoint(self._config.job_id, name)
-        for path, file in found.items():
-            self._store.put_file(f"{prefix}/{path}", partial(open_below, self._paths.root, f"{folder}/{file.source}"))
-        if self._changed(local, folder, found):
-            raise Changed(local.name)
-        size = sum(file.size for file in found.values())
+        with HeldFolder(self._paths.root, f"{FOLDER}/{local.name}") as held:
+            if held.refused:
+                raise Unusable(f"{held.refused[0]} is a link out of it, no file, or a folder that cannot be read")
+            if local not in self._finished():
+                raise Changed(local.name)
+            described = describe(local.name, held, self._config.learners)
+            version = self._version(local.name)
+            name = self._store_name(local.name, version, described.save)
+            key = self._keys.checkpoint(self._config.job_id, name)
+            # Each part would bring its own; the marker is made anew where the checkpoint is laid out.
+            left_out = {contract.CHECKPOINT_LOCAL_MARKER} if described.parts > 1 else set()
+            files = {path: file for path, file in held.found.items() if path not in left_out}
+            digests = self._send(local, held, files, described, key)
+            untouched = held.still_there() and local in self._finished()
+            # Removed or replaced as a whole meanwhile: what was sent is as its manifest describes it, if there is one.
+            if held.written_to() or not (untouched or described.files):
+                raise Changed(local.name)
+            self._confirm(key, files)
+        size = sum(file.size for file in files.values())
         marker = {
             "name": name,
             "local": local.name,
             "job": self._config.job_id,
             "attempt": self._config.attempt,
             "learner": self._config.learner,
-            "step": manifest.get("step", _step_of(local.name)),
-            "metrics": manifest.get("metrics", {}),
-            "created": manifest.get("created") or local.completed_ns / 1e9,
+            "step": _step_of(local.name) if described.step is None else described.step,
+            "metrics": dict(described.metrics),
+            "created": described.created or local.completed_ns / 1e9,
             "bytes": size,
-            "files": {path: {"sha256": digests[path], "size": file.size} for path, file in found.items()},
+            "files": {path: {"sha256": digests[path], "size": file.size} for path, file in files.items()},
         }
-        text = json.dumps(marker, sort_keys=True, allow_nan=False).encode()
-        self._store.put_bytes(self._keys.checkpoint_marker(self._config.job_id, name), text)
+        if described.parts > 1:
+            marker |= {"part": described.part, "parts": described.parts, "save": described.save}
+            self._store.put_bytes(f"{key}/{part_name(described.part, described.parts)}", to_json(marker))
+        else:
+            self._store.put_bytes(self._keys.checkpoint_marker(self._config.job_id, name), to_json(marker))
         order = 1 + max((entry.get("order", 0) for entry in self._state.values()), default=0)
         self._state[local.name] = {
             "identity": local.identity,
             "stored": name,
             "step": marker["step"],
             "bytes": size,
-            "files": len(found),
+            "files": len(files),
             "version": version,
             "order": order,
             "completed_ns": local.completed_ns,
+            "whole": described.parts == 1,
         }
+        self._sent, self._next_join = None, 0.0
         self._save()
         seconds = max(time.monotonic() - began, 1e-3)
-        log(f"checkpoint {name} is stored: {len(found)} files, {size / 1e6:.1f} MB, {size / 1e6 / seconds:.1f} MB/s")
+        part = f"part {described.part} of {described.parts} of " if described.parts > 1 else ""
+        speed = f"{size / 1e6:.1f} MB, {size / 1e6 / seconds:.1f} MB/s"
+        log(f"{part}checkpoint {name} is stored: {len(files)} files, {speed}")
 
-    def _hash(self, folder: str, file: FoundFile) -> str:
-        digest = hashlib.sha256()
-        with open_below(self._paths.root, f"{folder}/{file.source}") as stream:
-            while chunk := stream.read(HASH_CHUNK_BYTES):
-                digest.update(chunk)
-        return digest.hexdigest()
+    def _send(
+        self, local: Local, held: HeldFolder, files: Mapping[str, FoundFile], described: Described, key: str
+    ) -> dict[str, str]:
+        """Upload the files that were not sent before; returns the digests of what was sent."""
+        if self._sent is None or self._sent[0] != local:
+            self._sent = (local, {})
+        sent = self._sent[1]
+        for path, file in files.items():
+            if path not in sent or sent[path][0] != file:
+                digest = _put_hashed(self._store, f"{key}/{path}", lambda path=path: held.open(path))  # type: ignore[misc]
+                sent[path] = (file, digest)
+            expected = described.files.get(path)
+            if expected is not None and sent[path][1] != expected[0]:
+                for done in sent:
+                    self._store.delete(f"{key}/{done}")
+                self._sent = None
+                raise Damaged(f"checkpoint {local.name}: file {path} does not match its digest")
+        return {path: sent[path][1] for path in files}
 
-    def _verify(self, name: str, folder: str, found: dict[str, FoundFile], digests: dict[str, str]) -> dict[str, Any]:
-        """The program's own manifest, as far as it is used; empty when there is none."""
-        if contract.CHECKPOINT_LOCAL_MANIFEST not in found:
-            return {}
-        try:
-            raw = json.loads(read_below(self._paths.root, f"{folder}/{contract.CHECKPOINT_LOCAL_MANIFEST}") or b"")
-            files = {str(path): (facts["sha256"], facts["size"]) for path, facts in raw["files"].items()}
-            step = None if raw.get("step") is None else int(raw["step"])
-            metrics = {str(key): _plain(float(value)) for key, value in (raw.get("metrics") or {}).items()}
-            created = raw.get("created")
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise Damaged(f"checkpoint {name}: {contract.CHECKPOINT_LOCAL_MANIFEST} is unreadable") from exc
-        for path, (sha256, size) in files.items():
-            if path not in found:
-                raise Damaged(f"checkpoint {name}: file {path} is missing")
-            if found[path].size != size:
-                raise Damaged(f"checkpoint {name}: file {path} has {found[path].size} bytes instead of {size}")
-            if digests[path] != sha256:
-                raise Damaged(f"checkpoint {name}: file {path} does not match its digest")
-        return {"step": step, "metrics": metrics, "created": created}
+    def _confirm(self, key: str, files: Mapping[str, FoundFile]) -> None:
+        """What the store says that it has is what was sent; before the marker says so."""
+        sizes = {item.key: item.size for item in self._store.list(f"{key}/")}
+        for path, file in files.items():
+            if sizes.get(f"{key}/{path}") != file.size:
+                self._sent = None
+                raise StorageError(
+                    "refused",
+                    f"writing {key}/{path}: the object store has {sizes.get(f'{key}/{path}', 'none')} of its "
+                    f"{file.size} bytes; it is sent again",
+                )
 
-    def _changed(self, local: Local, folder: str, before: dict[str, FoundFile]) -> bool:
-        now, _ = find_below(self._paths.root, folder)
-        return now != before or local not in self._finished()
+    def _join(self) -> None:
+        """Make one checkpoint of all learners' parts, once they are stored."""
+        if time.monotonic() < self._next_join:
+            return
+        self._next_join = time.monotonic() + JOIN_SECONDS
+        for entry in self.stored():
+            if entry.get("whole", True):
+                continue
+            try:
+                joined = join_parts(self._store, self._keys, self._config.job_id, entry["stored"])
+            except PartsDisagree as exc:
+                self._warnings.add(f"parts of {entry['stored']}", f"{exc}; it is not used")
+                joined = "gone"
+            if joined == "gone":
+                entry["files"] = 0
+            if joined != "waiting":
+                entry["whole"] = True
+                self._save()
+                log(f"checkpoint {entry['stored']} is {'whole' if joined == 'whole' else 'gone'} in the store")
 
     def _quarantine(self, local: Local, reason: str) -> None:
         if local not in self._finished():
@@ -300,7 +334,7 @@ class Checkpoints:
                 return
 
     def _newest_stored(self) -> str | None:
-        entries = [entry for entry in self._state.values() if entry["files"]]
+        entries = [entry for entry in self._state.values() if entry["files"] and entry.get("whole", True)]
         return max(entries, key=lambda entry: entry.get("completed_ns", 0))["stored"] if entries else None
 
     def _save(self) -> None:
@@ -308,10 +342,18 @@ class Checkpoints:
         self.final = self._newest_stored()
 
 
+def _put_hashed(store: ObjectStore, key: str, source: Callable[[], BinaryIO]) -> str:
+    """Digest of what was sent, which is not always what was read a moment before or after."""
+    last: list[Hashing] = []
+
+    def opened() -> Any:
+        last.append(Hashing(source()))
+        return last[-1]
+
+    store.put_file(key, opened)
+    return last[-1].hexdigest()
+
+
 def _step_of(name: str) -> int | None:
     numbers = re.findall(r"\d+", name)
     return int(numbers[-1]) if numbers and len(numbers[-1]) < 19 else None
-
-
-def _plain(value: float) -> float | None:
-    return value if value - value == 0 else None  # NaN and infinities are no JSON
