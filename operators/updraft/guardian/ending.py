@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TASKS = {"train": "train", "evaluate": "evaluate", "export_model": "export"}  # task -> role of its pods
+
 
 def end(job: Job, verdict: Verdict) -> Job:
     """The verdict needs neither the cluster nor MLflow: one of them being away must not keep the job from its end.
@@ -104,23 +106,34 @@ def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
 
 
 def overrides(job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Tasks to which Airflow gives another end than the evidence: somebody marked them. None when all agree."""
-    tasks = {"train": "train", "evaluate": "evaluate", "export_model": "export"}
+    """Tasks to which Airflow gives another end than the evidence: somebody marked them, or Airflow gave them up.
+
+    None when all agree."""
+    failure = ledger().effect(job.id, FAILURE)
     found: dict[str, Any] = {}
-    for task, role in tasks.items():
+    for task, role in TASKS.items():
         said = airflow.get(task)
         attempt = ledger().current_attempt(job.id, role)
         if attempt is None or said not in ("success", "failed"):
             continue
-        outcome = attempt.outcome or "still runs"
-        if (said == "success") != (outcome == Cause.DONE) and not _failed_by_us(job, task, said):
-            found[task] = {"airflow": said, "evidence": outcome}
+        seen = "running" if attempt.ended_at is None else "success" if attempt.outcome == Cause.DONE else "failed"
+        ours = failure is not None and failure["task"] == task and said == "failed"
+        if said != seen and not ours:
+            found[task] = {"airflow": said, "evidence": seen, "attempt": attempt.number, "step": attempt.last_step}
     return found or None
 
 
-def _failed_by_us(job: Job, task: str, said: str) -> bool:
-    failure = ledger().effect(job.id, FAILURE)
-    return said == "failed" and failure is not None and failure["task"] == task
+def why_marked(marked: Mapping[str, Any] | None) -> str | None:
+    """The reason of a job whose proof is missing because a task was ended over its head."""
+    for task, facts in (marked or {}).items():
+        if facts["evidence"] == "running":
+            return (
+                f"{task} was ended from outside: Airflow shows {facts['airflow']} while attempt {facts['attempt']} ran; "
+                "somebody marked it, or Airflow gave it up. Its learners were stopped, nobody's program failed"
+            )
+        if facts["airflow"] == "success":
+            return f"Airflow shows {task} as success, but attempt {facts['attempt']} has no proof of it"
+    return None
 
 
 def _close_attempts(job: Job, verdict: Verdict) -> None:
@@ -134,10 +147,9 @@ def _close_attempts(job: Job, verdict: Verdict) -> None:
 def _missing(job: Job, version: object, promotion: object) -> list[str]:
     """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
     manifest, book = manifest_of(job), ledger()
-    wanted = [("train", "train"), ("evaluate", "evaluate"), ("export", "export_model")]
     roles = {"train", *({"evaluate"} if manifest.evaluate else ()), *({"export"} if manifest.export else ())}
     missing = []
-    for role, task in wanted:
+    for task, role in TASKS.items():
         if role in roles:
             attempt = book.current_attempt(job.id, role)
             if attempt is None or attempt.outcome != Cause.DONE:

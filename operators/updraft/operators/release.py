@@ -32,6 +32,6 @@ class ReleaseOperator(BaseOperator):
         if marked is not None:
             self.log.warning("Airflow shows another end than the evidence: %s", marked)
             ledger().override(job.id, marked)
-        ended = ending.end(job, ending.verdict_of(job))
+        ended = ending.end(job, ending.verdict_of(job, ending.why_marked(marked)))
         if ended.verdict is not None:
             self.log.info("%s: %s", ended.verdict.state.value, ended.verdict.reason)
