@@ -128,8 +128,8 @@ def why_marked(marked: Mapping[str, Any] | None) -> str | None:
     for task, facts in (marked or {}).items():
         if facts["evidence"] == "running":
             return (
-                f"{task} was ended from outside: Airflow shows {facts['airflow']} while attempt {facts['attempt']} ran; "
-                "somebody marked it, or Airflow gave it up. Its learners were stopped, nobody's program failed"
+                f"{task} was ended from outside: Airflow shows {facts['airflow']}, and attempt {facts['attempt']} ran. "
+                "Somebody marked it, or Airflow gave it up; its learners were stopped, nobody's program failed"
             )
         if facts["airflow"] == "success":
             return f"Airflow shows {task} as success, but attempt {facts['attempt']} has no proof of it"

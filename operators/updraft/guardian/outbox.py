@@ -6,21 +6,31 @@ Called by `release` for its own job and by the reaper for all. Delivering twice 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.guardian.records import ledger
 from updraft.lifecycle import State
+
+if TYPE_CHECKING:
+    from updraft.ledger import Job, Ledger
 
 log = logging.getLogger(__name__)
 
 
 def deliver(job_id: str) -> None:
     """Raises UnavailableError when MLflow does not answer; what is left stays in the ledger."""
+    book = ledger()
+    if not book.outbox(job_id, limit=1):
+        return
+    with book.lock(f"outbox {job_id}"):  # two at once could tell an older state after a newer one
+        _deliver(book, book.job(job_id))
+
+
+def _deliver(book: Ledger, job: Job) -> None:
     from updraft import tracking
 
-    book = ledger()
-    job = book.job(job_id)
-    for message in book.outbox(job_id):
+    for message in book.outbox(job.id):
         try:
             if job.mlflow_run_id:
                 tags = {name: str(value) for name, value in message.tags.items()}

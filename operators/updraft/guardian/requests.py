@@ -15,8 +15,14 @@ log = logging.getLogger(__name__)
 
 
 def wanted(job_id: str) -> tuple[Job, Request | None]:
-    """The job as it is now, and a halt that waits for its answer."""
-    return ledger().job(job_id), ledger().pending(job_id, "halt")
+    """The job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is answered."""
+    book = ledger()
+    job, halt = book.job(job_id), book.pending(job_id, "halt")
+    if halt is None and job.state not in (State.HALTED, State.QUEUED):
+        resume = book.pending(job_id, "resume")
+        if resume is not None and not resume.revision:
+            book.answer(job_id, resume.seq, "the halt was withdrawn; the job was not stopped")
+    return job, halt
 
 
 def ask_to_stop(job: Job, attempt: Attempt) -> None:
