@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -138,21 +139,27 @@ def _missing(path: str, value: str, base_dir: Path) -> list[FieldError]:
 
 
 def _suite(file: Path, path: str) -> dict[str, Any]:
+    return _parsed_suite(_read_file(file, path), file.name, path)
+
+
+@lru_cache(maxsize=32)
+def _parsed_suite(text: str, name: str, path: str) -> dict[str, Any]:
+    """Kept, because the DAG processor meets the same long suites at every parse. Copy it before changing it."""
     allowed = "a JSON file with a suite of Great Expectations"
     try:
-        raw = json.loads(_read_file(file, path))
+        raw = json.loads(text)
     except (ValueError, RecursionError):
-        raise ManifestError([FieldError(path, None, f"{file.name!r} does not hold JSON", allowed)]) from None
+        raise ManifestError([FieldError(path, None, f"{name!r} does not hold JSON", allowed)]) from None
     if not isinstance(raw, dict):
-        raise ManifestError([FieldError(path, None, f"{file.name!r} does not hold a suite", allowed)])
+        raise ManifestError([FieldError(path, None, f"{name!r} does not hold a suite", allowed)])
     try:
-        suite = check_expectations(plain_mapping(raw, file.name))
+        suite = check_expectations(plain_mapping(raw, name))
     except ManifestError:
         raise
     except ValueError as exc:  # PydanticCustomError
         found: Any = getattr(exc, "context", None) or {"fields": ()}
         first: FieldError = found["fields"][0][0]
-        problem = f"{file.name!r}: {first.path}: {first.problem}"
+        problem = f"{name!r}: {first.path}: {first.problem}"
         raise ManifestError([FieldError(path, None, problem, first.allowed, first.suggestion)]) from None
     assert isinstance(suite, dict)
     return suite

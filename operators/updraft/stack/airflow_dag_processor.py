@@ -8,10 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 
+from updraft.manifest import load_jobs
 from updraft.stack.airflow_scheduler import preload
+from updraft.stack.layout import find_repository
 
 PRELOADED = (
     "airflow.providers.cncf.kubernetes.operators.pod",
+    "updraft.operators.reaper",
+    "updraft.operators.requests",
     "updraft.operators.wiring",
 )
 
@@ -21,6 +25,7 @@ def prepare() -> None:
     preload(PRELOADED)
     if "updraft.operators.wiring" in sys.modules:
         sys.modules["updraft.operators.wiring"].params()  # the manifest's schema, kept by its module
+        load_jobs(find_repository() / "jobs")  # their suites, kept by their text
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ PRELOADED = (
     "kubernetes.client",
     "mlflow.store.tracking.rest_store",
     "sqlalchemy",
+    "updraft.operators.reaper",
+    "updraft.operators.requests",
     "updraft.operators.wiring",
     "updraft.tracking",
 )
