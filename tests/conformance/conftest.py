@@ -121,19 +121,19 @@ class Cluster:
         answer = self.core.read_namespaced_pod_log(name, self.namespace, _preload_content=False, **options)
         return str(answer.data.decode())
 
-    def faults(self, method: str = "GET", **body: Any) -> dict[str, Any]:
+    def faults(self, method: str = "GET", body: dict[str, Any] | None = None) -> dict[str, Any]:
         """The fault lab of the local node: what it answers."""
         assert self.node is not None
         headers = {"Authorization": f"Bearer {self.node.token}"}
         answer = urllib3.PoolManager().request(
-            method, f"{self.node.url}/faults", json=body or None, headers=headers, retries=False
+            method, f"{self.node.url}/faults", json=body, headers=headers, retries=False
         )
         assert answer.status == 200, answer.data
         return dict(answer.json())
 
     def fault(self, kind: str, **body: Any) -> dict[str, Any]:
         """Asks for a fault; what it did."""
-        return dict(self.faults("POST", kind=kind, **body)["did"])
+        return dict(self.faults("POST", {"kind": kind, **body})["did"])
 
     def gone(self, name: str) -> bool:
         try:

@@ -15,11 +15,7 @@ from updraft.localnode.processes import kill_leftovers
 
 
 def post_fault(cluster, **fault):
-    answer = urllib3.PoolManager().request(
-        "POST", f"{cluster.node.url}/faults", json=fault, headers={"Authorization": f"Bearer {cluster.node.token}"}
-    )
-    assert answer.status == 200, answer.data
-    return answer.json()
+    return cluster.faults("POST", fault)
 
 
 def ask(cluster, path):
@@ -237,6 +233,55 @@ def test_pods_outlive_a_killed_node_and_are_taken_over(own_node):
     with pytest.raises(client.ApiException) as caught:
         next(watch.Watch().stream(cluster.core.list_namespaced_pod, "default", resource_version=version))
     assert caught.value.status == 410
+
+
+def test_logs_are_whole_and_sidecars_kept_however_often_the_node_dies(own_node, tmp_path):
+    cluster, go = own_node, tmp_path / "go"
+    count = f"i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.01; done; echo last; exit 6"
+    side = {
+        "name": "side",
+        "image": cluster.image,
+        "command": ["/bin/sh", "-c", "sleep 300"],
+        "restartPolicy": "Always",
+    }
+    body = cluster.pod("counting", count, initContainers=[side], terminationGracePeriodSeconds=1)
+    cluster.create(body)
+    cluster.wait_phase("counting", "Running")
+    eventually(lambda: cluster.log("counting", container="base"))
+    seen = []
+    for _ in range(2):
+        cluster.node.kill()
+        cluster.node.restart()
+        pod = cluster.read("counting")
+        assert (pod.status.phase, pod.status.container_statuses[0].restart_count) == ("Running", 0)
+        seen.append(len(cluster.log("counting", container="base").splitlines()))
+
+    sidecar = next(p for p in programs(cluster.node) if "300" in p.cmdline())
+    cluster.node.kill()
+    sidecar.kill()
+    cluster.node.restart()
+    eventually(lambda: cluster.read("counting").status.init_container_statuses[0].restart_count == 1)
+    go.touch()
+
+    pod = cluster.finished("counting")
+    assert pod.status.container_statuses[0].state.terminated.exit_code == 6
+    assert pod.status.init_container_statuses[0].last_state.terminated.exit_code == 137
+    *numbers, last = cluster.log("counting", container="base").splitlines()
+    assert (numbers, last) == ([str(n) for n in range(1, len(numbers) + 1)], "last")
+    assert 0 < seen[0] < seen[1] < len(numbers)
+
+
+def test_every_container_runs_once_however_often_the_node_dies(own_node, tmp_path):
+    ran = tmp_path / "ran"
+    names = [f"once-{i}" for i in range(12)]
+    for i, name in enumerate(names):
+        own_node.create(own_node.pod(name, f"echo {name} >> {ran}; sleep 0.2"))
+        if i % 4 == 3:  # in the middle of launching
+            own_node.node.kill()
+            own_node.node.restart()
+    for name in names:
+        assert own_node.finished(name).status.phase == "Succeeded"
+    assert sorted(ran.read_text().split()) == sorted(names)
 
 
 def test_a_deletion_goes_on_after_a_restart(own_node):

@@ -10,6 +10,7 @@ from updraft.localnode.errors import Json
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
@@ -28,7 +29,7 @@ def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
         case operator:
             try:
                 have, limit = int(labels[key]), int(values[0])
-            except (KeyError, IndexError, ValueError):
+            except (KeyError, IndexError, ValueError, TypeError):
                 return False
             return have > limit if operator == "Gt" else have < limit
 
@@ -58,7 +59,7 @@ def allows(pod: Json, name: str, labels: Mapping[str, str]) -> bool:
 def preference(pod: Json, name: str, labels: Mapping[str, str]) -> int:
     """The sum of the weights of the preferences that the node meets."""
     preferred = _node_affinity(pod).get("preferredDuringSchedulingIgnoredDuringExecution") or []
-    return sum(int(p["weight"]) for p in preferred if _term_holds(p["preference"], name, labels))
+    return sum(int(p["weight"]) for p in preferred if _term_holds(p.get("preference") or {}, name, labels))
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

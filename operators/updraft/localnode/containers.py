@@ -177,14 +177,14 @@ class ContainerRunner:
     async def _image(self, record: ContainerRecord) -> None:
         """Waits until the image's environment is there."""
         image = record.spec["image"]
-        problem = self._kubelet.image_problem(image)
+        problem = self._kubelet.image_problem(image, self._report.uid)
         if problem is not None:
             record.waits("ErrImagePull", problem)
             self._report.event(record, "Warning", "Failed", f'Failed to pull image "{image}": {problem}')
             self._report.publish()
         while problem is not None:
             await asyncio.sleep(self._kubelet.timing.image_seconds)
-            problem = self._kubelet.image_problem(image)
+            problem = self._kubelet.image_problem(image, self._report.uid)
             if problem is not None:
                 record.waits("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {problem}')
                 self._report.publish()

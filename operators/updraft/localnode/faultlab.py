@@ -9,12 +9,13 @@ import asyncio
 import signal
 from dataclasses import dataclass
 
-from updraft.localnode import faults, processes
+from updraft.localnode import disks, faults, processes
 from updraft.localnode.errors import Json, conflict
 from updraft.localnode.faultstate import FaultState
 from updraft.localnode.nodes import NodePool
 from updraft.localnode.processes import ContainerProcess
 from updraft.localnode.runtime import Runtime
+from updraft.localnode.wires import Wires
 
 
 @dataclass
@@ -22,9 +23,10 @@ class FaultLab:
     state: FaultState
     runtime: Runtime
     nodes: NodePool
+    wires: Wires
 
-    async def apply(self, fault: faults.AnyFault) -> Json:
-        """Carries the fault out; answers what it did. Raises ApiError."""
+    async def apply(self, fault: faults.AnyFault, caller: tuple[str, int] | None = None) -> Json:
+        """Carries the fault out; answers what it did. A cut spares the `caller`. Raises ApiError."""
         match fault:
             case faults.Evict():
                 self.runtime.evict(fault.namespace, fault.pod, fault.message, fault.grace_seconds)
@@ -42,8 +44,20 @@ class FaultLab:
                 return self.nodes.find(fault.node)
             case faults.Cordon():
                 return self.nodes.cordon(fault.node, unschedulable=fault.kind == "cordon")
+            case faults.SmallDisks():
+                self.runtime.give_disks(fault.bytes)
+            case faults.DiskFull():
+                disks.fill(self.runtime.disk_of(fault.namespace, fault.pod), fault.left_bytes)
+            case faults.DiskFree():
+                disks.free(self.runtime.disk_of(fault.namespace, fault.pod))
+            case faults.PullFails():
+                self.state.set_pulls(fault)
             case faults.ApiErrors():
                 self.state.set_errors(fault)
+            case faults.Cut():
+                self.state.set_cut(fault)
+                if fault.how == "close":
+                    self.wires.close_all(but=caller)
             case faults.DropWatches():
                 self.state.watch_epoch += 1
             case faults.Lag():
@@ -59,8 +73,10 @@ class FaultLab:
                 if record.process is not None and processes.is_frozen(record.process)
             ],
             "lost_nodes": self.nodes.lost(),
-            "unseen_pods": self.runtime.unseen(),
+            "unseen_pods": self.runtime.kubelet.away.unseen(),
             "cordoned": self.nodes.cordoned(),
+            "small_disks_bytes": self.runtime.kubelet.disk_bytes,
+            "full_disks": [{"namespace": w.namespace, "pod": w.name} for w, _ in self.runtime.full_disks()],
         }
 
     async def clear(self) -> None:
@@ -69,6 +85,9 @@ class FaultLab:
         for _, _, record in self.runtime.living():
             if record.process is not None and processes.is_frozen(record.process):
                 await asyncio.to_thread(processes.thaw, record.process)
+        for _, folder in self.runtime.full_disks():
+            disks.free(folder)
+        self.runtime.give_disks(None)
         self.nodes.find_all()
         self.nodes.cordon(None, unschedulable=False)
 

@@ -7,8 +7,13 @@
 {"kind": "lose_node", "node"?, "delete_after_seconds"?, "gone_after_seconds"?, "timeout_seconds"?, "replace"?}
 {"kind": "find_node", "node"?}                                        the lost node answers again
 {"kind": "cordon" | "uncordon", "node"?}                              nodes take no new pods
-{"kind": "api_errors", "status": 429|4xx|5xx, "count", "retry_after_seconds"?, "method"?, "path"?}
-                          the next `count` requests (of that method, with that text in their path) fail
+{"kind": "small_disks", "bytes"}                                      new pods get disks of that size; null ends it
+{"kind": "disk_full", "namespace", "pod", "left_bytes"?}              writes to the pod's volumes fail with ENOSPC
+{"kind": "disk_free", "namespace", "pod"}                             there is room again
+{"kind": "pull_fails", "count", "for_seconds"?, "message"?}           the next `count` pods cannot pull their images
+{"kind": "api_errors", "status": 429|4xx|5xx, "count"?, "for_seconds"?, "method"?, "path"?, "executed"?, ...}
+                          the next requests (of that method, with that text in their path) fail
+{"kind": "cut", "for_seconds", "how"?}                                API clients are cut off; "close" or "hang"
 {"kind": "drop_watches"}                                              every open watch breaks off
 {"kind": "lag", "seconds"}                                            every answer comes so much later; 0 ends it
 """
@@ -16,9 +21,9 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from updraft.localnode.errors import Cause, bad_request, invalid
 
@@ -85,13 +90,51 @@ class Cordon(_Fault):
     node: str | None = None
 
 
+class SmallDisks(_Fault):
+    kind: Literal["small_disks"]
+    bytes: int | None = Field(ge=1 << 20, le=1 << 40)
+
+
+class DiskFull(_OfPod):
+    kind: Literal["disk_full"]
+    left_bytes: int = Field(0, ge=0)
+
+
+class DiskFree(_OfPod):
+    kind: Literal["disk_free"]
+
+
+class PullFails(_Fault):
+    kind: Literal["pull_fails"]
+    count: int = Field(ge=0)
+    for_seconds: float = Field(5.0, ge=0)
+    message: str = (
+        'failed to pull and unpack image "{image}": failed to resolve reference "{image}": failed to do request: '
+        "dial tcp 127.0.0.1:443: i/o timeout"
+    )
+
+
 class ApiErrors(_Fault):
     kind: Literal["api_errors"]
     status: int = Field(ge=400, le=599)
-    count: int = Field(ge=0)
+    count: int | None = Field(None, ge=0)
+    for_seconds: float | None = Field(None, ge=0)
     retry_after_seconds: int = Field(1, ge=0)
     method: str | None = None
     path: str = ""
+    executed: bool = False
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        if self.count is None and self.for_seconds is None:
+            raise ValueError("give count (so many requests fail), for_seconds (all fail for so long), or both")
+        return self
+
+
+class Cut(_Fault):
+    kind: Literal["cut"]
+    for_seconds: float = Field(gt=0, le=86400)
+    how: Literal["close", "hang"] = "close"
 
 
 class DropWatches(_Fault):
@@ -112,6 +155,11 @@ AnyFault = (
     | LoseNode
     | FindNode
     | Cordon
+    | SmallDisks
+    | DiskFull
+    | DiskFree
+    | PullFails
+    | Cut
     | ApiErrors
     | DropWatches
     | Lag

@@ -13,12 +13,15 @@ from updraft.localnode.away import Away
 from updraft.localnode.environment import Launch, Place, launch_of
 from updraft.localnode.errors import Json
 from updraft.localnode.events import EventRecorder
+from updraft.localnode.faultstate import FaultState
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.processes import ProcessTable
 from updraft.localnode.scheduler import gpu_indices
 from updraft.localnode.store import Store
 from updraft.localnode.translate import Translation
 from updraft.localnode.volumes import link_nested, mounts_of
+
+SMALL_DISKS = "small-disks"  # fact of the store
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Kubelet:
     processes: ProcessTable
     ports: PortBook
     away: Away
+    faults: FaultState
     catalogue_path: Path
     images_dir: Path
     pods_dir: Path
@@ -52,8 +56,16 @@ class Kubelet:
     def container_folder(self, uid: str, container: str, restart_count: int) -> Path:
         return self.pod_folder(uid) / "c" / container / str(restart_count)
 
-    def image_problem(self, image: str) -> str | None:
+    @property
+    def disk_bytes(self) -> int | None:
+        """The size of the disks that new pods get; None: they share the node's."""
+        text = self.store.fact(SMALL_DISKS)
+        return None if text is None else int(text)
+
+    def image_problem(self, image: str, pod_uid: str) -> str | None:
         """Why a container of this image cannot start; None if it can."""
+        if (problem := self.faults.pull_problem(pod_uid, image)) is not None:
+            return problem
         try:
             entry = images.load_catalogue(self.catalogue_path).get(image)
         except UpdraftError as exc:

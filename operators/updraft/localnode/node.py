@@ -36,6 +36,7 @@ from updraft.localnode.runtime import Runtime
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.server import VERSION, Api, create_app
 from updraft.localnode.store import Store
+from updraft.localnode.wires import Wires
 
 logger = logging.getLogger(__name__)
 NODE_NAME = "updraft-local"
@@ -103,6 +104,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     store = Store(config.state_dir / "objects.sqlite")
     events = EventRecorder(store, NODE_NAME)
     processes, ports, away = ProcessTable(), PortBook(store), Away(store)
+    faults, wires = FaultState(), Wires()
     nodes = NodePool(store, events, away, node_specs(config), VERSION)
     kubelet = Kubelet(
         store=store,
@@ -110,6 +112,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
         processes=processes,
         ports=ports,
         away=away,
+        faults=faults,
         catalogue_path=config.catalogue,
         images_dir=config.images_dir,
         pods_dir=config.state_dir / "pods",
@@ -119,7 +122,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     runtime = Runtime(kubelet)
     server = _Server(
         uvicorn.Config(
-            create_app(Api(kubelet, runtime, FaultLab(FaultState(), runtime, nodes), config.token)),
+            create_app(Api(kubelet, runtime, FaultLab(faults, runtime, nodes, wires), config.token)),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -127,6 +130,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
             timeout_keep_alive=75,
         )
     )
+    wires.attach(lambda: server.server_state.connections)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGCHLD, processes.child_ended)
     for number in (signal.SIGTERM, signal.SIGINT):

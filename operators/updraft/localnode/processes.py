@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from updraft.localnode import shim
+from updraft.localnode import disks, shim
 
 SHIM = Path(shim.__file__)
 WATCH_SECONDS = 0.25  # how often processes that are not our children are looked at
@@ -226,6 +226,8 @@ def kill_leftovers(state_dir: Path, pod_folder: str = "*") -> int:
             break
         time.sleep(0.05)
         left = [p for p in left if _members(p) or (p.shim is not None and p.shim.process() is not None)]
+    for folder in state_dir.glob(f"pods/{pod_folder}"):
+        disks.release_all(folder)
     return len(living)
 
 

@@ -104,7 +104,9 @@ def _merge(target: Any, patch: Any) -> Any:
 
 
 def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
-    """`obj` with new metadata. Raises ApiError 400, 409, 415, or 422 for a field that may not be changed."""
+    """`obj` with new metadata, a node also cordoned or not.
+
+    Raises ApiError 400, 409, 415, or 422 for a field that may not be changed."""
     if content_type.partition(";")[0].strip() not in MERGE_TYPES:
         message = f"the body of the request was in an unknown format - accepted media types include: {MERGE_TYPES}"
         raise ApiError(415, "UnsupportedMediaType", message)
@@ -123,14 +125,17 @@ def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
             allowed["metadata"][field] = result["metadata"][field]
         else:
             allowed["metadata"].pop(field, None)
+    fields = f"metadata.{', '.join(PATCHABLE)}"
+    if resource == "nodes":
+        fields += " and spec.unschedulable"
+        spec = result.get("spec")
+        told = spec.get("unschedulable") if isinstance(spec, dict) else None
+        kept = {key: value for key, value in obj["spec"].items() if key != "unschedulable"}
+        allowed["spec"] = {**kept, **({"unschedulable": told} if isinstance(told, bool) else {})}
     if result != allowed:
         changed = [key for key in patch if key != "metadata" and result.get(key) != obj.get(key)]
-        causes = [
-            Cause(
-                "FieldValueForbidden", f"Forbidden: the local node changes metadata.{', '.join(PATCHABLE)} only", field
-            )
-            for field in changed or ["metadata"]
-        ]
+        why = f"Forbidden: the local node changes {fields} only"
+        causes = [Cause("FieldValueForbidden", why, field) for field in changed or ["metadata"]]
         raise invalid(obj["kind"], name, causes)
     return result
 

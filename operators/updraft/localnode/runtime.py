@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 
-from updraft.localnode.errors import Json, bad_request, conflict, not_found
-from updraft.localnode.kubelet import Kubelet
+from updraft.localnode import disks
+from updraft.localnode.errors import ApiError, Json, bad_request, conflict, not_found
+from updraft.localnode.kubelet import SMALL_DISKS, Kubelet
 from updraft.localnode.lifecycle import disrupt
 from updraft.localnode.podstatus import MAIN, ContainerRecord
 from updraft.localnode.processes import kill_leftovers
@@ -103,8 +105,33 @@ class Runtime:
             if record.process is not None and record.process.exit is None
         ]
 
-    def unseen(self) -> list[Json]:
-        return self._kubelet.away.unseen()
+    def disk_of(self, namespace: str, name: str) -> Path:
+        """The folder of a pod that runs on a disk of its own. Raises ApiError 404, 409 or 501."""
+        uid = self._uid(namespace, name)
+        folder = self._kubelet.pod_folder(uid)
+        if uid not in self._workers:
+            raise conflict("pods", name, "it does not run now")
+        if not disks.has_own(folder):
+            advice = disks.why_not() or 'post {"kind": "small_disks", "bytes": ...} before it is created'
+            raise ApiError(501, "NotImplemented", f"pod {name} shares the node's disk, which is not filled: {advice}")
+        return folder
+
+    def full_disks(self) -> list[tuple[PodWorker, Path]]:
+        folders = [(worker, self._kubelet.pod_folder(uid)) for uid, (worker, _) in self._workers.items()]
+        return [(worker, folder) for worker, folder in folders if disks.is_full(folder)]
+
+    def give_disks(self, size_bytes: int | None) -> None:
+        """From now on each new pod gets a disk of that size. Raises ApiError 501."""
+        if size_bytes is None:
+            self._kubelet.store.drop_fact(SMALL_DISKS)
+        elif (reason := disks.why_not()) is not None:
+            raise ApiError(501, "NotImplemented", reason)
+        else:
+            self._kubelet.store.set_fact(SMALL_DISKS, str(size_bytes))
+
+    @property
+    def kubelet(self) -> Kubelet:
+        return self._kubelet
 
     def _uid(self, namespace: str, name: str) -> str:
         pod = self._kubelet.store.find("pods", namespace, name)
@@ -168,7 +195,9 @@ class Runtime:
             self._ended.set()
 
     def _remove_folder(self, uid: str) -> None:
-        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._kubelet.pod_folder(uid))
+        folder = self._kubelet.pod_folder(uid)
+        disks.release(folder)
+        asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
 
     def _remove_unknown_folders(self) -> None:
         """Pods that were deleted by force while no node ran: their processes must not go on."""

@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from updraft.localnode.errors import (
     ApiError,
@@ -32,9 +32,9 @@ from updraft.localnode.errors import (
 )
 from updraft.localnode.faultlab import FaultLab
 from updraft.localnode.faults import parse_fault
-from updraft.localnode.faultstate import FaultState
+from updraft.localnode.faultstate import FaultState, error_of
 from updraft.localnode.kubelet import Kubelet
-from updraft.localnode.lifecycle import delete_object, orphan_dependents
+from updraft.localnode.lifecycle import delete_object, disrupt, orphan_dependents
 from updraft.localnode.logs import read_log
 from updraft.localnode.requests import DeleteOptions, flag, json_body, log_options, number, page, patched
 from updraft.localnode.runtime import Runtime
@@ -42,6 +42,7 @@ from updraft.localnode.selectors import Selector, parse_selector
 from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, list_object, now_text
 from updraft.localnode.streams import Watch, log_attempt, log_container, until_disconnected
 from updraft.localnode.validation import check_patched_labels, complete
+from updraft.localnode.wires import Wires
 
 logger = logging.getLogger(__name__)
 VERSION = "v1.34.4-local"
@@ -134,12 +135,30 @@ class Api:
 
     async def patch(self, request: Request) -> Response:
         resource, namespace, name = _key(request)
-        before = self.store.get(resource, namespace, name)
-        after = patched(resource, before, await json_body(request), request.headers.get("content-type", ""))
-        check_patched_labels(resource, after)
-        return JSONResponse(
-            self.store.update(resource, namespace, name, lambda new: new.update(metadata=after["metadata"]))
+        body = await json_body(request)
+        after = patched(
+            resource, self.store.get(resource, namespace, name), body, request.headers.get("content-type", "")
         )
+        check_patched_labels(after)
+        changed = {field: after[field] for field in ("metadata", *(("spec",) if resource == "nodes" else ()))}
+        return JSONResponse(self.store.update(resource, namespace, name, lambda new: new.update(changed)))
+
+    async def evict(self, request: Request) -> Response:
+        """The subresource: a deletion that says who asked for it. There are no disruption budgets to ask here."""
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        body = await json_body(request)
+        meta = (body.get("metadata") if isinstance(body, dict) else None) or {}
+        if meta.get("name") not in (None, "", name):
+            raise bad_request(f"name in URL does not match name in Eviction object: {meta['name']}")
+        pod = self.store.get("pods", namespace, name)
+        given = body.get("deleteOptions") if isinstance(body, dict) else None
+        options = DeleteOptions.of(request.query_params, given)
+        options.check("pods", pod)
+        if not request.query_params.get("dryRun"):
+            disrupt(self.store, pod, "EvictionByEvictionAPI", "Eviction API: evicting")
+            delete_object(self.store, ("pods", namespace, name), options.grace_seconds)
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return JSONResponse(done, 201)
 
     async def delete(self, request: Request) -> Response:
         key = _key(request)
@@ -167,7 +186,7 @@ class Api:
         return JSONResponse(self.lab.show())
 
     async def add_fault(self, request: Request) -> Response:
-        did = await self.lab.apply(parse_fault(await json_body(request)))
+        did = await self.lab.apply(parse_fault(await json_body(request)), request.scope["client"])
         self.store.wake()
         return JSONResponse({**self.lab.show(), "did": did})
 
@@ -211,24 +230,55 @@ def _named(body: Json) -> Json:
 class Gate:
     """Before every route: the token, and what the fault lab has in store."""
 
-    def __init__(self, app: ASGIApp, token: str, faults: FaultState) -> None:
-        self._app, self._token, self._faults = app, token, faults
+    def __init__(self, app: ASGIApp, token: str, faults: FaultState, wires: Wires) -> None:
+        self._app, self._token, self._faults, self._wires = app, token, faults, wires
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
-            error = None if self._knows(Request(scope)) else unauthorized()
-            if error is None and scope["path"] != "/faults":
-                if self._faults.lag_seconds:
-                    await asyncio.sleep(self._faults.lag_seconds)
-                error = self._faults.next_error(scope["method"], scope["path"])
-            if error is not None:
-                await _error_response(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
+            await self._app(scope, receive, send)
+        elif not self._knows(Request(scope)):
+            await _error_response(unauthorized())(scope, receive, send)
+        elif scope["path"] == "/faults":
+            await self._app(scope, receive, send)
+        else:
+            await self._with_faults(scope, receive, send)
+
+    async def _with_faults(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._faults.cut == "close":
+            self._wires.close(scope)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        await self._reachable()
+        if self._faults.lag_seconds:
+            await asyncio.sleep(self._faults.lag_seconds)
+        fault = self._faults.take_error(scope["method"], scope["path"])
+        if fault is None:
+            await self._app(scope, receive, self._hanging(send))
+            return
+        if fault.executed and scope["method"] != "GET":
+            await self._app(scope, receive, _unheard)
+        await _error_response(error_of(fault))(scope, receive, send)
+
+    async def _reachable(self) -> None:
+        """Returns when no packet is held up any more."""
+        while self._faults.cut == "hang":
+            await asyncio.sleep(min(self._faults.cut_seconds_left, 0.2))
+
+    def _hanging(self, send: Send) -> Send:
+        async def held_up(message: Message) -> None:
+            await self._reachable()
+            await send(message)
+
+        return held_up
 
     def _knows(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+
+async def _unheard(_: Message) -> None:
+    """Where an answer goes that its reader never gets."""
 
 
 def _error_response(error: ApiError) -> Response:
@@ -294,6 +344,7 @@ def routes(api: Api) -> list[Route]:
         ("/faults", "DELETE", api.end_faults),
         ("/api/v1/nodes", "GET", _of("nodes", api.list_or_watch)),
         ("/api/v1/nodes/{name}", "GET", _of("nodes", api.get)),
+        ("/api/v1/nodes/{name}", "PATCH", _of("nodes", api.patch)),
         ("/api/v1/namespaces", "GET", _of("namespaces", api.list_or_watch)),
         ("/api/v1/namespaces", "POST", _of("namespaces", api.create)),
         ("/api/v1/namespaces/{name}", "GET", _of("namespaces", api.get)),
@@ -301,6 +352,7 @@ def routes(api: Api) -> list[Route]:
         ("/api/v1/namespaces/{name}", "DELETE", _of("namespaces", api.delete)),
         *((f"/api/v1/{kind}", "GET", _of(kind, api.list_or_watch)) for kind in every),
         ("/api/v1/namespaces/{namespace}/pods/{name}/log", "GET", api.log),
+        ("/api/v1/namespaces/{namespace}/pods/{name}/eviction", "POST", api.evict),
         (base, "GET", _namespaced(api.list_or_watch, every)),
         (base, "POST", _namespaced(api.create, WRITABLE)),
         (base, "DELETE", _namespaced(api.delete_collection, WRITABLE)),
@@ -315,6 +367,6 @@ def routes(api: Api) -> list[Route]:
 def create_app(api: Api) -> Starlette:
     return Starlette(
         routes=routes(api),
-        middleware=[Middleware(Gate, token=api.token, faults=api.lab.state)],
+        middleware=[Middleware(Gate, token=api.token, faults=api.lab.state, wires=api.lab.wires)],
         exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, Exception: _on_defect},
     )

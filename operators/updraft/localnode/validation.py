@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from updraft.localnode.affinity import OPERATORS, TAINT_EFFECTS
 from updraft.localnode.errors import Cause, Json, bad_request, invalid
 from updraft.localnode.quantity import GPU, is_sidecar, parse_quantity
 
@@ -177,6 +178,51 @@ def _check_volumes(causes: _Causes, volumes: list[Json]) -> set[str]:
     return names
 
 
+def _check_selector_terms(causes: _Causes, field: str, term: Json) -> None:
+    for kind in ("matchExpressions", "matchFields"):
+        for i, expression in enumerate(term.get(kind) or []):
+            where = f"{field}.{kind}[{i}]"
+            operator, values = expression.get("operator"), expression.get("values") or []
+            if not expression.get("key"):
+                causes.required(f"{where}.key")
+            if operator not in OPERATORS:
+                causes.unsupported(f"{where}.operator", operator, OPERATORS)
+            elif operator in ("In", "NotIn") and not values:
+                causes.required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            elif operator in ("Gt", "Lt") and len(values) != 1:
+                causes.required(f"{where}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
+
+
+def _check_placement(causes: _Causes, spec: Json) -> None:
+    """Node affinity and tolerations."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    field = "spec.affinity.nodeAffinity"
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is not None:
+        where = f"{field}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+        if not required.get("nodeSelectorTerms"):
+            causes.required(where, "must have at least one node selector term")
+        for i, term in enumerate(required.get("nodeSelectorTerms") or []):
+            _check_selector_terms(causes, f"{where}[{i}]", term)
+    for i, preferred in enumerate(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []):
+        where = f"{field}.preferredDuringSchedulingIgnoredDuringExecution[{i}]"
+        causes.integer(f"{where}.weight", preferred.get("weight"), 1, 100)
+        _check_selector_terms(causes, f"{where}.preference", preferred.get("preference") or {})
+    for i, toleration in enumerate(spec.get("tolerations") or []):
+        where, operator = f"spec.tolerations[{i}]", toleration.get("operator") or "Equal"
+        if operator not in ("Equal", "Exists"):
+            causes.unsupported(f"{where}.operator", operator, ("Equal", "Exists"))
+        if not toleration.get("key") and operator != "Exists":
+            causes.wrong(f"{where}.operator", operator, "operator must be Exists when `key` is empty")
+        effect, seconds = toleration.get("effect"), toleration.get("tolerationSeconds")
+        if effect and effect not in TAINT_EFFECTS:
+            causes.unsupported(f"{where}.effect", effect, TAINT_EFFECTS)
+        if seconds is not None and effect != "NoExecute":
+            causes.wrong(f"{where}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+        if seconds is not None:
+            causes.integer(f"{where}.tolerationSeconds", seconds, -(2**63))
+
+
 def _check_pod(causes: _Causes, pod: Json) -> None:
     spec = pod["spec"]
     _check_quantities(spec)
@@ -199,6 +245,7 @@ def _check_pod(causes: _Causes, pod: Json) -> None:
     causes.integer("spec.terminationGracePeriodSeconds", spec["terminationGracePeriodSeconds"], 0)
     if spec.get("activeDeadlineSeconds") is not None:
         causes.integer("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], 1, 2**31 - 1)
+    _check_placement(causes, spec)
     for field in ("hostname", "subdomain"):
         if spec.get(field):
             causes.dns_label(f"spec.{field}", spec[field])
@@ -312,9 +359,9 @@ def complete(resource: str, body: Any) -> Json:
     return obj
 
 
-def check_patched_labels(resource: str, obj: Json) -> None:
+def check_patched_labels(obj: Json) -> None:
     """Raises ApiError 422 if the labels of a patched object are not valid."""
     causes = _Causes()
     check_labels(causes, "metadata.labels", obj["metadata"].get("labels") or {})
     if causes:
-        raise invalid(_RULES[resource][0], obj["metadata"]["name"], list(causes))
+        raise invalid(obj["kind"], obj["metadata"]["name"], list(causes))

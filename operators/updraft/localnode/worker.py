@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from updraft.localnode import processes
+from updraft.localnode import disks, processes
 from updraft.localnode.containers import ContainerRunner
 from updraft.localnode.errors import Json
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.podreport import PodReport, never_started
 from updraft.localnode.podstatus import INIT, MAIN, SIDECAR, ContainerRecord, final_phase, running_state
 from updraft.localnode.quantity import memory_limit_bytes
-from updraft.localnode.volumes import prepare_volumes
+from updraft.localnode.volumes import NotYetError, prepare_volumes
 
 logger = logging.getLogger(__name__)
 KILL_AGAIN_SECONDS = 1.0
@@ -56,6 +56,7 @@ class PodWorker:
             self.request_stop(report.grace_seconds)
         await asyncio.gather(*self._containers.starting, return_exceptions=True)
         await self._stop_containers()
+        disks.release(self._kubelet.pod_folder(self.uid))
         assert report.stop.given is not None
         why = (report.stop.given.reason, report.stop.given.message)
         report.phase = "Failed" if report.stop.given.reason else final_phase(report.records)
@@ -119,8 +120,12 @@ class PodWorker:
 
     def _prepare_volumes(self) -> None:
         secrets, namespace = self._kubelet.store, self._report.namespace
-        folder = self._kubelet.pod_folder(self.uid) / "v"
-        prepare_volumes(self._report.pod, folder, lambda name: secrets.find("secrets", namespace, name))
+        folder = self._kubelet.pod_folder(self.uid)
+        try:
+            disks.prepare(folder, self._kubelet.disk_bytes)
+        except OSError as exc:
+            raise NotYetError(f"the pod's disk cannot be made: {exc.strerror}") from exc
+        prepare_volumes(self._report.pod, folder / "v", lambda name: secrets.find("secrets", namespace, name))
 
     def _adopt_all(self) -> None:
         """Takes over what an earlier local node started."""

@@ -1,0 +1,178 @@
+"""Pods that really fail on a cluster, and the row of the failure catalogue that each of them meets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conformance_helpers import eventually
+
+from updraft.recovery.facts import pod_facts
+from updraft.recovery.outcome import Action, Cause, judge
+
+
+def facts(cluster, name):
+    raw = cluster.core.read_namespaced_pod(name, cluster.namespace, _preload_content=False).data
+    return pod_facts(json.loads(raw))
+
+
+def judged(cluster, *names, learners=None, marked=False, tails=None):
+    """The outcome of learners whose pods have these names; those that are gone are not given."""
+    everyone = range(1, (learners or len(names)) + 1)
+    pods = [facts(cluster, name) for name in names]
+    markers = {n: {"t": 1.0} if marked else None for n in everyone}
+    return judge(pods, learners=len(everyone), markers=markers, tails=tails or {}, memory="48 MiB")
+
+
+def learner(cluster, name, script, *, stage="true", number=1, **changes):
+    """A pod with the containers of a learner."""
+    body = cluster.pod(name, script, labels={"updraft.dev/learner": str(number)}, **changes)
+    staging = {"name": "updraft-stage", "image": cluster.image, "command": ["/bin/sh", "-c", stage]}
+    body["spec"]["initContainers"] = [staging]
+    cluster.create(body)
+    return name
+
+
+def label_of(outcome):
+    assert outcome is not None
+    return outcome.label, outcome.cause, outcome.action
+
+
+def test_done_needs_a_marker_of_everything_stored(cluster):
+    learner(cluster, "good", "exit 0")
+    cluster.finished("good")
+    assert label_of(judged(cluster, "good", marked=True)) == ("done", Cause.DONE, Action.NONE)
+    outcome = judged(cluster, "good")
+    assert label_of(outcome) == ("results.not_stored", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert outcome.node
+
+
+def test_the_programs_failure_is_the_programs(cluster):
+    learner(cluster, "bad", "echo no labels; exit 3")
+    cluster.finished("bad")
+    outcome = judged(cluster, "bad", tails={1: cluster.log("bad", container="base").splitlines()})
+    assert label_of(outcome) == ("program.exit", Cause.PROGRAM, Action.RELAUNCH)
+    assert outcome.reason == "learner 1: the program exited with 3: no labels"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (64, ("stage.configuration", Cause.CONFIGURATION, Action.STOP)),
+        (65, ("stage.data", Cause.DATA, Action.STOP)),
+        (66, ("checkpoint.damaged", Cause.INFRASTRUCTURE, Action.OLDER_CHECKPOINT)),
+        (74, ("store.unreachable", Cause.INFRASTRUCTURE, Action.RELAUNCH)),
+        (1, ("stage.failed", Cause.INFRASTRUCTURE, Action.RELAUNCH)),
+    ],
+)
+def test_staging_ends_with_the_class_of_its_exit_code(cluster, code, expected):
+    learner(cluster, f"staged-{code}", "echo never", stage=f"echo because; exit {code}")
+    cluster.finished(f"staged-{code}")
+    outcome = judged(cluster, f"staged-{code}", tails={1: ["because"]})
+    assert label_of(outcome) == expected
+    assert outcome.reason == "learner 1: staging failed: because"
+
+
+def test_a_full_disk_in_staging_is_the_nodes(cluster):
+    learner(cluster, "full", "echo never", stage="head -c 9 /dev/zero > /dev/full || exit 74")
+    cluster.finished("full")
+    log = cluster.log("full", container="updraft-stage").splitlines()
+    assert label_of(judged(cluster, "full", tails={1: log})) == (
+        "node.disk_full",
+        Cause.INFRASTRUCTURE,
+        Action.ELSEWHERE,
+    )
+
+
+def test_a_pod_past_its_deadline_is_told_so(cluster):
+    cluster.create(cluster.pod("slow", "sleep 60", activeDeadlineSeconds=1, terminationGracePeriodSeconds=1))
+    cluster.finished("slow")
+    assert label_of(judged(cluster, "slow")) == ("pod.deadline", Cause.DEADLINE, Action.STOP)
+
+
+def test_an_image_without_the_command_is_a_configuration_error(cluster):
+    cluster.create(cluster.pod("absent", "", base={"command": ["no-such-program"]}))
+    cluster.finished("absent")
+    outcome = judged(cluster, "absent")
+    assert label_of(outcome) == ("container.start", Cause.CONFIGURATION, Action.STOP)
+    assert "no-such-program" in outcome.reason
+
+
+def test_a_container_that_cannot_be_configured_is_a_configuration_error(cluster):
+    missing = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nowhere", "key": "k"}}}]
+    cluster.create(cluster.pod("unconfigured", "true", base={"env": missing}))
+    outcome = eventually(lambda: judged(cluster, "unconfigured"))
+    assert label_of(outcome) == ("container.config", Cause.CONFIGURATION, Action.STOP)
+    assert "nowhere" in outcome.reason
+
+
+def test_a_pod_that_somebody_deletes_is_gone(cluster):
+    learner(cluster, "deleted", "sleep 60", terminationGracePeriodSeconds=0)
+    cluster.wait_phase("deleted", "Running")
+    assert judged(cluster, "deleted") is None
+    cluster.core.delete_namespaced_pod("deleted", cluster.namespace, grace_period_seconds=0)
+    eventually(lambda: cluster.gone("deleted"))
+    assert label_of(judged(cluster, learners=1)) == ("pod.gone", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert label_of(judged(cluster, learners=1, marked=True)) == ("pod.unseen", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+
+
+def test_a_killed_learner_explains_its_peers_lost_connection(local_cluster):
+    cluster = local_cluster
+    learner(cluster, "first", "sleep 60", number=1)
+    learner(cluster, "second", "exit 1", number=2)
+    cluster.finished("second")
+    cluster.wait_phase("first", "Running")
+    cluster.fault("kill_container", namespace=cluster.namespace, pod="first")
+    cluster.finished("first")
+    head = "Traceback (most recent call last):"
+    lost = {2: [head, "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:58054"]}
+    assert label_of(judged(cluster, "first", "second", tails=lost)) == (
+        "container.killed",
+        Cause.INFRASTRUCTURE,
+        Action.RELAUNCH,
+    )
+
+
+def test_a_program_over_its_memory_limit_is_told_what_to_raise(local_cluster):
+    script = "x=$(head -c 90000000 /dev/zero | tr '\\0' x); sleep 30; echo ${#x}"
+    local_cluster.create(local_cluster.pod("greedy", script, base={"resources": {"limits": {"memory": "48Mi"}}}))
+    local_cluster.finished("greedy")
+    outcome = judged(local_cluster, "greedy")
+    assert label_of(outcome) == ("program.out_of_memory", Cause.PROGRAM, Action.RELAUNCH)
+    assert "48 MiB" in outcome.reason
+    assert "resources.memory" in outcome.reason
+
+
+def test_an_evicted_learner_is_the_nodes_fault(local_cluster):
+    learner(local_cluster, "victim", "sleep 60")
+    local_cluster.wait_phase("victim", "Running")
+    local_cluster.fault("evict", namespace=local_cluster.namespace, pod="victim")
+    local_cluster.finished("victim")
+    outcome = judged(local_cluster, "victim")
+    assert label_of(outcome) == ("node.evicted", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert outcome.node == local_cluster.read("victim").spec.node_name
+
+
+def test_an_image_that_does_not_exist_is_a_configuration_error(local_cluster):
+    body = local_cluster.pod("strange", "true")
+    body["spec"]["containers"][0]["image"] = "updraft/learner-pytroch:2.15"
+    local_cluster.create(body)
+    outcome = eventually(lambda: judged(local_cluster, "strange"))
+    assert label_of(outcome) == ("image.missing", Cause.CONFIGURATION, Action.STOP)
+    assert "updraft/shell:1" in outcome.reason
+
+
+def test_a_registry_that_does_not_answer_is_not_the_jobs_fault(lab):
+    lab.fault("pull_fails", count=1, for_seconds=60)
+    lab.create(lab.pod("patient", "true"))
+    outcome = eventually(lambda: judged(lab, "patient"))
+    assert label_of(outcome) == ("image.unreachable", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+
+
+def test_a_learner_on_a_lost_node_is_lost_although_it_seems_to_run(lab):
+    learner(lab, "far", "sleep 60", terminationGracePeriodSeconds=60)
+    lab.wait_phase("far", "Running")
+    lab.fault("lose_node", delete_after_seconds=0)
+    outcome = eventually(lambda: judged(lab, "far"))
+    assert label_of(outcome) == ("node.lost", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert facts(lab, "far").main.state == "running"
