@@ -12,14 +12,13 @@ from updraft.api import views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
 from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.guardian.records import MODEL_VERSION, PROMOTION
 from updraft.ledger import Attempt, Checkpoint, Job, Request, Transition
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
 from updraft.wire import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
 
-MODEL_EFFECT = "model_version"  # recorded by the register operator
-PROMOTION_EFFECT = "promotion"  # recorded by the promote operator
 PROGRESS_OF = 20  # jobs of a list whose progress is looked up
 
 
@@ -64,8 +63,8 @@ class Reader:
     def _known(self, job: Job) -> views.Known:
         def ask() -> views.Known:
             ledger = self.parts.ledger()
-            version = ledger.effect(job.id, MODEL_EFFECT)
-            promotion = ledger.effect(job.id, PROMOTION_EFFECT) if version else None
+            version = ledger.effect(job.id, MODEL_VERSION)
+            promotion = ledger.effect(job.id, PROMOTION) if version else None
             waiting = [] if job.ended else [item for item in ledger.requests(job.id) if item.answered_at is None]
             model = views.model(version, promotion, self.parts.settings)
             return views.Known(ledger.transitions(job.id), ledger.attempts(job.id), waiting, model)
