@@ -14,19 +14,13 @@ it does not matter who, how many, and how often. Standard library only. Called b
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from updraft_learner.checkpoint_names import PART, QUARANTINE_MARKER
 from updraft_learner.contract import CHECKPOINT_MARKER, Keys
 from updraft_learner.store import ObjectStore
 
-QUARANTINE_MARKER = "QUARANTINED.json"
-SAVE_LETTERS = 8
-
-_NAME = re.compile(r"^(?P<local>.*)-a(?P<attempt>\d+)(?:-l(?P<learner>\d+))?(?:-v\d+)?(?:-s[0-9A-Za-z]+)?$", re.DOTALL)
-_PART = re.compile(r"^PART-(\d{4})-of-(\d{4})\.json$")
 _SHARED = ("name", "local", "job", "attempt", "parts", "save", "step")  # the same in all parts
 
 Joined = Literal["whole", "waiting", "gone"]
@@ -34,40 +28,6 @@ Joined = Literal["whole", "waiting", "gone"]
 
 class PartsDisagree(Exception):
     """The parts are not of one save; they will never be one checkpoint."""
-
-
-@dataclass(frozen=True)
-class Name:
-    """What a checkpoint's name in the store says."""
-
-    local: str  # name of its folder in CHECKPOINT_DIR
-    attempt: int
-    learner: int  # whose it is; 1 for one that was saved in parts
-
-
-def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, save: str = "") -> str:
-    """`version` counts the folders of this name that one learner has stored; `save` is that of one saved in parts."""
-    if save:
-        return f"{local}-a{attempt}-s{save[:SAVE_LETTERS]}"
-    whose = f"-l{learner}" if learner > 1 else ""
-    return f"{local}-a{attempt}{whose}" + (f"-v{version}" if version > 1 else "")
-
-
-def parse_name(name: str) -> Name | None:
-    """None for a name that `stored_name` does not give."""
-    match = _NAME.match(name)
-    if match is None:
-        return None
-    return Name(match["local"], int(match["attempt"]), int(match["learner"] or 1))
-
-
-def part_name(part: int, parts: int) -> str:
-    return f"PART-{part:04d}-of-{parts:04d}.json"
-
-
-def is_bookkeeping(path: str) -> bool:
-    """Whether an object below a checkpoint's key is about the checkpoint, and no file of it."""
-    return path in (CHECKPOINT_MARKER, QUARANTINE_MARKER) or _PART.match(path) is not None
 
 
 def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined:
@@ -81,7 +41,7 @@ def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined
     """
     prefix = f"{keys.checkpoint(job_id, name)}/"
     sizes = {item.key[len(prefix) :]: item.size for item in store.list(prefix)}
-    found = sorted((int(match[1]), int(match[2]), path) for path in sizes if (match := _PART.match(path)))
+    found = sorted((int(match[1]), int(match[2]), path) for path in sizes if (match := PART.match(path)))
     if CHECKPOINT_MARKER in sizes:
         return "whole"
     if not found or QUARANTINE_MARKER in sizes:

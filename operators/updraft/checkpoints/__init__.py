@@ -1,7 +1,8 @@
-"""Which checkpoints are kept: a pure decision over what is known of them."""
+"""Which checkpoints are kept, and whose they are: pure decisions over what is known of them."""
 
 from __future__ import annotations
 
 from updraft.checkpoints.retention import Kept, retain
+from updraft.checkpoints.whose import for_learner, learner_of
 
-__all__ = ["Kept", "retain"]
+__all__ = ["Kept", "for_learner", "learner_of", "retain"]

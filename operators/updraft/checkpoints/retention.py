@@ -1,9 +1,16 @@
-"""Retention of a job's checkpoints: the latest k, the best k by a metric, never none."""
+"""Retention of a job's checkpoints: the latest k, the best k by a metric, each n-th, never none.
+
+Where several learners store checkpoints of their own, each learner's are counted by themselves. Counting them together,
+a learner that saves more often would push the others' out, and counting by step would need steps, which a folder that
+is written again and again has not. A learner's best is judged by its own metric, or where only another learner gives
+it, by that learner's at the same step: so what belongs together is kept together. A checkpoint that learners saved in
+parts is one checkpoint.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +24,8 @@ class Kept:
     attempt: int
     created_at: datetime
     metrics: Mapping[str, float]
+    learner: int = 1
+    order: int = 0  # its place among all that the learner has ever completed, from 1; 0: not known
 
     @property
     def age(self) -> tuple[int, int, datetime]:
@@ -25,20 +34,55 @@ class Kept:
 
 
 def retain(
-    checkpoints: Sequence[Kept], *, latest: int, best: int, metric: str | None, mode: str = "max"
+    checkpoints: Sequence[Kept],
+    *,
+    latest: int,
+    best: int,
+    metric: str | None,
+    mode: str = "max",
+    every_nth: int | None = None,
+    protected: Collection[str] = (),
 ) -> dict[str, str]:
-    """Name and reason of each checkpoint that may be deleted; the newest is never among them.
+    """Name and reason of each checkpoint that may be deleted; each learner's newest is never among them.
 
     The newest has the highest step; among equal steps the attempt and then the time decide, so that a folder without
     a step that is written again and again keeps its latest version. `latest` and `best` count checkpoints; `mode` is
     `max` or `min`. One without the metric, or with NaN, is never best; of equally good ones the newer is better.
+    `every_nth` keeps those whose `order` it divides, for ever. `protected` are names that stay in any case, such as the
+    one that the running attempt went on from.
     """
-    ordered = sorted(checkpoints, key=lambda c: c.age)
-    keep = {c.name for c in ordered[-max(1, latest) :]}
-    if metric is not None and best > 0:
-        scored = [(float(c.metrics[metric]), c) for c in reversed(ordered) if metric in c.metrics]
-        scored = [(value, c) for value, c in scored if not math.isnan(value)]
-        scored.sort(key=lambda pair: -pair[0] if mode == "max" else pair[0])  # stable: the newer stays first
-        keep |= {c.name for _, c in scored[:best]}
-    why = f"not among the latest {max(1, latest)}" + (f" nor the best {best} by {metric}" if metric and best else "")
-    return {c.name: why for c in ordered if c.name not in keep}
+    why = _why(latest, best, metric, every_nth)
+    let_go: dict[str, str] = {}
+    for learner in sorted({c.learner for c in checkpoints}):
+        ordered = sorted((c for c in checkpoints if c.learner == learner), key=lambda c: c.age)
+        keep = {c.name for c in ordered[-max(1, latest) :]} | set(protected)
+        if metric is not None and best > 0:
+            scored = [(_score(c, checkpoints, metric), c) for c in reversed(ordered)]
+            known = [(value, c) for value, c in scored if value is not None]
+            known.sort(key=lambda pair: -pair[0] if mode == "max" else pair[0])  # stable: the newer stays first
+            keep |= {c.name for _, c in known[:best]}
+        if every_nth:
+            keep |= {c.name for c in ordered if c.order and c.order % every_nth == 0}
+        let_go |= {c.name: why for c in ordered if c.name not in keep}
+    return let_go
+
+
+def _score(checkpoint: Kept, others: Sequence[Kept], metric: str) -> float | None:
+    """Its metric, or the lowest learner's at the same step of the same attempt; None without one, or for NaN."""
+    value = checkpoint.metrics.get(metric)
+    if value is None and checkpoint.step:
+        beside = [
+            c for c in others if (c.step, c.attempt) == (checkpoint.step, checkpoint.attempt) and metric in c.metrics
+        ]
+        if beside:
+            value = min(beside, key=lambda c: (c.learner, c.name)).metrics[metric]
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _why(latest: int, best: int, metric: str | None, every_nth: int | None) -> str:
+    parts = [f"among the latest {max(1, latest)}"]
+    if metric and best:
+        parts.append(f"the best {best} by {metric}")
+    if every_nth:
+        parts.append(f"each {every_nth}th")
+    return f"not {' nor '.join(parts)}"

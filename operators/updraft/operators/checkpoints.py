@@ -34,6 +34,7 @@ class WatchCheckpointsOperator(BaseOperator):
             keep = {
                 "latest": checkpoints.keep.latest,
                 "best": checkpoints.keep.best,
+                "every_nth": checkpoints.keep.every_nth,
                 "metric": checkpoints.metric,
                 "mode": checkpoints.mode,
             }
@@ -49,8 +50,10 @@ class WatchCheckpointsOperator(BaseOperator):
         from updraft import tracking
 
         job = find_job(context)
-        found = ledger().checkpoints(job.id, with_deleted=True)
-        self.log.info("%d checkpoint(s), %d kept", len(found), sum(c.deleted_at is None for c in found))
+        found = ledger().checkpoints(job.id, with_deleted=True, with_quarantined=True)
+        kept = sum(c.deleted_at is None and c.quarantined_at is None for c in found)
+        bad = [f"{c.name}: {c.quarantine_reason}" for c in found if c.quarantined_at is not None]
+        self.log.info("%d checkpoint(s), %d kept%s", len(found), kept, f"; damaged: {'; '.join(bad)}" if bad else "")
         if not job.mlflow_run_id or not found:
             return
         rows = [
@@ -62,6 +65,7 @@ class WatchCheckpointsOperator(BaseOperator):
                 "uri": c.uri,
                 "metrics": dict(c.metrics),
                 "deleted": c.delete_reason,
+                "quarantined": c.quarantine_reason,
             }
             for c in found
         ]

@@ -10,21 +10,21 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from updraft.exceptions import DataError, LimitError
+from updraft.storage import checkpoints
+from updraft.storage.checkpoints import CheckpointInfo, Looked
 from updraft.storage.errors import platform_errors
 from updraft.storage.logbook import LogBook, read_log, read_log_end
 from updraft.storage.platform import platform_store
-from updraft_learner.contract import CHECKPOINT_MARKER, Keys, LearnerStatus
+from updraft_learner.contract import Keys, LearnerStatus
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise, megabytes
 
 log = logging.getLogger(__name__)
 
-QUARANTINE_NOTE = "QUARANTINED.json"
 EXPORT_FOLDER = "export"  # below the RESULT_DIR of the exporting pod
 EXPORT_REPORT = "export.json"
 REPORT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -34,31 +34,20 @@ __all__ = [
     "CheckpointInfo",
     "Exported",
     "LogBook",
+    "Looked",
     "delete_checkpoint",
     "fetch_export",
     "latest_checkpoint",
     "list_checkpoints",
+    "look_at_checkpoints",
     "new_checkpoints",
     "quarantine_checkpoint",
     "read_done",
     "read_log",
     "read_log_end",
     "read_status",
+    "verify_checkpoint",
 ]
-
-
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """A checkpoint that is complete in the store."""
-
-    name: str
-    step: int  # 0 where the program gave none
-    attempt: int
-    learner: int
-    metrics: Mapping[str, float]
-    bytes: int
-    uri: str
-    created_at: datetime
 
 
 @dataclass(frozen=True)
@@ -93,28 +82,29 @@ def read_done(
     return None if text is None else _object(text)
 
 
+def look_at_checkpoints(
+    tenant: str,
+    job_id: str,
+    *,
+    sure: Mapping[str, int] | None = None,
+    only: str | None = None,
+    store: ObjectStore | None = None,
+) -> Looked:
+    """Which are whole, damaged, unfinished and set aside; parts that are all there become a checkpoint first."""
+    with platform_errors():
+        return checkpoints.look(store or platform_store(), Keys(tenant), job_id, sure=sure, only=only)
+
+
 def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> list[CheckpointInfo]:
     """Those with a marker whose files are all there in their full size; oldest first."""
-    used, keys = store or platform_store(), Keys(tenant)
-    root = f"{keys.checkpoints(job_id)}/"
-    with platform_errors():
-        sizes = {item.key[len(root) :]: item.size for item in used.list(root)}
-        found = []
-        for path in sizes:
-            name, _, file = path.partition("/")
-            if file != CHECKPOINT_MARKER:
-                continue
-            marker = _object(used.get_bytes(f"{root}{path}") or b"")
-            info = None if marker is None else _checkpoint(keys, job_id, name, marker, sizes)
-            if info is None:
-                log.warning("Checkpoint %s of %s is damaged in the store; it is passed over", name, job_id)
-            else:
-                found.append((_age(info, marker or {}), info))
-    return [info for _, info in sorted(found, key=lambda pair: pair[0])]
+    looked = look_at_checkpoints(tenant, job_id, store=store)
+    for name, reason in looked.damaged.items():
+        log.warning("Checkpoint %s of %s is damaged in the store and passed over: %s", name, job_id, reason)
+    return list(looked.whole)
 
 
 def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> str | None:
-    """Name of the checkpoint to go on from: the highest step; learner 1's where several learners have one."""
+    """The newest: the highest step; the lowest learner's where several learners have one at that step."""
     found = list_checkpoints(tenant, job_id, store=store)
     return found[-1].name if found else None
 
@@ -122,7 +112,11 @@ def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore | None = N
 def new_checkpoints(
     tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None
 ) -> list[dict[str, Any]]:
-    """Complete checkpoints that this attempt stored, as the ledger records them."""
+    """Complete checkpoints that this attempt stored, as the ledger records them.
+
+    For the moment in which the attempt is closed: what is complete after it is refused. Raises UnavailableError when
+    the store cannot be asked; an attempt that is closed without an answer loses what it stored last.
+    """
     return [
         {
             "name": info.name,
@@ -138,26 +132,29 @@ def new_checkpoints(
     ]
 
 
+def verify_checkpoint(
+    tenant: str, job_id: str, name: str, *, digests: bool = False, store: ObjectStore | None = None
+) -> str | None:
+    """None when every file is there in its full size, else what is wrong; with `digests` each is read and hashed.
+
+    Raises UnavailableError when the store cannot be asked: that says nothing about the checkpoint.
+    """
+    with platform_errors():
+        return checkpoints.verify(store or platform_store(), Keys(tenant), job_id, name, digests=digests)
+
+
 def quarantine_checkpoint(
     tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore | None = None
 ) -> None:
-    """The checkpoint does not count any more; its files stay for whoever wants to know why."""
-    used, keys = store or platform_store(), Keys(tenant)
-    note = json.dumps({"reason": reason, "at": datetime.now(UTC).isoformat()}).encode()
+    """The checkpoint does not count any more; its files stay for whoever wants to know why. Twice is harmless."""
     with platform_errors():
-        used.put_bytes(f"{keys.checkpoint(job_id, name)}/{QUARANTINE_NOTE}", note)
-        used.delete(keys.checkpoint_marker(job_id, name))
+        checkpoints.quarantine(store or platform_store(), Keys(tenant), job_id, name, reason)
 
 
 def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore | None = None) -> None:
-    """The marker goes first, so that a half-deleted checkpoint does not count. Twice is harmless."""
-    if not name or "/" in name or name in (".", ".."):
-        raise DataError(f"checkpoint: {name!r} is no name of a checkpoint")
-    used, keys = store or platform_store(), Keys(tenant)
+    """All its files; half-deleted it does not count. Twice is harmless."""
     with platform_errors():
-        used.delete(keys.checkpoint_marker(job_id, name))
-        for item in list(used.list(f"{keys.checkpoint(job_id, name)}/")):
-            used.delete(item.key)
+        checkpoints.delete(store or platform_store(), Keys(tenant), job_id, name)
 
 
 def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore | None = None) -> Exported | None:
@@ -215,41 +212,6 @@ def _require_disk(folder: Path, needed_bytes: int) -> None:
 def _check(name: str, entry: Mapping[str, Any]) -> str:
     difference = entry.get("max_abs_difference")
     return f"{name} differs by at most {difference:.1e}" if isinstance(difference, float) else name
-
-
-def _checkpoint(
-    keys: Keys, job_id: str, name: str, marker: Mapping[str, Any], sizes: Mapping[str, int]
-) -> CheckpointInfo | None:
-    try:
-        files = {path: int(facts["size"]) for path, facts in marker["files"].items()}
-        if any(sizes.get(f"{name}/{path}") != size for path, size in files.items()):
-            return None
-        return CheckpointInfo(
-            name=name,
-            step=int(marker.get("step") or 0),
-            attempt=int(marker.get("attempt") or 1),
-            learner=int(marker.get("learner") or 1),
-            metrics={str(key): float(value) for key, value in (marker.get("metrics") or {}).items()},
-            bytes=sum(files.values()),
-            uri=f"{keys.checkpoint(job_id, name)}/",
-            created_at=_time(marker.get("created")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return None
-
-
-def _age(info: CheckpointInfo, marker: Mapping[str, Any]) -> tuple[int, int, datetime, int]:
-    """Sorts older before newer. Without a step, the attempt and the time decide."""
-    step = marker.get("step")
-    return (-1 if step is None else info.step, info.attempt, info.created_at, -info.learner)
-
-
-def _time(value: Any) -> datetime:
-    """Seconds or RFC 3339, as the marker has it."""
-    if isinstance(value, int | float):
-        return datetime.fromtimestamp(value, UTC)
-    moment = datetime.fromisoformat(str(value))
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

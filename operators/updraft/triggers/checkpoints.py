@@ -1,19 +1,25 @@
 """Watches a job's checkpoints in the store while its training runs: records each, applies retention.
 
-Only the completion marker counts. It never fails a job; it ends when the train task has ended.
+Only the completion marker counts, and only what the attempt that is open has stored. What an earlier attempt stores
+later is removed, what is damaged is set aside. It never fails a job; it ends when the train task has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.recovery.causes import Cause
+from updraft_learner.checkpoint_names import parse_name
+
 if TYPE_CHECKING:
-    from updraft.ledger import Checkpoint
+    from updraft.ledger import Checkpoint, Job, Ledger
+    from updraft.storage.objects import CheckpointInfo
 
 log = logging.getLogger(__name__)
 
@@ -78,27 +84,52 @@ class CheckpointTrigger(BaseTrigger):
 
 
 def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
-    """Record the checkpoints that the store has and the ledger has not, delete what retention lets go and what came
-    from an attempt that is over.
+    """Bring ledger and store to the same: record what is new, refuse what came too late, set aside what is damaged,
+    delete what retention lets go and what can never be completed.
 
-    Returns those that are new. Safe to run twice.
+    Returns those that are new. Safe to run twice, and by several at once.
     """
-    from updraft.checkpoints import Kept, retain
-    from updraft.exceptions import StaleAttemptError
     from updraft.ledger import open_ledger
     from updraft.settings import settings
     from updraft.storage import objects
 
     ledger = open_ledger(settings().ledger_url)
     job = ledger.job(job_id)
-    known = {c.name for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
+    # Before the store is looked at: what is unfinished now will not be recorded by the end of one of these.
+    closed = {attempt.number for attempt in ledger.attempts(job_id) if attempt.ended_at is not None}
+    known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
+    good = {c.name: c.bytes for c in known.values() if c.deleted_at is None and c.quarantined_at is None}
+    seen = objects.look_at_checkpoints(job.tenant, job_id, sure=good)
     fresh = []
-    for info in objects.list_checkpoints(job.tenant, job_id):
-        if info.name in known:
-            continue
-        try:
-            checkpoint = ledger.record_checkpoint(
-                job_id,
+    for info in seen.whole:
+        before = known.get(info.name)
+        if before is None:
+            fresh += _record(ledger, job, info)
+        elif before.deleted_at is not None:  # stored once more by learners that were slow
+            objects.delete_checkpoint(job.tenant, job_id, info.name)
+        elif before.quarantined_at is not None:
+            objects.quarantine_checkpoint(job.tenant, job_id, info.name, before.quarantine_reason or "")
+    lost = good.keys() - {info.name for info in seen.whole} - seen.sure
+    for name in sorted(lost | seen.damaged.keys()):
+        _set_aside(ledger, job, name, closed)
+    for name in sorted(seen.unfinished - known.keys()):
+        if _attempt_of(name) in closed:
+            log.info("Checkpoint %s of %s was never completed, and is removed: its attempt is over", name, job_id)
+            objects.delete_checkpoint(job.tenant, job_id, name)
+    if keep:
+        _prune(ledger, job, keep)
+    return fresh
+
+
+def _record(ledger: Ledger, job: Job, info: CheckpointInfo) -> list[Checkpoint]:
+    """The checkpoint, or nothing if the ledger refuses it; then it counts no more in the store either."""
+    from updraft.exceptions import RefusedError, StaleAttemptError
+    from updraft.storage import objects
+
+    try:
+        return [
+            ledger.record_checkpoint(
+                job.id,
                 name=info.name,
                 step=info.step,
                 attempt=info.attempt,
@@ -107,15 +138,59 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
                 uri=info.uri,
                 created_at=info.created_at,
             )
-        except StaleAttemptError as exc:  # from learners that were given up and live on somewhere
-            log.warning("%s; it is removed", exc)
-            objects.delete_checkpoint(job.tenant, job_id, info.name)
-        else:
-            fresh.append(checkpoint)
-    if keep:
-        live = [c for c in ledger.checkpoints(job_id) if c.deleted_at is None]
-        let_go = retain([Kept(c.name, c.step, c.attempt, c.created_at, c.metrics) for c in live], **keep)
-        for name, reason in let_go.items():
-            objects.delete_checkpoint(job.tenant, job_id, name)
-            ledger.mark_checkpoint_deleted(job_id, name, reason)
-    return fresh
+        ]
+    except StaleAttemptError as exc:  # from learners that were given up and live on somewhere
+        log.warning("%s; it is removed", exc)
+        objects.delete_checkpoint(job.tenant, job.id, info.name)
+    except RefusedError as exc:
+        log.warning("Checkpoint %s of %s is set aside: %s", info.name, job.id, exc)
+        objects.quarantine_checkpoint(job.tenant, job.id, info.name, str(exc))
+    return []
+
+
+def _set_aside(ledger: Ledger, job: Job, name: str, closed: Collection[int]) -> None:
+    """If it is still damaged when it is looked at alone: a listing is not of one moment."""
+    from updraft.storage import objects
+
+    looked = objects.look_at_checkpoints(job.tenant, job.id, only=name)
+    recorded = ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    known = next((c for c in recorded if c.name == name), None)
+    reason = looked.damaged.get(name)
+    if reason is None and known is not None and name not in {info.name for info in looked.whole}:
+        reason = "it is not in the store any more"
+    if reason is None:
+        return
+    if (known is not None and known.deleted_at is not None) or (known is None and _attempt_of(name) in closed):
+        objects.delete_checkpoint(job.tenant, job.id, name)
+        return
+    log.warning("Checkpoint %s of %s is damaged, and set aside: %s", name, job.id, reason)
+    if known is not None:
+        ledger.quarantine_checkpoint(job.id, name, reason)
+    objects.quarantine_checkpoint(job.tenant, job.id, name, reason)
+
+
+def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
+    from updraft.checkpoints import Kept, learner_of, retain
+    from updraft.storage import objects
+
+    training = [attempt for attempt in ledger.attempts(job.id) if attempt.role == "train"]
+    newest = training[-1] if training else None
+    if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
+        return  # another attempt follows: which checkpoint it goes on from is not decided yet
+    protected = {str((newest.resume or {}).get("checkpoint"))} if newest is not None else set()
+    counts: Counter[int] = Counter()
+    live = []
+    recorded = ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    for c in sorted(recorded, key=lambda c: (c.verified_at or c.created_at, c.name)):
+        learner = learner_of(c.name)
+        counts[learner] += 1
+        if c.deleted_at is None and c.quarantined_at is None:
+            live.append(Kept(c.name, c.step, c.attempt, c.created_at, c.metrics, learner, counts[learner]))
+    for name, reason in retain(live, **keep, protected=protected).items():
+        objects.delete_checkpoint(job.tenant, job.id, name)
+        ledger.mark_checkpoint_deleted(job.id, name, reason)
+
+
+def _attempt_of(name: str) -> int | None:
+    parsed = parse_name(name)
+    return None if parsed is None else parsed.attempt

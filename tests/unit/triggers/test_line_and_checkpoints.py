@@ -129,24 +129,24 @@ class TestCheckpoints:
     ) -> None:
         store_checkpoint(store, JOB, "step-1", 1, {})
         states = [RuntimeError("no answer"), False, RuntimeError("no answer"), True]
-        real, calls = objects.list_checkpoints, []
+        real, calls = objects.look_at_checkpoints, []
 
-        def list_checkpoints(*place: Any) -> Any:
+        def look(*place: Any, **options: Any) -> Any:
             calls.append(place)
             if len(calls) in (1, 2, 3):
                 raise UnavailableError("the store cannot be reached")
-            return real(*place)
+            return real(*place, **options)
 
-        monkeypatch.setattr(objects, "list_checkpoints", list_checkpoints)
+        monkeypatch.setattr(objects, "look_at_checkpoints", look)
         assert watched(states, monkeypatch) == [{"kind": "ended"}]
         assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
 
     @pytest.mark.usefixtures("ledger")
     def test_a_store_that_stays_away_does_not_hold_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def list_checkpoints(*place: Any) -> Any:
+        def look(*place: Any, **options: Any) -> Any:
             raise UnavailableError("the store cannot be reached")
 
-        monkeypatch.setattr(objects, "list_checkpoints", list_checkpoints)
+        monkeypatch.setattr(objects, "look_at_checkpoints", look)
         assert watched([True], monkeypatch) == [{"kind": "ended"}]
 
     def test_a_checkpoint_that_was_let_go_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 
 from updraft_learner import contract
 from updraft_learner.checkpoint_format import BAD_PREFIX
-from updraft_learner.checkpoint_store import PartsDisagree, join_parts, part_name, stored_name, to_json
+from updraft_learner.checkpoint_names import NAME_CHARS, part_name, recordable, stored_name
+from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe
@@ -185,6 +186,8 @@ class Checkpoints:
             described = describe(local.name, held, self._config.learners)
             version = self._version(local.name)
             name = self._store_name(local.name, version, described.save)
+            if not recordable(name):
+                raise Unusable(f"its name is not printable, or with its attempt longer than {NAME_CHARS} characters")
             key = self._keys.checkpoint(self._config.job_id, name)
             # Each part would bring its own; the marker is made anew where the checkpoint is laid out.
             left_out = {contract.CHECKPOINT_LOCAL_MARKER} if described.parts > 1 else set()

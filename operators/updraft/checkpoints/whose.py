@@ -1,0 +1,35 @@
+"""Which checkpoint each learner goes on from, where learners store checkpoints of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from updraft_learner.checkpoint_names import parse_name
+
+
+def learner_of(name: str) -> int:
+    """Whose checkpoint it is, by its name in the store; 1 also for one that all learners saved in parts."""
+    parsed = parse_name(name)
+    return 1 if parsed is None else parsed.learner
+
+
+def for_learner(chosen: str, learner: int, good: Iterable[str]) -> str:
+    """The checkpoint that `learner` goes on from when the job goes on from `chosen`.
+
+    Its own of the same folder and attempt, if it stored one that is `good`; else the chosen one, as everybody's.
+    """
+    wanted = parse_name(chosen)
+    if wanted is None or wanted.learner == learner:
+        return chosen
+    own = [
+        name
+        for name in good
+        if (parsed := parse_name(name)) is not None
+        and (parsed.local, parsed.attempt, parsed.learner) == (wanted.local, wanted.attempt, learner)
+    ]
+    return max(own, key=len_then_name) if own else chosen
+
+
+def len_then_name(name: str) -> tuple[int, str]:
+    """Sorts -v9 before -v10."""
+    return len(name), name
