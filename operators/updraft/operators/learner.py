@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from updraft.exceptions import UnavailableError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.guardian.standing import Due, Over, standing
@@ -82,7 +83,11 @@ class LearnerOperator(KubernetesPodOperator):
             launch = launch_of(job, manifest, self.role, 1)
             pods.record_template(job, self.role, self._base_pod(context, job, manifest, launch, command))
         if where == Due(None):  # the first launch needs not wait for a triggerer
-            pods.deploy(self._core(), job, attempts.begin(job, self.role, None))
+            attempt = attempts.begin(job, self.role, None)
+            try:
+                pods.deploy(self._core(), job, attempt)
+            except UnavailableError as exc:
+                self.log.warning("%s; the trigger goes on with it, however long that takes", exc)
         self.defer(
             trigger=GangTrigger(
                 conn_id=settings().kubernetes_conn_id,
@@ -101,7 +106,10 @@ class LearnerOperator(KubernetesPodOperator):
             raise fail(context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE
         launch = launch_of(job, manifest, self.role, attempt.number)
-        pods.free(self._core(), launch, grace_seconds=0 if done else settings().stop_grace_seconds)
+        try:
+            pods.free(self._core(), launch, grace_seconds=0 if done else settings().stop_grace_seconds)
+        except UnavailableError as exc:  # its end is known and recorded; `release` and the reaper remove what is left
+            self.log.warning("%s", exc)
         if not done:
             cancelled = ledger().job(job.id).cancel_requested_by
             cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))

@@ -24,7 +24,9 @@ DEFAULT_ARGS: dict[str, Any] = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
 }
-RELEASE_RETRIES = 30  # about two hours: what a job holds and shows is brought to its end when the cluster is back
+# About two hours: from the launch on, work is at stake that a part of the platform being away must not cost, and what a
+# job holds and shows is to be brought to its end. Before, who waits is better told soon.
+PATIENT_RETRIES = 30
 DAG_ARGS: dict[str, Any] = {
     "catchup": False,
     "default_args": DEFAULT_ARGS,
@@ -52,14 +54,14 @@ def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
     admit = AdmitOperator(task_id="admit")
     stage = StageOperator(task_id="stage_data")
     validate = ValidateOperator(task_id="validate_data")
-    train = LearnerOperator(task_id="train", role="train")
-    watch = WatchCheckpointsOperator(task_id="watch_checkpoints", train_task="train")
-    evaluate = LearnerOperator(task_id="evaluate", role="evaluate")
-    export = LearnerOperator(task_id="export_model", role="export", trigger_rule="none_failed")
-    register = RegisterOperator(task_id="register_model")
-    promote = PromoteOperator(task_id="promote")
+    train = LearnerOperator(task_id="train", role="train", retries=PATIENT_RETRIES)
+    watch = WatchCheckpointsOperator(task_id="watch_checkpoints", train_task="train", retries=PATIENT_RETRIES)
+    evaluate = LearnerOperator(task_id="evaluate", role="evaluate", retries=PATIENT_RETRIES)
+    export = LearnerOperator(task_id="export_model", role="export", trigger_rule="none_failed", retries=PATIENT_RETRIES)
+    register = RegisterOperator(task_id="register_model", retries=PATIENT_RETRIES)
+    promote = PromoteOperator(task_id="promote", retries=PATIENT_RETRIES)
     # A teardown that could fail the run would be its only leaf, and a failed job a green run.
-    release = ReleaseOperator(task_id="release", retries=RELEASE_RETRIES).as_teardown()
+    release = ReleaseOperator(task_id="release", retries=PATIENT_RETRIES).as_teardown()
 
     admit >> stage >> validate >> [train, watch]
     train >> evaluate >> export >> register >> promote
