@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from updraft.api import html
+from updraft.api import history, html
 from updraft.api.depends import ReaderDep
 from updraft.api.reading import Reader
 from updraft.api.routes.jobs import read_metrics
@@ -32,6 +34,7 @@ def show_jobs(reader: ReaderDep) -> HTMLResponse:
 def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
     """Without metrics or log while MLflow or the store is away: the page says so."""
     job = reader.detail(job_id)
+    known = reader.job(job_id)
     trouble: list[str] = []
     metrics: Metrics | None = None
     logs: LogPage | None = None
@@ -45,7 +48,16 @@ def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
         pass  # nothing was launched
     except UnavailableError as exc:
         trouble.append(str(exc))
-    return HTMLResponse(html.job_page(job, metrics, logs, trouble), headers=HEADERS)
+    facts = html.JobFacts(
+        attempts=history.attempts(reader.attempts(known)),
+        checkpoints=[history.checkpoint(item) for item in reader.checkpoints(known)],
+        requests=[history.request(item) for item in reader.requests(known)],
+        metrics=metrics,
+        logs=logs,
+        trouble=trouble,
+    )
+    airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
+    return HTMLResponse(html.job_page(job, facts, airflow_url, datetime.now(UTC)), headers=HEADERS)
 
 
 def _end_of_log(reader: Reader, job_id: str) -> LogPage:
