@@ -10,9 +10,11 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +24,7 @@ from benchmarks.stack import PREPARED
 from faults import outcomes, report
 from faults.kinds import KINDS
 from faults.lab import Lab, running_lab
-from faults.outcomes import RunRecord
+from faults.outcomes import RunRecord, ViolationRecord
 from faults.plan import Planned, is_stack_wide, plan
 from faults.run import perform
 
@@ -109,7 +111,11 @@ def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -
     left = batches(todo, options.lanes)
 
     def do(lab: Lab, planned: Planned) -> RunRecord:
-        return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=bundles)
+        try:
+            return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=bundles)
+        except Exception as exc:  # noqa: BLE001 - outermost line of a run: the other runs are still done
+            traceback.print_exc()
+            return failed_lab(planned, options.scale, commit, code, changed, exc)
 
     while left and not _over(deadline):
         with _lab(options.home, options.scale) as lab, ThreadPoolExecutor(options.lanes) as pool:
@@ -118,6 +124,23 @@ def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -
                 for record in pool.map(lambda planned: do(lab, planned), left.pop(0)):
                     spoilt = spoilt or any(v.kind in POLLUTING for v in record.violations)
                     yield record
+
+
+def failed_lab(planned: Planned, scale: float, commit: str, code: str, changed: bool, exc: Exception) -> RunRecord:
+    """A run of which nothing can be said, because the lab itself did not come to its end."""
+    return RunRecord(
+        kind=planned.kind,
+        seed=planned.seed,
+        scale=scale,
+        outcome="failed",
+        commit=commit,
+        code=code,
+        changed=changed,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        moments={},
+        violations=(ViolationRecord(kind="unmet", job="", text=f"the lab failed: {exc!r}"),),
+    )
 
 
 def batches(todo: Sequence[Planned], lanes: int) -> list[list[Planned]]:

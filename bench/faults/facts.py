@@ -66,6 +66,7 @@ class JobFacts:
     state: str | None  # None: the ledger does not know the job
     reason: str = ""
     cause: str = ""
+    processing_at: float | None = None  # first time in that state
     ended_at: float | None = None
     override: bool = False
     attempts: tuple[AttemptFacts, ...] = ()
@@ -132,6 +133,7 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
         "state": str(job.state),
         "reason": job.reason,
         "cause": str(details.get("cause") or ""),
+        "processing_at": _seconds(job.started_at),
         "ended_at": _seconds(job.ended_at),
         "override": bool(getattr(job, "override", None)),
         "attempts": tuple(

@@ -47,6 +47,7 @@ class JobRecord(Record):
     state: str
     attempts: int  # launches of its training
     seconds: float | None  # from its submission to its end
+    late_seconds: float | None = None  # from its first step to the ledger's PROCESSING
     checkpoint_steps: int
     losses: tuple[LossRecord, ...] = ()
     pause_seconds: float = 0.0  # longest time between two steps of one process, from the fault on

@@ -249,6 +249,7 @@ def _job_record(scenario: Scenario, facts: JobFacts, struck_at: float) -> JobRec
         state=str(facts.state),
         attempts=sum(a.role == "train" for a in facts.attempts),
         seconds=round(facts.ended_at - submitted, 1) if facts.ended_at and submitted else None,
+        late_seconds=_since(own[0].steps[0][0], facts.processing_at) if own and own[0].steps else None,
         checkpoint_steps=subject.shape.checkpoint_steps,
         losses=tuple(
             LossRecord(
