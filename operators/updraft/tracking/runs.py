@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TAG_JOB = "updraft.job_id"
 PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
 PARAMS_PER_REQUEST = 100
+GRANT_TRIES, GRANT_SECONDS = 10, 0.5
 GONE = "RESOURCE_DOES_NOT_EXIST"
 MAY_HELP = frozenset({408, 409, 425, 429, 499})  # of 4xx, those after which asking again may help
 DATABASE_TROUBLE = "sqlalche.me/"  # in every error text of the library that MLflow's server keeps its records with
@@ -95,6 +96,26 @@ def _error(client: MlflowClient, status: int | None, code: str, text: str) -> Up
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
+    """The server's authentication grants its maker an experiment a moment after it exists: another first job of the
+    series, asking in between, is refused what is its own a moment later."""
+    from mlflow.exceptions import MlflowException
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
+
+    def not_granted_yet(exc: BaseException) -> bool:
+        return isinstance(exc, MlflowException) and exc.error_code == "PERMISSION_DENIED"
+
+    for attempt in Retrying(
+        retry=retry_if_exception(not_granted_yet),
+        stop=stop_after_attempt(GRANT_TRIES),
+        wait=wait_fixed(GRANT_SECONDS),
+        reraise=True,
+    ):
+        with attempt:
+            return _found_or_made(client, name)
+    raise AssertionError("not reached")
+
+
+def _found_or_made(client: MlflowClient, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)

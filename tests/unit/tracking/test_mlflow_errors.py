@@ -95,3 +95,24 @@ def test_a_database_that_gave_up_is_not_the_requests_fault() -> None:
 
 def test_wrong_credentials_are_said_to_be_the_platforms() -> None:
     assert "check its credentials" in str(told(of_server("PERMISSION_DENIED", "Permission denied")))
+
+
+def test_a_first_job_that_asks_before_its_series_is_granted_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    from updraft.tracking import runs
+
+    monkeypatch.setattr(runs, "GRANT_SECONDS", 0.0)
+    refusals = [MlflowException("Permission denied", error_code=PERMISSION_DENIED)] * 3
+
+    def get_experiment_by_name(name: str) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return SimpleNamespace(experiment_id="7", lifecycle_stage="active")
+
+    client: Any = SimpleNamespace(get_experiment_by_name=get_experiment_by_name)
+    assert runs._experiment(client, "digits") == "7"
