@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.exceptions import NotFoundError, UpdraftError
 from updraft.guardian import ending
 from updraft.guardian.records import ledger
 from updraft.settings import settings
@@ -30,13 +30,13 @@ class ReaperOperator(BaseOperator):
         for job_id, act in event["reap"].items():
             try:
                 done[job_id] = self._reap(job_id, act)
-            except UnavailableError as exc:  # what is left is found again at the next look
+            except UpdraftError as exc:  # one job's trouble is not another's; what is left is found again
                 away.append(f"{job_id}: {exc}")
         for job_id in event["untold"]:
             try:
                 ending.tell(ledger().job(job_id))
                 done.setdefault(job_id, "told MLflow how it stands")
-            except UnavailableError as exc:
+            except UpdraftError as exc:
                 away.append(f"{job_id}: {exc}")
         for job_id, text in done.items():
             self.log.info("%s: %s", job_id, text)
@@ -60,6 +60,7 @@ class ReaperOperator(BaseOperator):
             return f"ended {ended.state.value}: {act['reason']}"
         if job.ended:
             ending.remove(job)
+            self._remove_pods(job.tenant, act["pods"])  # what is still there lies on a node that does not answer
             ledger().release(job_id)
             return f"removed {', '.join(act['pods']) or 'what was left'}: {act['reason']}"
         self._remove_pods(job.tenant, act["pods"])

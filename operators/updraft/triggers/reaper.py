@@ -7,9 +7,11 @@ those jobs that nobody has touched for a while. Whether that is enough is `updra
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -24,7 +26,29 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 15.0
 ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that nobody has touched for so long
-UNTOLD_SECONDS = 30.0  # a message is left to its own job's tasks for so long
+ANSWER_SECONDS = 30.0  # Airflow has to answer a question
+UNTOLD_SECONDS = 30.0  # a message is left to its own job's tasks for so long; each try that fails doubles it
+UNTOLD_LIMIT_SECONDS = 480.0
+FORGET_SECONDS = 120.0  # a longer gap between two looks, and calm has to begin anew
+
+
+@dataclass
+class Memory:
+    """What this triggerer has seen so far. It outlives a trigger, which ends each time that it finds something: calm
+    that began anew with every find would never come on a busy platform."""
+
+    touched: dict[str, tuple[object, float]] = field(default_factory=dict)  # job -> guardian's last word, first read at
+    untold: dict[str, float] = field(default_factory=dict)
+    looked: float = -math.inf
+
+    def begin_look(self, now: float) -> None:
+        if now - self.looked > FORGET_SECONDS:  # nobody watched meanwhile
+            self.touched.clear()
+            self.untold.clear()
+        self.looked = now
+
+
+_memories: dict[str, Memory] = {}
 
 
 class ReaperTrigger(BaseTrigger):
@@ -33,8 +57,6 @@ class ReaperTrigger(BaseTrigger):
     def __init__(self, *, conn_id: str) -> None:
         super().__init__()
         self.conn_id = conn_id
-        self._touched: dict[str, tuple[object, float]] = {}  # job -> guardian's last word, first read at
-        self._untold: dict[str, float] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "updraft.triggers.reaper.ReaperTrigger", {"conn_id": self.conn_id}
@@ -64,10 +86,11 @@ class ReaperTrigger(BaseTrigger):
                 for (job_id, role, attempt), found in watch.launches().items():
                     number = int(attempt) if attempt.isdigit() else 0
                     pods.setdefault(job_id, []).extend(WardPod(pod.name, role, number) for pod in found)
-        now = time.monotonic()
-        self._touched = {name: seen for name, seen in self._touched.items() if name in live}
-        wards = [await self._ward(live.get(name), name, tuple(pods.get(name, ())), now) for name in live | pods]
-        decided = {ward.job_id: reap(ward) for ward in wards if ward is not None}
+        now, memory = time.monotonic(), _memories.setdefault(self.conn_id, Memory())
+        memory.begin_look(now)
+        memory.touched = {name: seen for name, seen in memory.touched.items() if name in live}
+        wards = [await self._ward(live.get(name), name, tuple(pods.get(name, ())), now, memory) for name in live | pods]
+        decided = {ward.job_id: reap(ward) for ward in wards}
         return {
             "reap": {
                 job_id: {
@@ -80,25 +103,24 @@ class ReaperTrigger(BaseTrigger):
                 for job_id, act in decided.items()
                 if isinstance(act, Reap)
             },
-            "untold": await asyncio.to_thread(self._waiting_messages, now),
+            "untold": await asyncio.to_thread(self._waiting_messages, now, memory),
         }
 
-    async def _ward(self, job: Job | None, job_id: str, pods: tuple[WardPod, ...], now: float) -> Ward | None:
+    async def _ward(self, job: Job | None, job_id: str, pods: tuple[WardPod, ...], now: float, memory: Memory) -> Ward:
         if job is None:  # ended, or never recorded here: its pods alone are the question
             state = await asyncio.to_thread(self._state_of, job_id)
             return Ward(job_id, state, 0.0, Run.UNKNOWN, pods=pods)
         word = job.guardian_seen_at
-        known = self._touched.get(job_id)
+        known = memory.touched.get(job_id)
         if known is None or known[0] != word:
-            known = self._touched[job_id] = (word, now)
+            known = memory.touched[job_id] = (word, now)
         quiet = now - known[1]
         newest = await asyncio.to_thread(self._newest, job_id) if pods else {}
         run: Run = Run.UNKNOWN
         tasks: dict[str, str | None] = {}
-        dag: bool | None = None
         if quiet >= ASK_AFTER_SECONDS:
-            run, tasks, dag = await self._ask_airflow(job)
-        return Ward(job_id, job.state, quiet, run, tasks=tasks, dag=dag, pods=pods, newest=newest)
+            run, tasks = await self._ask_airflow(job)
+        return Ward(job_id, job.state, quiet, run, tasks=tasks, pods=pods, newest=newest)
 
     def _state_of(self, job_id: str) -> Any:
         from updraft.exceptions import NotFoundError
@@ -114,35 +136,55 @@ class ReaperTrigger(BaseTrigger):
             newest[attempt.role] = max(newest.get(attempt.role, 0), attempt.number)
         return newest
 
-    def _waiting_messages(self, now: float) -> list[str]:
-        waiting = {message.job_id for message in ledger().outbox(limit=100)}
-        self._untold = {job_id: self._untold.get(job_id, now) for job_id in waiting}
-        return sorted(job_id for job_id, since in self._untold.items() if now - since >= UNTOLD_SECONDS)
+    def _waiting_messages(self, now: float, memory: Memory) -> list[str]:
+        tries: dict[str, int] = {}
+        for message in ledger().outbox(limit=100):
+            tries[message.job_id] = max(message.tries, tries.get(message.job_id, 0))
+        memory.untold = {job_id: memory.untold.get(job_id, now) for job_id in tries}
+        due = [
+            job_id
+            for job_id, since in memory.untold.items()
+            if now - since >= min(UNTOLD_LIMIT_SECONDS, UNTOLD_SECONDS * 2 ** min(tries[job_id], 10))
+        ]
+        for job_id in due:
+            memory.untold[job_id] = now
+        return sorted(due)
 
-    async def _ask_airflow(self, job: Job) -> tuple[Run, dict[str, str | None], bool | None]:
-        """State of the run and of its tasks, and whether its DAG exists. What Airflow does not say is UNKNOWN."""
+    async def _ask_airflow(self, job: Job) -> tuple[Run, dict[str, str | None]]:
+        """State of the run and of its tasks. What Airflow does not say is UNKNOWN; one job's answer costs no other's.
+
+        Whether the run's DAG exists cannot be asked here: a triggerer's supervisor never answers that message.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
 
         try:
-            state = await sync_to_async(RuntimeTaskInstance.get_dagrun_state)(job.dag_id, job.run_id)
-        except Exception as exc:  # noqa: BLE001 - told apart by what it says
-            if "not_found" in str(exc).lower() or "404" in str(exc):
-                return Run.GONE, {}, None
-            return Run.UNKNOWN, {}, None
+            state = await _answer(RuntimeTaskInstance.get_dagrun_state, job.dag_id, job.run_id)
+            tasks = await _answer(RuntimeTaskInstance.get_task_states, dag_id=job.dag_id, run_ids=[job.run_id])
+        except AirflowRuntimeError as exc:
+            return (Run.GONE if _not_found(exc.error.detail) else Run.UNKNOWN), {}
+        except Exception as exc:  # noqa: BLE001 - whatever it was, Airflow did not say
+            self.log.warning("Airflow does not say how run %s stands: %s", job.run_id, type(exc).__name__)
+            return Run.UNKNOWN, {}
         run = Run(state) if state in set(Run) else Run.UNKNOWN
-        tasks = await sync_to_async(RuntimeTaskInstance.get_task_states)(dag_id=job.dag_id, run_ids=[job.run_id])
-        return run, dict(tasks.get(job.run_id) or {}), await self._has_dag(job.dag_id)
+        return run, dict(tasks.get(job.run_id) or {})
 
-    async def _has_dag(self, dag_id: str) -> bool | None:
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
 
-        try:
-            dag = await sync_to_async(RuntimeTaskInstance.get_dag)(dag_id)
-        except Exception as exc:  # noqa: BLE001 - told apart by what it says
-            return False if "not_found" in str(exc).lower() or "404" in str(exc) else None
-        return not getattr(dag, "is_stale", False)
+async def _answer(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In a thread of its own: the one that Airflow's hooks share in a triggerer must not wait for an answer."""
+    from asgiref.sync import sync_to_async
+
+    asked = sync_to_async(ask, thread_sensitive=False)
+    return await asyncio.wait_for(asked(*args, **kwargs), ANSWER_SECONDS)
+
+
+def _not_found(detail: Mapping[str, Any] | None) -> bool:
+    """Whether the API answered that there is no such run; a proxy's or a wrong path's 404 gives no such reason."""
+    told = (detail or {}).get("detail")
+    inner = told.get("detail") if isinstance(told, Mapping) else None
+    return (
+        (detail or {}).get("status_code") == 404 and isinstance(inner, Mapping) and inner.get("reason") == "not_found"
+    )
 
 
 def _text(job: Job | None) -> str | None:

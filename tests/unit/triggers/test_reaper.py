@@ -1,0 +1,321 @@
+"""The reaper: what it asks, of whom, what it concludes from it, and what it does about it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from unit.operators.platform_fakes import FakeCluster
+from unit.triggers.trigger_helpers import JOB, events
+
+from updraft.exceptions import RefusedError, UnavailableError
+from updraft.guardian import ending
+from updraft.kubernetes.watch import LaunchKey
+from updraft.ledger import Ledger, NewJob
+from updraft.lifecycle import State, Verdict
+from updraft.operators.reaper import ReaperOperator
+from updraft.recovery.facts import PodFacts, pod_facts
+from updraft.recovery.reaping import CALM_SECONDS, Run
+from updraft.triggers import reaper
+from updraft.triggers.reaper import ASK_AFTER_SECONDS, FORGET_SECONDS, ReaperTrigger
+
+OTHER = "digits-2"
+NOT_FOUND = {"status_code": 404, "message": "Server returned error", "detail": {"detail": {"reason": "not_found"}}}
+
+
+class Airflow:
+    """The triggerer's end of Airflow's messages: it has only those answers that a triggerer's supervisor gives."""
+
+    def __init__(self) -> None:
+        from airflow.jobs.triggerer_job_runner import ToTriggerSupervisor
+        from pydantic import TypeAdapter
+
+        self._known: TypeAdapter[Any] = TypeAdapter(ToTriggerSupervisor)
+        self.runs: dict[str, Any] = {JOB: "running"}
+        self.tasks: dict[str, str | None] = {}
+        self.asked: list[str] = []
+
+    def send(self, msg: Any) -> Any:
+        from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+        from airflow.sdk.execution_time.comms import (
+            DagRunStateResult,
+            ErrorResponse,
+            GetDagRunState,
+            TaskStatesResult,
+        )
+
+        self._known.validate_python(msg.model_dump())  # any other is never answered
+        self.asked.append(type(msg).__name__)
+        if not isinstance(msg, GetDagRunState):
+            return TaskStatesResult(task_states={run: dict(self.tasks) for run in msg.run_ids})
+        answer = self.runs.get(msg.run_id, NOT_FOUND)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, dict):
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=answer))
+        return DagRunStateResult(state=answer)
+
+
+class Watch:
+    """A live PodWatch without pods but those that a test sets."""
+
+    def __init__(self) -> None:
+        self.synced = asyncio.Event()
+        self.synced.set()
+        self.found: dict[LaunchKey, list[PodFacts]] = {}
+
+    def launches(self) -> dict[LaunchKey, list[PodFacts]]:
+        return self.found
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 5_000.0
+        self.look_seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.now += self.look_seconds
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    made = Time()
+    monkeypatch.setattr(reaper, "time", made)
+    monkeypatch.setattr(reaper, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(reaper, "_memories", {})
+    return made
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    from airflow.sdk.execution_time import task_runner
+
+    made = Airflow()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", made, raising=False)
+    return made
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    made = Watch()
+
+    @asynccontextmanager
+    async def shared(conn_id: str, namespace: str) -> Any:
+        yield made
+
+    monkeypatch.setattr(reaper, "shared_watch", shared)
+    return made
+
+
+def look(times: int = 1) -> dict[str, Any]:
+    """What the trigger finds at the last of so many looks, each in a trigger of its own."""
+    found: dict[str, Any] = {}
+    for _ in range(times):
+        watch: Any = Watch()
+        found = asyncio.run(ReaperTrigger(conn_id="c")._look({"default": watch}))
+    return found
+
+
+def quiet(clock: Time, seconds: float) -> dict[str, Any]:
+    """What is found after so many seconds of looking each quarter of a minute."""
+    found = look()
+    for _ in range(int(seconds // 15) + 1):
+        clock.now += 15
+        found = look()
+    return found
+
+
+class TestWhatAirflowSays:
+    @pytest.mark.parametrize(
+        ("answer", "run"),
+        [
+            ("running", Run.RUNNING),
+            ("failed", Run.FAILED),
+            ("success", Run.SUCCESS),
+            ("queued", Run.QUEUED),
+            (NOT_FOUND, Run.GONE),
+            # None of these says that the run is gone, whatever words are in it.
+            ({"status_code": 404, "message": "no such path", "detail": {"detail": "Not Found"}}, Run.UNKNOWN),
+            ({"status_code": 500, "message": "http://api/dag-runs/d/digits-404/state not_found"}, Run.UNKNOWN),
+            ({"status_code": None, "message": "connection refused"}, Run.UNKNOWN),
+            (ConnectionError("404 not_found"), Run.UNKNOWN),
+        ],
+    )
+    def test_only_a_clear_answer_is_one(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, answer: Any, run: Run
+    ) -> None:
+        airflow.runs[JOB] = answer
+        airflow.tasks = {"train": "deferred"}
+        said = asyncio.run(ReaperTrigger(conn_id="c")._ask_airflow(ledger.job(JOB)))
+        assert said == (run, {"train": "deferred"} if run not in (Run.GONE, Run.UNKNOWN) else {})
+
+    def test_an_answer_that_does_not_come_is_none(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import threading
+
+        held = threading.Event()
+
+        def send(msg: Any) -> Any:
+            held.wait(20)
+
+        monkeypatch.setattr(airflow, "send", send)
+        monkeypatch.setattr(reaper, "ANSWER_SECONDS", 0.05)
+
+        async def ask() -> Any:
+            try:
+                return await ReaperTrigger(conn_id="c")._ask_airflow(ledger.job(JOB))
+            finally:
+                held.set()
+
+        assert asyncio.run(ask()) == (Run.UNKNOWN, {})
+
+
+class TestCalm:
+    def test_a_job_that_is_touched_is_not_asked_about(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+        look()
+        clock.now += ASK_AFTER_SECONDS - 1
+        look()
+        assert airflow.asked == []
+
+    def test_a_job_whose_run_is_gone_is_given_up_after_a_calm_time(
+        self, ledger: Ledger, airflow: Airflow, clock: Time
+    ) -> None:
+        airflow.runs.clear()
+        assert quiet(clock, CALM_SECONDS - 30)["reap"] == {}
+        found = quiet(clock, 30)["reap"]
+        assert list(found) == [JOB]
+        assert found[JOB]["end"] is True
+        assert found[JOB]["reason"].startswith("its Airflow run does not exist any more, and nobody has touched")
+
+    def test_a_job_whose_run_lives_is_left_alone_for_ever(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+        assert quiet(clock, 4000)["reap"] == {}
+
+    def test_thirty_minutes_without_an_answer_reap_nothing(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+        airflow.runs[JOB] = {"status_code": 503, "message": "down", "detail": {}}
+        assert quiet(clock, 1800)["reap"] == {}
+
+    def test_finding_one_thing_does_not_begin_the_calm_of_others_anew(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, watch: Watch
+    ) -> None:
+        """The trigger ends with each find, and a new one is made."""
+        airflow.runs.clear()
+        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        ledger.finish(OTHER, Verdict(State.FAILED, "it failed"))
+        cluster = FakeCluster()
+        cluster.pods["p"] = {"metadata": {"name": "p", "labels": {}}}
+        cluster.set_status("p")
+        watch.found = {(OTHER, "train", "1"): [pod_facts(cluster.pods["p"])]}
+        clock.look_seconds = 15
+        reaped: list[dict[str, Any]] = []
+        while len(reaped) < 20 and not any(JOB in found for found in reaped):
+            found = asyncio.run(asyncio.wait_for(events(ReaperTrigger(conn_id="c")), 20))
+            reaped.append(found[0]["reap"])
+            assert reaped[-1][OTHER]["pods"] == ["p"]
+        assert reaped[-1][JOB]["end"] is True
+
+    def test_a_gap_in_the_watching_is_no_calm(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+        airflow.runs.clear()
+        quiet(clock, CALM_SECONDS - 30)
+        clock.now += FORGET_SECONDS + 1
+        assert look()["reap"] == {}
+        assert quiet(clock, CALM_SECONDS)["reap"][JOB]["end"] is True
+
+    def test_one_jobs_bad_answer_keeps_nobody_from_being_reaped(
+        self, ledger: Ledger, airflow: Airflow, clock: Time
+    ) -> None:
+        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        airflow.runs[JOB] = RuntimeError("cannot be decoded")
+        assert list(quiet(clock, CALM_SECONDS)["reap"]) == [OTHER]
+
+
+class TestMessages:
+    def test_a_message_is_left_to_its_own_job_first(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        assert look()["untold"] == []
+        clock.now += 31
+        assert look()["untold"] == [JOB]
+
+    def test_mlflow_that_is_away_is_asked_less_and_less_often(
+        self, ledger: Ledger, airflow: Airflow, clock: Time
+    ) -> None:
+        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        asked_at = []
+        look()
+        for _ in range(240):
+            clock.now += 15
+            if look()["untold"]:
+                asked_at.append(clock.now)
+                ledger.undelivered(ledger.outbox(JOB)[0].id, "away")
+        gaps = [round(b - a) for a, b in itertools.pairwise(asked_at)]
+        assert gaps == [60, 120, 240, 480, 480, 480, 480, 480, 480]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    import updraft.kubernetes.secrets
+
+    made = FakeCluster()
+    monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: made)
+    return made
+
+
+def act(**changes: Any) -> dict[str, Any]:
+    return {"reason": "its run is gone", "pods": [], "end": True, "evidence": {}, "guardian_seen": None, **changes}
+
+
+def finished(event: dict[str, Any]) -> dict[str, str]:
+    return ReaperOperator(task_id="reap").finished({}, {"reap": {}, "untold": [], **event})
+
+
+@pytest.mark.usefixtures("store", "cluster")
+class TestActs:
+    def test_a_job_without_a_guardian_is_ended_with_the_reason(self, ledger: Ledger) -> None:
+        assert finished({"reap": {JOB: act()}}) == {JOB: "ended FAILED: its run is gone"}
+        assert (ledger.job(JOB).state, ledger.job(JOB).reason) == (State.FAILED, "its run is gone")
+
+    def test_a_guardian_that_has_come_back_is_left_alone(self, ledger: Ledger) -> None:
+        ledger.touch_guardian(JOB, "train: watching attempt 1")
+        assert finished({"reap": {JOB: act()}}) == {
+            JOB: "its guardian has come back (train: watching attempt 1); left alone"
+        }
+        assert ledger.job(JOB).state is State.PENDING
+
+    def test_a_pod_that_stays_behind_a_dead_node_is_removed_by_force(
+        self, ledger: Ledger, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        cluster.pods["p"] = {"metadata": {"name": "p", "labels": {"updraft.dev/job": JOB}}}
+        forced: list[int] = []
+        real = cluster.delete_namespaced_pod
+
+        def delete(name: str, namespace: str, *, grace_period_seconds: int, **more: Any) -> None:
+            forced.append(grace_period_seconds)
+            if grace_period_seconds == 0:
+                real(name, namespace, **more)
+
+        monkeypatch.setattr(cluster, "delete_namespaced_pod", delete)
+        monkeypatch.setattr("updraft.kubernetes.gang.wait_gone", lambda *a, **k: False)
+        finished({"reap": {JOB: act(end=False, pods=["p"], reason="the job has ended FAILED")}})
+        assert (forced, cluster.left) == ([30, 0], [])
+
+    @pytest.mark.parametrize("error", [UnavailableError("the cluster is away"), RefusedError("forbidden")])
+    def test_one_jobs_trouble_is_not_anothers(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        real: Callable[..., Any] = ending.verdict_of
+
+        def verdict_of(job: Any, *more: Any) -> Any:
+            if job.id == JOB:
+                raise error
+            return real(job, *more)
+
+        monkeypatch.setattr(ending, "verdict_of", verdict_of)
+        monkeypatch.setattr(ending, "_missing", lambda *_: ["train"])
+        assert finished({"reap": {JOB: act(), OTHER: act()}}) == {OTHER: "ended FAILED: its run is gone"}
