@@ -11,7 +11,9 @@ QUARANTINE_MARKER = "QUARANTINED.json"
 SAVE_LETTERS = 8
 NAME_CHARS = 250  # what the ledger keeps
 
-_NAME = re.compile(r"^(?P<local>.*)-a(?P<attempt>\d+)(?:-l(?P<learner>\d+))?(?:-v\d+)?(?:-s[0-9A-Za-z]+)?$", re.DOTALL)
+_NAME = re.compile(
+    r"^(?P<local>.*)-a(?P<attempt>\d+)(?:-l(?P<learner>\d+))?(?:-v\d+)?(?P<save>-s[0-9A-Za-z]+)?$", re.DOTALL
+)
 PART = re.compile(r"^PART-(\d{4})-of-(\d{4})\.json$")
 
 
@@ -22,6 +24,7 @@ class Name:
     local: str  # name of its folder in CHECKPOINT_DIR
     attempt: int
     learner: int  # whose it is; 1 for one that was saved in parts
+    in_parts: bool = False  # by all learners together
 
 
 def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, save: str = "") -> str:
@@ -37,7 +40,7 @@ def parse_name(name: str) -> Name | None:
     match = _NAME.match(name)
     if match is None:
         return None
-    return Name(match["local"], int(match["attempt"]), int(match["learner"] or 1))
+    return Name(match["local"], int(match["attempt"]), int(match["learner"] or 1), match["save"] is not None)
 
 
 def recordable(name: str) -> bool:

@@ -19,7 +19,7 @@ def for_learner(chosen: str, learner: int, good: Iterable[str]) -> str:
     Its own of the same folder and attempt, if it stored one that is `good`; else the chosen one, as everybody's.
     """
     wanted = parse_name(chosen)
-    if wanted is None or wanted.learner == learner:
+    if wanted is None or wanted.in_parts or wanted.learner == learner:
         return chosen
     own = [
         name

@@ -43,7 +43,7 @@ def describe(name: str, held: HeldFolder, learners: int) -> Described:
         Damaged: it is unreadable, or files are missing or of another size.
         Unusable: it speaks of parts in a way that cannot be.
     """
-    manifests = [path for path in held.found if path == contract.CHECKPOINT_LOCAL_MANIFEST or part_of(path)]
+    manifests = [path for path in sorted(held.found) if path == contract.CHECKPOINT_LOCAL_MANIFEST or part_of(path)]
     if contract.CHECKPOINT_LOCAL_MANIFEST in manifests:
         manifests = [contract.CHECKPOINT_LOCAL_MANIFEST]
     if not manifests:

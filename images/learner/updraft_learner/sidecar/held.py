@@ -67,6 +67,9 @@ class Hashing:
         return cast(BinaryIO, self)
 
     def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
 
