@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
+from folder_store import FolderStore
+
 from updraft_learner.contract import PodConfig
 from updraft_learner.pod import MlflowCredentials, PodPaths
 from updraft_learner.sidecar.tracking import TrackingServer
-from updraft_learner.store import FolderStore, StorageError
+from updraft_learner.store import StorageError
 
 RUN = "run1"
 CONFIG = PodConfig(

@@ -17,6 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
+from folder_store import FolderStore  # noqa: E402
 from learner.sidecar_fakes import CONFIG, FailingStore  # noqa: E402
 
 from updraft_learner import Checkpointer, CheckpointError, ShardedCheckpointer  # noqa: E402
@@ -26,7 +27,6 @@ from updraft_learner.pod import PodPaths  # noqa: E402
 from updraft_learner.sidecar.checkpoints import Checkpoints  # noqa: E402
 from updraft_learner.sidecar.report import Warnings  # noqa: E402
 from updraft_learner.stage import stage  # noqa: E402
-from updraft_learner.store import FolderStore  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

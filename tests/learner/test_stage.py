@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from folder_store import FolderStore
 
 from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
 from updraft_learner.stage import Progress, StageError
-from updraft_learner.store import FolderStore, StorageError
+from updraft_learner.store import StorageError
 from updraft_learner.trees import scan
 
 KEYS = Keys("tenants/default")

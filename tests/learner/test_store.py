@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folder_store import FolderStore
 
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import FolderStore, ObjectStore, StorageError, Store
+from updraft_learner.store import ObjectStore, StorageError, Store
 
 
 @pytest.fixture(scope="module")

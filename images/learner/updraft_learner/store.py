@@ -1,4 +1,4 @@
-"""The object store: a small protocol, S3 behind it through boto3, and a folder behind it for tests and offline use.
+"""The object store: a small protocol, and S3 behind it through boto3.
 
 Works with any S3 server, also those that ignore conditional puts or lose metadata: nothing here uses either. Calls are
 retried a bounded number of times with back-off; errors come out as `StorageError`. Called by `stage` and the sidecar.
@@ -7,10 +7,7 @@ retried a bounded number of times with back-off; errors come out as `StorageErro
 from __future__ import annotations
 
 import io
-import os
 import random
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -302,40 +299,3 @@ def _read(file: BinaryIO, size: int) -> bytes:
         chunks.append(chunk)
         left -= len(chunk)
     return b"".join(chunks)
-
-
-class FolderStore:
-    """The same protocol over a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def put_bytes(self, key: str, data: bytes) -> None:
-        self.put_file(key, lambda: io.BytesIO(data))
-
-    def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
-        target = self.root / key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".part-{secrets.token_hex(8)}")
-        with source.open("rb") if isinstance(source, Path) else source() as file, part.open("wb") as out:
-            shutil.copyfileobj(file, out)
-        os.replace(part, target)
-
-    def get_bytes(self, key: str) -> bytes | None:
-        path = self.root / key
-        return path.read_bytes() if path.is_file() else None
-
-    def open(self, key: str) -> BinaryIO:
-        path = self.root / key
-        if not path.is_file():
-            raise StorageError("missing", _message("missing", f"reading {key}", f"folder {self.root}", "no file"))
-        return path.open("rb")
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        keys = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
-        for key in keys:
-            if key.startswith(prefix) and not Path(key).name.startswith(".part-"):
-                yield StoredObject(key, (self.root / key).stat().st_size)
-
-    def delete(self, key: str) -> None:
-        (self.root / key).unlink(missing_ok=True)

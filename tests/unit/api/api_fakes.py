@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
+from folder_store import FolderStore
 
 from updraft.api.access import Caller, Guards, Policy, team_policy
 from updraft.api.app import create_app
@@ -19,7 +20,6 @@ from updraft.api.store import JobStore
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.ledger import Job, Ledger, NewJob, upgrade
 from updraft.settings import Settings
-from updraft_learner.store import FolderStore
 
 MANIFEST = {
     "name": "digits",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from folder_store import FolderStore
 from unit.operators.platform_fakes import (
     Blade,
     FakeCluster,
@@ -24,7 +25,6 @@ from unit.operators.platform_fakes import (
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
-from updraft_learner.store import FolderStore
 
 RUN_ID = "digits-1"
 ORDER = (

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from folder_store import FolderStore
+
 from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
-from updraft_learner.store import FolderStore
 
 
 class SimulatedKill(BaseException):

@@ -5,11 +5,11 @@ import io
 from pathlib import Path
 
 import pytest
+from folder_store import FolderStore
 
 from updraft.exceptions import DataError, LimitError, NotFoundError
 from updraft.storage import ContentStore, content_store
 from updraft_learner.contract import Keys
-from updraft_learner.store import FolderStore
 from updraft_learner.trees import Tree, TreeFile, scan
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folder_store import FolderStore
 
 from updraft.storage.logbook import MERGE_CHUNKS, SMALL_BYTES, LogBook, Position, read_log, read_log_end
-from updraft_learner.store import FolderStore
 
 PLACE = ("default", "job-1", "train", 1, 1)
 

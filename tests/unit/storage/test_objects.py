@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folder_store import FolderStore
 
 from updraft.exceptions import DataError, LimitError
 from updraft.storage import objects
 from updraft.storage.objects import CheckpointInfo, Exported
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
-from updraft_learner.store import FolderStore
 
 KEYS = Keys("default")
 

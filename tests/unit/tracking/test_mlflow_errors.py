@@ -99,7 +99,6 @@ def test_wrong_credentials_are_said_to_be_the_platforms() -> None:
 
 def test_a_first_job_that_asks_before_its_series_is_granted_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
-    from typing import Any
 
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import PERMISSION_DENIED

@@ -178,8 +178,9 @@ def test_a_run_ends_once(client: Any) -> None:
 
 
 def test_late_metrics_are_replayed_once(client: Any, tmp_path: Path) -> None:
+    from folder_store import FolderStore
+
     from updraft.tracking.replay import replay
-    from updraft_learner.store import FolderStore
 
     ref, store = open_run(client, "late-1"), FolderStore(tmp_path)
     client.log_metric(ref.run_id, "loss", 1.0, step=1, timestamp=1000)

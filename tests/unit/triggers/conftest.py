@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from folder_store import FolderStore
 from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
 from updraft.ledger import Ledger, NewJob
 from updraft.triggers import admit, checkpoints, followers, observation
-from updraft_learner.store import FolderStore
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from folder_store import FolderStore
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.conftest import MANIFEST
 from unit.triggers.trigger_helpers import JOB, START, Clock
@@ -29,7 +30,6 @@ from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft.triggers.observation import Observation
 from updraft.triggers.reaper import ReaperTrigger
-from updraft_learner.store import FolderStore
 
 
 class FakeWatch:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from folder_store import FolderStore
 from unit.operators.platform_fakes import FakeCluster, store_checkpoint
 from unit.triggers.trigger_helpers import JOB, events
 
@@ -18,7 +19,6 @@ from updraft.storage import objects
 from updraft.triggers import admit
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.checkpoints import CheckpointTrigger, follow_checkpoints
-from updraft_learner.store import FolderStore
 
 KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
 
