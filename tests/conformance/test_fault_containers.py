@@ -115,6 +115,18 @@ def command(process):
         return []
 
 
+def test_a_frozen_container_stays_frozen_when_the_local_node_is_killed(own_node):
+    own_node.create(own_node.pod("clock", TICKING))
+    eventually(lambda: running(own_node, "clock") and "3\n" in own_node.log("clock"))
+    own_node.fault("freeze_container", namespace="default", pod="clock")
+    own_node.node.kill()
+    own_node.node.restart()
+    eventually(lambda: own_node.faults()["frozen"])
+    before = own_node.log("clock")
+    assert own_node.faults("DELETE")["frozen"] == []
+    eventually(lambda: len(own_node.log("clock")) > len(before))
+
+
 def test_a_frozen_container_can_be_deleted(local_cluster):
     cluster = local_cluster
     cluster.create(cluster.pod("stuck", "sleep 60", terminationGracePeriodSeconds=1))

@@ -9,6 +9,7 @@ import urllib3
 from conformance_helpers import eventually
 
 from updraft.localnode import disks
+from updraft.localnode.processes import kill_leftovers
 
 needs_disks = pytest.mark.skipif(disks.why_not() is not None, reason=str(disks.why_not()))
 MEBIBYTE = 1 << 20
@@ -141,7 +142,19 @@ def test_disks_go_with_their_pods(own_node):
     own_node.node.kill()
     own_node.node.restart()
     eventually(lambda: own_node.faults()["full_disks"] == [{"namespace": "default", "pod": "orphan"}])
-    own_node.node.stop()
+    own_node.node.kill()
+    assert len(mounts(own_node)) == 1
+    kill_leftovers(own_node.node.state_dir)
+    assert mounts(own_node) == []
+
+
+@needs_disks
+def test_disks_go_with_the_local_node(own_node):
+    own_node.fault("small_disks", bytes=16 * MEBIBYTE)
+    own_node.create(writing(own_node, "writer"))
+    own_node.wait_phase("writer", "Running")
+    assert len(mounts(own_node)) == 1
+    assert own_node.node.stop() == 0
     assert mounts(own_node) == []
 
 

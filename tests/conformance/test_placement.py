@@ -96,9 +96,10 @@ def test_a_pod_that_must_go_elsewhere_waits_and_one_that_would_rather_comes(clus
 
 
 def test_a_pod_goes_where_its_affinity_says(cluster):
-    wanted = hostnames(cluster)[-1]
-    cluster.create(cluster.pod("placed", "true", affinity=affinity("required", "In", wanted)))
-    assert cluster.finished("placed").spec.node_name
+    node = cluster.core.list_node().items[-1].metadata
+    here = affinity("required", "In", node.labels["kubernetes.io/hostname"])
+    cluster.create(cluster.pod("placed", "true", affinity=here))
+    assert cluster.finished("placed").spec.node_name == node.name
 
 
 def test_an_affinity_that_makes_no_sense_is_refused(cluster):
