@@ -148,7 +148,7 @@ def _first(
 ) -> tuple[Row, str] | None:
     """The first row that fits and says what of; rows that ask for nothing are left to the caller."""
     for row in rows:
-        if not (row.codes or row.reasons or row.says) or (row.reasons and not reason):
+        if not (row.codes or row.reasons or row.says or row.pattern) or (row.reasons and not reason):
             continue
         if (line := row.fits(code=code, reason=reason, lines=lines)) is not None:
             return row, line
@@ -157,7 +157,10 @@ def _first(
 
 def _made(pod: PodFacts, row: Row, line: str, reason: str) -> Failure:
     at = pod.main.finished_at or pod.stage.finished_at or ""
-    told = f"{reason} ({row.text[:1].lower()}{row.text[1:].rstrip('.')})" if row.told else reason
+    text = row.text.rstrip(".")
+    if text[1:2].islower() or text[1:2] == " ":
+        text = text[:1].lower() + text[1:]
+    told = f"{reason} ({text})" if row.told else reason
     node = pod.node or None
     return Failure(row.rank, at, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
 

@@ -57,16 +57,16 @@ def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preemp
     `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request. A
     preemption costs no budget, but one that comes again and again waits longer each time."""
     if outcome.cause is Cause.PREEMPTED:
-        return _again(outcome, losses, _backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
+        return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
         return Stop("")
     count = 1 + sum(loss.cause is outcome.cause for loss in losses)
     if outcome.cause is Cause.INFRASTRUCTURE:
         kind, field, limit = "infrastructure loss", "budget.infra_attempts", budgets.infra_attempts
-        delay = _backoff(count - 1, INFRA_BACKOFF_SECONDS)
+        delay = backoff(count - 1, INFRA_BACKOFF_SECONDS)
     else:
         kind, field, limit = "program failure", "budget.app_attempts", budgets.app_attempts
-        delay = _backoff(count, APP_BACKOFF_SECONDS)
+        delay = backoff(count, APP_BACKOFF_SECONDS)
     if outcome.action in (Action.STOP, Action.NONE):
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
@@ -76,7 +76,7 @@ def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preemp
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 
 
-def _backoff(number: int, first_seconds: float) -> float:
+def backoff(number: int, first_seconds: float) -> float:
     """0 for number 0, then `first_seconds`, doubling up to the limit."""
     if number <= 0:
         return 0.0

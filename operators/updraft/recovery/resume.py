@@ -65,8 +65,9 @@ def plan_resume(
     attempts from it failed without storing anything; a lost node does not count, it says nothing about a checkpoint.
     What an earlier plan has passed over stays passed over."""
     refused = _refused(stored, tried, tries_per_checkpoint, older=older)
-    good = sorted((s for s in stored if s.name not in refused), key=lambda s: s.age)
-    passed = sorted((s for s in stored if s.name in refused), key=lambda s: s.age, reverse=True)
+    ordered = sorted(stored, key=lambda s: (s.age, s.name))
+    good = [s for s in ordered if s.name not in refused]
+    passed = [s for s in reversed(ordered) if s.name in refused]
     why = "; ".join(f"{s.name}: {refused[s.name]}" for s in passed[:3])
     if len(passed) > 3:
         why += f"; and {len(passed) - 3} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Literal
@@ -39,9 +40,9 @@ class Row:
     """One kind of failure. All of `codes`, `reasons` and `says` that are given must fit; any entry of one does.
 
     `reasons` are compared whole, or up to a final `*`; `says` are looked for in lower case, in the pod's words or in
-    the log's lines, and `unless` must not be there. `gpus`: only for learners that have some (True) or none (False).
-    `text` is for people: what it is and what can be done. `told`: the text stands in the reason too, because the
-    evidence alone says too little."""
+    the log's lines, `pattern` as well (a regular expression of ours); `unless` must not be there. `gpus`: only for
+    learners that have some (True) or none (False). `text` is for people: what it is and what can be done. `told`: the
+    text stands in the reason too, because the evidence alone says too little."""
 
     label: str
     where: Where
@@ -53,6 +54,7 @@ class Row:
     codes: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
+    pattern: str = ""
     unless: tuple[str, ...] = ()
     gpus: bool | None = None
     rank: Rank = Rank.ROOT
@@ -66,9 +68,12 @@ class Row:
             return None
         if any(text in line.lower() for line in lines for text in self.unless):
             return None
-        if not self.says:
+        if not self.says and not self.pattern:
             return ""
-        return next((line for line in lines if any(text in line.lower() for text in self.says)), None)
+        return next((line for line in lines if self._in(line.lower())), None)
+
+    def _in(self, line: str) -> bool:
+        return any(text in line for text in self.says) or bool(self.pattern and re.search(self.pattern, line))
 
 
 def _same(pattern: str, reason: str) -> bool:

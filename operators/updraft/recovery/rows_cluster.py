@@ -72,7 +72,8 @@ CONDITION_ROWS = (
     Row("node.lost", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The node does not answer any more, or is tainted so that the pod may not stay. Its learners may still run "
         "there; nothing of what they do counts.",
-        "recording", DISRUPTIONS, reasons=("DeletionByTaintManager",), rank=Rank.GONE),
+        "test", f"{LOCAL}::test_a_learner_on_a_lost_node_is_lost_although_it_seems_to_run",
+        reasons=("DeletionByTaintManager",), rank=Rank.GONE),
     Row("node.drained", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The pod was asked to leave its node through the eviction API, as `kubectl drain` does.",
         "recording", DISRUPTIONS, reasons=("EvictionByEvictionAPI",), rank=Rank.GONE),
@@ -87,7 +88,8 @@ CONDITION_ROWS = (
 WAITING_ROWS = (
     Row("image.unreachable", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The registry did not answer, or not in time, when the node asked for the image.",
-        "recording", "kubernetes/kubernetes#107340, containerd/containerd#5588", reasons=IMAGE_WAITS, says=UNREACHABLE),
+        "test", f"{LOCAL}::test_a_registry_that_does_not_answer_is_not_the_jobs_fault",
+        reasons=IMAGE_WAITS, says=UNREACHABLE),
     Row("node.disk_full", Where.WAITING, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The node's disk is full: the image has no room.",
         "recording", f"{KUBELET}/images", reasons=IMAGE_WAITS, says=("no space left on device",)),

@@ -1,0 +1,144 @@
+"""Distributed PyTorch programs that really fail: what their learners say, and which of them counts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft.recovery.outcome import Action, Cause, Outcome, judge
+
+TORCH = os.environ.get("UPDRAFT_TEST_TORCH_PYTHON")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(TORCH is None, reason="needs the PyTorch learner environment"),
+]
+TAIL_LINES = 20
+GANG = """
+import datetime, os, time
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))
+dist.all_reduce(torch.ones(2), group=group)
+if rank == 0:
+    {act}
+for _ in range(5):
+    dist.all_reduce(torch.ones(2), group=group)
+"""
+WORKER = """
+import os, signal, torch
+from torch.utils.data import DataLoader, Dataset
+class Killed(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): os.kill(os.getpid(), signal.SIGKILL)
+for batch in DataLoader(Killed(), num_workers=1): pass
+"""
+ALONE = """
+import datetime, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+"""
+
+
+def run(folder: Path, programs: list[str]) -> tuple[list[int], dict[int, list[str]], list[str]]:
+    """Exit codes, last lines and times of the ends of so many learners that run at the same time."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    learners: dict[int, subprocess.Popen[bytes]] = {}
+    for number, program in enumerate(programs):
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": _loopback(),
+        }
+        env |= {"RANK": str(number), "WORLD_SIZE": str(max(2, len(programs))), "OMP_NUM_THREADS": "1"}
+        with (folder / f"{number}.log").open("wb") as log:
+            command = [str(TORCH), "-c", program]
+            learners[number] = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    ends: dict[int, str] = {}
+    until = time.monotonic() + 240
+    try:
+        while len(ends) < len(learners) and time.monotonic() < until:
+            for number, learner in learners.items():
+                if number not in ends and learner.poll() is not None:
+                    ends[number] = f"2026-01-01T00:00:{len(ends):02}Z"
+            time.sleep(0.02)
+    finally:
+        for learner in learners.values():
+            learner.kill()
+            learner.wait()
+    codes = [
+        learner.returncode if learner.returncode >= 0 else 128 - learner.returncode for learner in learners.values()
+    ]
+    tails = {n + 1: (folder / f"{n}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:] for n in learners}
+    return codes, tails, [ends[n] for n in learners]
+
+
+def _loopback() -> str:
+    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+
+
+def judged(folder: Path, *programs: str) -> Outcome:
+    codes, tails, ends = run(folder, list(programs))
+    stage, sidecar = ContainerFacts("terminated", exit_code=0), ContainerFacts("running")
+    pods = [
+        PodFacts(
+            f"p-{n}", "u", n, "Failed", "", "", False, None, stage, sidecar,
+            ContainerFacts("terminated", reason="Error", exit_code=code, finished_at=at),
+        )
+        for n, (code, at) in enumerate(zip(codes, ends, strict=True), 1)
+    ]  # fmt: skip
+    outcome = judge(pods, learners=len(pods), markers={}, tails=tails, memory="1 GiB")
+    assert outcome is not None
+    return outcome
+
+
+def labels(outcome: Outcome) -> dict[int, str]:
+    return {failure["learner"]: failure["label"] for failure in outcome.evidence["failures"]}
+
+
+def test_a_peer_that_dies_does_not_hide_the_first_cause(tmp_path: Path) -> None:
+    gang = GANG.format(act="raise ValueError('no labels')")
+    outcome = judged(tmp_path, gang, gang)
+    assert labels(outcome) == {1: "program.exit", 2: "network.gloo"}
+    assert (outcome.cause, outcome.action) == (Cause.PROGRAM, Action.RELAUNCH)
+    assert "ValueError: no labels" in outcome.reason
+
+
+def test_a_peer_that_is_killed_is_what_counts(tmp_path: Path) -> None:
+    gang = GANG.format(act="os.kill(os.getpid(), 9)")
+    outcome = judged(tmp_path, gang, gang)
+    assert labels(outcome) == {1: "container.killed", 2: "network.gloo"}
+    assert outcome.cause is Cause.INFRASTRUCTURE
+
+
+def test_a_peer_that_hangs_is_a_timeout(tmp_path: Path) -> None:
+    gang = GANG.format(act="time.sleep(5)")
+    outcome = judged(tmp_path, gang, gang)
+    assert labels(outcome) == {2: "network.timeout", 1: "network.gloo"}
+    assert (outcome.label, outcome.cause) == ("network.timeout", Cause.INFRASTRUCTURE)
+
+
+def test_a_first_learner_that_never_comes_is_a_rendezvous_failure(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, ALONE)
+    assert (outcome.label, outcome.cause) == ("network.rendezvous", Cause.INFRASTRUCTURE)
+
+
+def test_a_gpu_that_the_job_did_not_ask_for_is_named(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, "import torch; torch.ones(1).cuda(); raise SystemExit('No CUDA GPUs are available')")
+    assert (outcome.label, outcome.cause, outcome.action) == ("program.no_gpu", Cause.CONFIGURATION, Action.STOP)
+    assert "set resources.gpus" in outcome.reason
+
+
+def test_a_killed_data_loader_worker_is_named(tmp_path: Path) -> None:
+    outcome = judged(tmp_path, WORKER)
+    assert (outcome.label, outcome.cause) == ("program.worker_killed", Cause.PROGRAM)
+    assert "DataLoader worker" in outcome.reason
