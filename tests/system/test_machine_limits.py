@@ -53,7 +53,12 @@ def test_a_port_that_is_taken_is_named_with_its_owner_and_the_way_out(home: Path
 
         assert answer.returncode == 1, answer.stdout + answer.stderr
         said = " ".join(answer.stderr.split())
-        for part in ("api-server", f"port {port} is taken by", f"(pid {os.getpid()})", "updraft up --port-airflow"):
+        for part in (
+            "airflow-api did not start",
+            f"port {port} is taken by",
+            f"(pid {os.getpid()})",
+            "updraft up --port-airflow",
+        ):
             assert part in said
         doctor = run(home, UPDRAFT, "doctor")
         assert f"port {port} is taken" in " ".join((doctor.stdout + doctor.stderr).split())
