@@ -13,6 +13,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from updraft.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,21 @@ class Kept:
     def age(self) -> tuple[int, int, datetime]:
         """Sorts older before newer, as the choice of the checkpoint to go on from does; names say nothing."""
         return (self.step, self.attempt, self.created_at)
+
+
+def keep_of(manifest: Manifest) -> dict[str, Any] | None:
+    """What `retain` is told by a manifest; None where it says nothing of checkpoints, and all are kept."""
+    asked = manifest.checkpoints
+    if asked is None:
+        return None
+    keep = asked.keep
+    return {
+        "latest": keep.latest,
+        "best": keep.best,
+        "metric": asked.metric,
+        "mode": asked.mode,
+        "every_nth": keep.every_nth,
+    }
 
 
 def retain(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from updraft.checkpoints import keep_of
 from updraft.exceptions import RefusedError, UnavailableError
 from updraft.guardian.records import ledger, manifest_of
 from updraft.operators.job import find_job, last_try, run_key
@@ -28,16 +29,7 @@ class WatchCheckpointsOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         job = find_job(context)
-        checkpoints = manifest_of(job).checkpoints
-        keep = None
-        if checkpoints is not None:
-            keep = {
-                "latest": checkpoints.keep.latest,
-                "best": checkpoints.keep.best,
-                "every_nth": checkpoints.keep.every_nth,
-                "metric": checkpoints.metric,
-                "mode": checkpoints.mode,
-            }
+        keep = keep_of(manifest_of(job))
         dag_id, run_id = run_key(context)
         self.defer(
             trigger=CheckpointTrigger(

@@ -85,16 +85,20 @@ class CheckpointTrigger(BaseTrigger):
 
 def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
     """Bring ledger and store to the same: record what is new, refuse what came too late, set aside what is damaged,
-    delete what retention lets go and what can never be completed.
+    delete what retention lets go and what can never be completed. `keep` is the manifest's as it was submitted.
 
     Returns those that are new. Safe to run twice, and by several at once.
     """
+    from updraft.checkpoints import keep_of
+    from updraft.guardian.records import manifest_of
     from updraft.ledger import open_ledger
     from updraft.settings import settings
     from updraft.storage import objects
 
     ledger = open_ledger(settings().ledger_url)
     job = ledger.job(job_id)
+    if job.revision:
+        keep = keep_of(manifest_of(job))
     # Before the store is looked at: what is unfinished now will not be recorded by the end of one of these.
     closed = {attempt.number for attempt in ledger.attempts(job_id) if attempt.ended_at is not None}
     known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}

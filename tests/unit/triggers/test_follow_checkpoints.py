@@ -182,6 +182,17 @@ def test_each_nth_counts_all_that_were_ever_completed(ledger: Ledger, store: Fol
     assert good(ledger) == ["step-4-a1", "step-8-a1", "step-9-a1"]
 
 
+def test_a_revision_of_the_manifest_changes_what_is_kept(ledger: Ledger, store: FolderStore) -> None:
+    for step in range(1, 6):
+        put(store, f"step-{step}-a1", step)
+    follow_checkpoints(JOB, keep(5))
+    manifest = {"name": "digits", "command": "train", "code": "tree:" + "a" * 64}
+    manifest |= {"framework": {"name": "pytorch"}, "checkpoints": {"keep": {"latest": 2}}}
+    ledger.revise(JOB, manifest, {"checkpoints": {"keep": {"latest": 2}}}, "ada")
+    follow_checkpoints(JOB, keep(5))
+    assert good(ledger) == ["step-4-a1", "step-5-a1"]
+
+
 def test_a_name_that_cannot_be_recorded_holds_nobody_up(ledger: Ledger, store: FolderStore) -> None:
     put(store, "step-1-a1", 1)
     put(store, "x" * 251, 2)
