@@ -53,6 +53,12 @@ class PodFacts:
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def lost(self) -> bool:
+        """The cluster removes it from its node, and nobody tells how its program ends: the node does not answer, or
+        the program is still leaving. If it lasts for longer than the grace period, it is the node."""
+        return self.deleting and bool(self.disruption) and not self.ended and self.main.exit_code is None
+
+    @property
     def blocked(self) -> str | None:
         """Why the pod waits for something that does not come by itself."""
         for container in (self.stage, self.sidecar, self.main):

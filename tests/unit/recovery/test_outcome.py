@@ -254,6 +254,14 @@ def test_what_happened_to_a_pod_names_its_row(observed: PodFacts, expected: tupl
     assert told(verdict(observed)) == expected
 
 
+def test_a_pod_is_lost_while_the_cluster_removes_it_and_nobody_sees_its_end() -> None:
+    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert pod(metadata=gone, **disruption("DeletionByTaintManager")).lost
+    assert not pod(metadata=gone).lost
+    assert not pod(**disruption("DeletionByTaintManager")).lost
+    assert not pod(metadata=gone, main=ended(143), **disruption("DeletionByTaintManager")).lost
+
+
 def test_a_pod_that_is_asked_to_leave_and_goes_on_has_not_failed() -> None:
     leaving = pod(1, **disruption("EvictionByEvictionAPI"))
     assert judge([leaving], learners=1, markers={1: None}, tails={}, memory="1 MiB") is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -44,17 +43,16 @@ def judged(code: int, tail: Sequence[str]) -> Outcome:
     return outcome
 
 
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 CREDENTIALS = """
 from botocore.exceptions import ClientError
 raise ClientError({"Error": {"Code": "InvalidAccessKeyId", "Message": "unknown"}}, "GetObject")
 """
-RESET = f"import socket; socket.create_connection(('127.0.0.1', {closed_port()}))"
+REFUSED = """
+import socket
+deaf = socket.socket()
+deaf.bind(("127.0.0.1", 0))
+socket.create_connection(deaf.getsockname())
+"""
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ RESET = f"import socket; socket.create_connection(('127.0.0.1', {closed_port()})
         ("from os import pth", "program.import", "cannot import name 'pth'"),
         ("x = (", "program.syntax", "SyntaxError"),
         ("if True:\nx = 1", "program.syntax", "IndentationError"),
-        (RESET, "network.connection", "ConnectionRefusedError"),
+        (REFUSED, "network.connection", "ConnectionRefusedError"),
         ("raise ValueError('no labels')", "program.exit", "ValueError: no labels"),
         ("import sys; sys.exit('no labels')", "program.exit", "no labels"),
         ("import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr', required=True); p.parse_args([])",

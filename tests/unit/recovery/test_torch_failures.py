@@ -15,7 +15,7 @@ from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
 TORCH = os.environ.get("UPDRAFT_TEST_TORCH_PYTHON")
 pytestmark = [
-    pytest.mark.torch,
+    pytest.mark.system,
     pytest.mark.timeout(300),
     pytest.mark.skipif(TORCH is None, reason="needs the PyTorch learner environment"),
 ]
