@@ -94,6 +94,56 @@ def test_a_part_that_fails_is_sent_again_and_a_hopeless_upload_is_cleaned_up(end
     assert store._client.list_multipart_uploads(Bucket="parts").get("Uploads", []) == []
 
 
+def test_an_upload_that_was_broken_off_goes_on_with_the_part_at_which_it_was(endpoint: str) -> None:
+    store = connect(endpoint, "resumed", attempts=1, sleep=lambda seconds: None, resume_uploads=True)
+    store._client.create_bucket(Bucket="resumed")
+    content = bytearray(bytes(range(256)) * (50 << 12))  # 50 MiB: four parts
+    original, away, parts = store._client.upload_part, [3], []
+
+    def upload_part(**request: Any) -> Any:
+        if request["PartNumber"] in away:
+            raise ConnectionResetError
+        parts.append(request["PartNumber"])
+        return original(**request)
+
+    store._client.upload_part = upload_part
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            store.put_file("file", lambda: io.BytesIO(content))
+    away.clear()
+    store.put_file("file", lambda: io.BytesIO(content))
+    assert parts == [1, 2, 3, 4]
+    assert store.open("file").read() == content
+    assert store._client.list_multipart_uploads(Bucket="resumed").get("Uploads", []) == []
+
+    # What has changed meanwhile is sent anew, and what was longer is cut.
+    away.append(4)
+    with pytest.raises(StorageError):
+        store.put_file("file", lambda: io.BytesIO(content))
+    away.clear()
+    parts.clear()
+    content[20 << 20] ^= 1
+    del content[40 << 20 :]
+    store.put_file("file", lambda: io.BytesIO(content))
+    assert parts == [2, 3]
+    assert store.open("file").read() == content
+
+
+def test_of_uploads_that_nobody_goes_on_with_the_oldest_is_cleaned_up(endpoint: str) -> None:
+    store = connect(endpoint, "forgotten", attempts=1, sleep=lambda seconds: None, resume_uploads=True)
+    store._client.create_bucket(Bucket="forgotten")
+
+    def upload_part(**request: Any) -> Any:
+        raise ConnectionResetError
+
+    store._client.upload_part = upload_part
+    for number in range(6):
+        with pytest.raises(StorageError):
+            store.put_file(f"file-{number}", lambda: io.BytesIO(bytes(17 << 20)))
+    left = store._client.list_multipart_uploads(Bucket="forgotten")["Uploads"]
+    assert sorted(upload["Key"] for upload in left) == [f"file-{number}" for number in (2, 3, 4, 5)]
+
+
 def test_a_stream_that_breaks_goes_on_where_it_was(endpoint: str) -> None:
     store = connect(endpoint, "stream")
     store._client.create_bucket(Bucket="stream")

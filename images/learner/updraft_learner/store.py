@@ -6,12 +6,13 @@ retried a bounded number of times with back-off; errors come out as `StorageErro
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Kind = Literal["missing bucket", "missing", "denied", "unreachable", "refused"]
 T = TypeVar("T")
 PART_BYTES = 16 << 20
+BROKEN_OFF = 4  # uploads that are kept to be gone on with; the oldest gives way
 ATTEMPTS = 5
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 8.0
@@ -85,6 +87,8 @@ class Store:
     Args:
         attempts: how often a call is tried while the server cannot be reached.
         sleep: seconds; replaced in tests.
+        resume_uploads: a large file whose upload was broken off, because the server was away, goes on with the part at
+            which it was, when this object is asked to put it again. Else it is cleaned up and begins anew.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Store:
         *,
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
+        resume_uploads: bool = False,
     ) -> None:
         import boto3
         from botocore.config import Config
@@ -102,6 +107,8 @@ class Store:
         self.endpoint = credentials.endpoint or "the default S3 endpoint"
         self._attempts = attempts
         self._sleep = sleep
+        self._resume_uploads = resume_uploads
+        self._broken_off: dict[str, _Upload] = {}
         # A session of its own: the default one is shared by threads without a lock.
         self._client: Any = boto3.session.Session().client(
             "s3",
@@ -137,22 +144,38 @@ class Store:
     def _put_parts(self, key: str, first: bytes, file: BinaryIO) -> None:
         """A multipart upload, one part in memory at a time; each part is tried again by itself."""
         action, where = f"writing {key}", {"Bucket": self.bucket, "Key": key}
-        where["UploadId"] = str(self._try(action, lambda: self._client.create_multipart_upload(**where)["UploadId"]))
+        upload = self._broken_off.pop(key, None)
+        if upload is None:
+            upload = _Upload(str(self._try(action, lambda: self._client.create_multipart_upload(**where)["UploadId"])))
+        where["UploadId"] = upload.id
         try:
-            done: list[dict[str, Any]] = []
-            data = first
+            count, data = 0, first
             while data:
-                number = len(done) + 1
-                upload = partial(self._client.upload_part, **where, PartNumber=number, Body=data)
-                done.append({"PartNumber": number, "ETag": self._try(action, upload)["ETag"]})
+                digest = hashlib.sha256(data).digest() if self._resume_uploads else b""
+                if count == len(upload.parts) or not digest or upload.parts[count][1] != digest:
+                    send = partial(self._client.upload_part, **where, PartNumber=count + 1, Body=data)
+                    upload.parts[count:] = [(str(self._try(action, send)["ETag"]), digest)]
+                count += 1
                 # A server takes 10,000 parts: later ones are larger.
-                data = _read(file, PART_BYTES * (1 + number // 1000))
+                data = _read(file, PART_BYTES * (1 + count // 1000))
+            done = [
+                {"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)
+            ]
             complete = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": done})
             self._try(action, complete)
-        except BaseException:
-            with suppress(Exception):  # the failure itself is what counts
-                self._client.abort_multipart_upload(**where)
+        except BaseException as exc:
+            if self._resume_uploads and isinstance(exc, StorageError) and exc.kind == "unreachable":
+                self._broken_off[key] = upload
+                if len(self._broken_off) > BROKEN_OFF:
+                    oldest = next(iter(self._broken_off))
+                    self._abort(oldest, self._broken_off.pop(oldest))
+            else:
+                self._abort(key, upload)
             raise
+
+    def _abort(self, key: str, upload: _Upload) -> None:
+        with suppress(Exception):  # the failure that led here is what counts
+            self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload.id)
 
     def get_bytes(self, key: str) -> bytes | None:
         try:
@@ -208,6 +231,14 @@ class Store:
             self._sleep(delay_seconds * random.uniform(0.5, 1.0))
             delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
         raise AssertionError("at least one attempt is made")
+
+
+@dataclass
+class _Upload:
+    """A multipart upload, and ETag and digest of each part that the server has."""
+
+    id: str
+    parts: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class _ResumingReader(io.RawIOBase):

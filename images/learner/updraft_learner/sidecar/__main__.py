@@ -28,7 +28,7 @@ def main() -> int:
         config, paths = read_config(), read_paths()
         credentials = read_credentials()
         os.nice(NICENESS)
-        store = Store(config.bucket, credentials.s3)
+        store = Store(config.bucket, credentials.s3, resume_uploads=True)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
         sidecar = Sidecar(config, paths, store, server)
     except (PodError, ValueError) as exc:
