@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from updraft_learner.checkpoint_names import QUARANTINE_MARKER, part_name
 from updraft_learner.contract import CHECKPOINT_MARKER, Keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "storage.md"
@@ -18,5 +19,5 @@ def test_every_part_of_the_layout_is_documented() -> None:
         keys.results("JOB", "train", 1).replace("learner-1", "learner-N"),
     ]
     assert [key for key in made if f"`{key.removeprefix('T/')}" not in page] == []
-    for part in ("done.json", "/metrics/", "/logs/", CHECKPOINT_MARKER):
+    for part in ("done.json", "/metrics/", "/logs/", CHECKPOINT_MARKER, QUARANTINE_MARKER, part_name(1, 2)):
         assert part in page
