@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
+
 from fastapi import APIRouter, Depends, FastAPI
 
 from updraft.api import errors
@@ -54,4 +57,6 @@ def _description(app: FastAPI) -> APIRouter:
 def platform_app() -> FastAPI:
     """The application of this process, from its settings and Airflow's auth manager."""
     configured = settings()
+    # MLflow's library takes seconds to import: not within the first page's deadline.
+    threading.Thread(target=importlib.import_module, args=("mlflow",), name="updraft-import", daemon=True).start()
     return create_app(platform_parts(configured), airflow_guards(), team_policy(configured.tenants))

@@ -10,14 +10,13 @@ from updraft import wire
 from updraft.ledger import Attempt, Checkpoint, Job, Request
 from updraft.recovery.outcome import Cause
 
+ASKED = (Cause.HALTED, Cause.CANCELLED)  # by a person
 LOST = {
     Cause.INFRASTRUCTURE: "was lost to infrastructure",
     Cause.PROGRAM: "failed: its own program",
     Cause.CONFIGURATION: "cannot run as it is configured",
     Cause.DATA: "failed: its data",
     Cause.PREEMPTED: "was preempted",
-    Cause.HALTED: "was halted",
-    Cause.CANCELLED: "was cancelled",
     Cause.DEADLINE: "ran out of its time",
 }
 
@@ -74,7 +73,7 @@ def done(attempt: Attempt, then: Attempt | None) -> str:
     if what in (None, "none"):
         return ""
     if what == "stop":
-        return "not started again"
+        return "" if attempt.outcome == Cause.CANCELLED else "not started again"
     if what == "wait":
         return "waits to be resumed" if then is None else f"resumed {_origin(then)}"
     assert attempt.relaunch is not None
@@ -95,9 +94,9 @@ def _origin(attempt: Attempt) -> str:
 
 
 def loss(found: Sequence[Attempt]) -> wire.Loss | None:
-    """How the newest attempt that has ended was lost; None when it was done, or none has ended."""
+    """How the newest attempt that has ended was lost; None when it was not, or none has ended."""
     ended = [attempt for attempt in found if attempt.ended_at is not None]
-    if not ended or ended[-1].outcome in (Cause.DONE, None):
+    if not ended or ended[-1].outcome in (Cause.DONE, *ASKED, None):
         return None
     last = ended[-1]
     cause = str(last.outcome)

@@ -138,6 +138,8 @@ def report(exc: UpdraftError, *, as_json: bool) -> None:
     console.print(plain(str(exc)), markup=False)
     if isinstance(exc, InvalidRequestError):
         for field, message in exc.fields:
+            if message in str(exc):  # the platform's own errors name their fields in the text too
+                continue
             console.print(plain(f"  {message if message.startswith(field) else f'{field}: {message}'}"), markup=False)
 
 

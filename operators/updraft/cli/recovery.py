@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from updraft.wire import Attempt, Checkpoint
 
 TEXTS = ("command", "env")  # `command=true` is a command
+ASKED = ("halted", "cancelled")  # by a person: no failure to look up
 WAIT_SECONDS = 600.0
 
 WaitOption = Annotated[bool, typer.Option("--wait", "-w", help="Wait until the job has done it.")]
@@ -134,7 +135,8 @@ def attempts(job: JobArgument, as_json: JsonOption = False) -> None:
 
 
 def _attempt_row(item: Attempt) -> tuple[str, ...]:
-    end = "runs" if item.cause is None else item.cause + (f" ({item.label})" if item.label else "")
+    label = f" ({item.label})" if item.label and item.cause not in ASKED else ""
+    end = "runs" if item.cause is None else item.cause + label
     steps = "" if item.first_step is None else f"{item.first_step} to {item.last_step}"
     repeats = item.resume.repeats if item.resume is not None else None
     return (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar
 
 import anyio
 import httpx
@@ -16,11 +17,14 @@ from unit.api.api_fakes import MANIFEST, Platform, guards
 from updraft.api.access import team_policy
 from updraft.api.app import create_app
 from updraft.api.body import BodyReader
+from updraft.api.deadline import Deadline
+from updraft.wire import UPLOAD_SECONDS
 from updraft_learner.contract import Keys
 from updraft_learner.trees import Tree, TreeFile
 
 API = "/updraft/api/v1"
 KEYS = Keys("default")
+T = TypeVar("T")
 
 
 def digest(content: bytes) -> str:
@@ -48,6 +52,22 @@ def test_a_tree_is_uploaded_blob_by_blob(platform: Platform) -> None:
         assert client.put(f"{API}/blobs/{digest(b'two')}", content=b"two").status_code == 200
         assert client.put(f"{API}/trees/{tree.sha256}", json=body_of(tree)).status_code == 200
     assert platform.store.get_bytes(KEYS.tree(tree.sha256)) == tree.to_json()
+
+
+def test_a_store_that_holds_very_much_is_given_longer_to_say_what_it_lacks(platform: Platform) -> None:
+    patience: list[float | None] = []
+
+    class Recorded(Deadline):
+        def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
+            patience.append(seconds)
+            return super().call(part, work, seconds=seconds)
+
+    platform.deadline = Recorded()
+    client, tree = platform.client(), tree_of(a=b"one")
+    client.put(f"{API}/blobs/{digest(b'one')}", content=b"one")
+    assert client.post(f"{API}/trees/missing", json=body_of(tree)).json() == {"missing": []}
+    assert client.put(f"{API}/trees/{tree.sha256}", json=body_of(tree)).status_code == 200
+    assert patience == [UPLOAD_SECONDS, UPLOAD_SECONDS]
 
 
 def test_a_blob_must_be_what_its_name_says(platform: Platform) -> None:

@@ -176,6 +176,9 @@ def test_a_halted_attempt_waits_and_is_resumed(platform: Platform) -> None:
         return [(a["action"], a["done"]) for a in found]
 
     assert done() == [("wait", "waits to be resumed")]
+    assert platform.client().get(f"{API}/jobs/{JOB}").json()["loss"] is None  # a person's wish is no loss
+    platform.ledger.move(JOB, State.QUEUED, "resumed by ada")
+    platform.ledger.move(JOB, State.DEPLOYING, "admitted")
     platform.ledger.ensure_attempt(JOB, "train", after=1, resume={"checkpoint": None, "reason": "none"})
     assert done()[0] == ("wait", "resumed from the beginning")
 

@@ -80,6 +80,9 @@ def test_what_is_refused_leaves_with_3_and_wrong_changes_with_2(airflow: FakeAir
     serve(airflow, {"/resume": {"error": {"message": "changes: 1 field is wrong", "fields": fields}}}, 422)
     wrong = run("resume", "digits-1", "--set", "name=x")
     assert (wrong.code, "  name: cannot change when a job goes on\n" in wrong.err) == (2, True)
+    message = "changes: 1 field is wrong\n  name: cannot change when a job goes on"
+    serve(airflow, {"/resume": {"error": {"message": message, "fields": fields}}}, 422)
+    assert run("resume", "digits-1", "--set", "name=x").err.count("cannot change") == 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from updraft.client import Client
 from updraft.client.http import InvalidRequestError
 from updraft.exceptions import DataError, RefusedError, UnavailableError
 from updraft.manifest import ManifestError
+from updraft.wire import UPLOAD_SECONDS
 
 SUITE = {
     "name": "digits",
@@ -63,6 +64,20 @@ def test_code_and_data_are_packed_uploaded_and_named_by_digest(
     assert manifest["data"][0]["expectations"] == SUITE
     assert sorted(airflow.blobs.values()) == [b"a\n1\n", b"print(1)"]
     assert told == [("code", 0, 8), ("code", 8, 8), ("data[0].source", 0, 4), ("data[0].source", 4, 4)]
+
+
+def test_a_platform_that_holds_very_much_is_waited_for_longer_than_it_may_take(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    patience: dict[str, float] = {}
+
+    def note(request: httpx.Request) -> httpx.Response | None:
+        patience[request.url.path.rpartition("/v1/")[2].partition("/")[0]] = request.extensions["timeout"]["read"]
+        return None
+
+    airflow.override = note
+    client.submit(write_job(tmp_path))
+    assert patience["trees"] > UPLOAD_SECONDS > patience["health"]
 
 
 def test_what_the_platform_has_is_not_sent_again(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
