@@ -21,6 +21,8 @@ import psutil
 import pytest
 
 from updraft.client import Client, load_config
+from updraft_learner.pod import S3Credentials
+from updraft_learner.store import Store
 
 REPOSITORY = Path(__file__).parents[1]
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
@@ -86,6 +88,17 @@ class Stack:
         """The job's page inside Airflow, as HTML."""
         with self.client.http.download(f"/updraft/jobs/{job_id}", {}) as answer:
             return answer.read().decode()
+
+    def s3_keys(self) -> dict[str, str]:
+        """`access_key` and `secret_key`, as a person may store them in a secret of theirs."""
+        keys: dict[str, str] = json.loads((self.home / "credentials.json").read_text())["s3"]
+        return keys
+
+    def put_object(self, bucket: str, key: str, data: bytes) -> None:
+        """Through the S3 server: it remembers for minutes what its folders hold."""
+        keys = self.s3_keys()
+        endpoint = f"http://127.0.0.1:{json.loads((self.home / 'config.json').read_text())['ports']['s3']}"
+        Store(bucket, S3Credentials(endpoint, "us-east-1", keys["access_key"], keys["secret_key"])).put_bytes(key, data)
 
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:

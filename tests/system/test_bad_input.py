@@ -41,11 +41,12 @@ def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
     (folder / "bad").mkdir()
     (folder / "bad" / "t.csv").write_text("a,b\n1,1\n5,2\n")
     stack.client.set_secret("wrong-key", {"access_key": "nobody", "secret_key": "not-this-one"})
+    stack.client.set_secret("own-key", stack.s3_keys())
     manifests: dict[str, dict[str, Any]] = {
         "exit-one": shell_job("exit-one", "echo about to fail; echo no labels found >&2; exit 1"),
         "oom": shell_job("oom", HOG, resources={"learners": 1, "cpus": 0.5, "memory": "64MiB"}),
         "no-checkpoint": shell_job("no-checkpoint", "echo hello", checkpoints={"every": "1s"}),
-        "no-bucket": shell_job("no-bucket", "true", data=[{"source": "s3://no-such-bucket/x/"}]),
+        "no-bucket": shell_job("no-bucket", "true", data=[{"source": "s3://no-such-bucket/x/", "secret": "own-key"}]),
         "empty": shell_job("empty", "true", data=[{"source": "s3://datasets/nothing-here/"}]),
         "wrong-secret": shell_job(
             "wrong-secret", "true", data=[{"source": "s3://datasets/digits/", "secret": "wrong-key"}]
@@ -75,7 +76,9 @@ def test_a_program_that_never_writes_a_checkpoint_is_told_how(stack: Stack, jobs
 
 
 def test_a_bucket_that_does_not_exist_is_named(stack: Stack, jobs: dict[str, str]) -> None:
-    assert "no-such-bucket" in failed(stack, jobs["no-bucket"])
+    reason = failed(stack, jobs["no-bucket"])
+    assert "no-such-bucket" in reason
+    assert "does not exist" in reason
 
 
 def test_empty_data_is_named(stack: Stack, jobs: dict[str, str]) -> None:
@@ -156,11 +159,10 @@ def test_a_code_archive_that_is_none_or_escapes_is_refused_in_the_terminal(
 def test_a_code_archive_in_a_bucket_that_is_none_or_escapes_fails_the_job(
     stack: Stack, tmp_path: Path, escapes: bool, problem: str
 ) -> None:
-    folder = stack.home / "s3" / "datasets" / f"archive-{escapes}"
-    folder.mkdir(parents=True)
-    archive(folder, escapes=escapes)
-    reason = failed(stack, stack.submit(shell_job("stored", "true", code=f"s3://datasets/{folder.name}/code.zip")))
-    assert f"s3://datasets/{folder.name}/code.zip" in reason
+    key = f"archive-{escapes}/code.zip"
+    stack.put_object("datasets", key, archive(tmp_path, escapes=escapes).read_bytes())
+    reason = failed(stack, stack.submit(shell_job("stored", "true", code=f"s3://datasets/{key}")))
+    assert f"s3://datasets/{key}" in reason
     assert problem in reason
 
 
