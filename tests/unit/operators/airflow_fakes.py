@@ -22,23 +22,13 @@ from unit.operators.platform_fakes import (
     store_export,
 )
 
+from updraft.client.client import LIFE_CYCLE
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
 
 RUN_ID = "digits-1"
-ORDER = (
-    "admit",
-    "stage_data",
-    "validate_data",
-    "train",
-    "watch_checkpoints",
-    "evaluate",
-    "export_model",
-    "register_model",
-    "promote",
-    "release",
-)
+ORDER = LIFE_CYCLE
 
 
 class Platform:
