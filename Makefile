@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test lint types contracts check bench faults clean format
+.PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci clean format
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,11 @@ faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KIN
 	$(DEV) python bench/faults $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 		$(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGAIN),--again) \
 		$(if $(LAB),--home $(LAB)) $(ARGS)
+
+faults-ci: ## A short selection of faults, drawn by the number of commits
+	$(DEV) python -m updraft.stack prepare
+	$(DEV) python bench/faults --selection --minutes 5.5 --scale 0.4 --again \
+		--seed $(or $(SEED),$$(git rev-list --count HEAD)) --results $${UPDRAFT_HOME:-.updraft}/faults-ci.jsonl $(ARGS)
 
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
 	@$(MAKE) --no-print-directory down

@@ -25,26 +25,11 @@ from faults import outcomes, report
 from faults.kinds import KINDS
 from faults.lab import Lab, running_lab
 from faults.outcomes import RunRecord, ViolationRecord
-from faults.plan import Planned, is_stack_wide, plan
+from faults.plan import Planned, is_stack_wide, plan, selection
 from faults.run import perform
 
 LANES = 4  # faults that meet one job only come side by side
 POLLUTING = frozenset({"lost", "orphan", "unmet"})  # after these the next runs get a fresh platform
-# For continuous integration: the kinds that have most to break, in the order of the time left.
-SELECTION = (
-    "learner_kill",
-    "triggerer_kill",
-    "pod_evict",
-    "checkpoint_corrupted",
-    "halt_resume",
-    "cancel",
-    "node_lost",
-    "api_errors_500",
-    "scheduler_kill",
-    "sidecar_kill",
-    "mlflow_kill",
-    "s3_kill",
-)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--lanes", type=int, default=LANES, help="runs at once, of faults that meet one job only")
     made.add_argument("--again", action="store_true", help="also what is done already for this code")
     made.add_argument("--no-pairs", action="store_true", help="single faults only")
-    made.add_argument("--selection", action="store_true", help="the kinds of continuous integration")
+    made.add_argument(
+        "--selection", action="store_true", help="all kinds in an order drawn by the seed, for a short time"
+    )
     made.add_argument("--report", action="store_true", help="only write the report of the results")
     made.add_argument("--list", action="store_true", help="only say which kinds there are")
     return made
@@ -75,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     published = options.results.resolve() == outcomes.FILE.resolve()
     if options.report:
         return _report(options.results, published)
-    chosen = [name for name in options.kinds.split(",") if name] or list(SELECTION if options.selection else ())
+    chosen = [name for name in options.kinds.split(",") if name]
+    if options.selection:
+        chosen = selection(KINDS, options.seed)
     try:
         runs = plan(KINDS, chosen, runs=options.runs, seed=options.seed, pairs=not options.no_pairs)
     except ValueError as exc:

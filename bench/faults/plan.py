@@ -11,6 +11,7 @@ from random import Random
 
 from faults.kinds.base import Kind
 
+NARROW_IN_A_ROW = 4
 PAIRS_OF_RUNS = 5  # for so many single runs of a kind there is one of a pair with it
 
 
@@ -50,6 +51,20 @@ def pair_with(kinds: Mapping[str, Kind], name: str, seed: int) -> Planned:
     rng = Random(f"pair:{name}:{seed}")
     others = [k for k in kinds.values() if k.name != name and not (k.special and first.special)]
     return Planned((name, rng.choice(others).name), seed)
+
+
+def selection(kinds: Mapping[str, Kind], seed: int) -> list[str]:
+    """All kinds in an order of the seed's own, for as long as time is: some that meet one job, then one of the rest."""
+    rng = Random(f"selection:{seed}")
+    narrow = [kind.name for kind in kinds.values() if kind.scope == "job"]
+    wide = [kind.name for kind in kinds.values() if kind.scope == "stack"]
+    rng.shuffle(narrow)
+    rng.shuffle(wide)
+    found = []
+    while narrow or wide:
+        found += [*narrow[:NARROW_IN_A_ROW], *wide[:1]]
+        narrow, wide = narrow[NARROW_IN_A_ROW:], wide[1:]
+    return found
 
 
 def is_stack_wide(kinds: Mapping[str, Kind], planned: Planned) -> bool:

@@ -30,7 +30,8 @@ from updraft.exceptions import UnavailableError, UpdraftError
 
 FLEET = 5
 SPREAD_SECONDS = 20.0  # within which a fleet is submitted
-STRIKE_SECONDS = (10.0, 30.0)  # after the first submission, for what hits the whole stack
+EARLY = 0.25  # of the faults of the whole stack come while the first jobs are being launched, the others later
+EARLY_SECONDS = (2.0, 15.0)  # after the first submission
 LIMIT_SECONDS = 240.0  # from the last fault's end to the end of all jobs; then a job is lost
 CALM_SECONDS = 90.0  # in which what is left of an ended job goes away by itself
 PATIENCE_SECONDS = 180.0  # for a job to come to the moment of its fault
@@ -43,8 +44,8 @@ class Strike:
 
     kind: Kind
     scene: Scene
-    moment: Moment | None  # of a job's fault
-    delay_seconds: float  # of a stack's fault, from the start of the run
+    moment: Moment | None  # as the target sees it; None: `delay_seconds` after the start of the run
+    delay_seconds: float
     injected_at: float | None = None
     healed_at: float | None = None
     too_late: str | None = None
@@ -92,8 +93,10 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
     strikes = []
     for kind in kinds:
         own = Random(f"{planned.kind}:{planned.seed}:{kind.name}")
-        moment = kind.moment(own, subjects[0].shape) if kind.scope == "job" else None
-        delay = own.uniform(*STRIKE_SECONDS)
+        early, delay = own.random() < EARLY, own.uniform(*EARLY_SECONDS)
+        moment: Moment | None = kind.moment(own, subjects[0].shape)
+        if kind.scope == "stack" and early:
+            moment = None
         strikes.append(Strike(kind, Scene(lab, subjects, subjects[0], own), moment, delay))
     return Scenario(planned, subjects, offsets, tuple(strikes))
 

@@ -17,11 +17,11 @@ from benchmarks.stack import BenchmarkError
 
 from faults import witness
 from faults.jobs import Shape, draw_shape
-from faults.lab import Lab
+from faults.lab import Lab, is_over
 from updraft.exceptions import UpdraftError
 
 LOOK_SECONDS = 0.1
-FIND_SECONDS = 10.0
+FIND_SECONDS = 60.0
 ORDER = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED")
 OUTAGE_SECONDS = 60.0  # how long what is stopped, cut or failing stays so, before `scale`
 
@@ -58,7 +58,7 @@ def merged(rules: Iterable[Rule]) -> Rule:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a fault meets its job: at a step of its program, or some time after it reached a state."""
+    """When a fault comes: at a step of the target's program, or some time after it reached a state."""
 
     step: int | None = None
     state: str = "PROCESSING"
@@ -195,7 +195,7 @@ def program_of(scene: Scene) -> psutil.Process:
         found = [p for p in scene.lab.programs(scene.target.id) if "chain.py" in p.cmdline()]
         if found:
             return scene.rng.choice(sorted(found, key=lambda process: process.pid))
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or is_over(scene.lab, scene.target.id):
             raise TooLateError(f"no program of {scene.target.id} runs")
         time.sleep(LOOK_SECONDS)
 
@@ -203,7 +203,7 @@ def program_of(scene: Scene) -> psutil.Process:
 def living_pod(scene: Scene) -> str:
     """Name of a pod of the target that has not ended."""
     deadline = time.monotonic() + FIND_SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not is_over(scene.lab, scene.target.id):
         pods = [
             pod["metadata"]["name"]
             for pod in scene.lab.objects("pods", scene.target.id)

@@ -10,6 +10,7 @@ from faults.kinds.control import untouched
 from updraft.stack.files import NAMESPACE
 
 FULL_SECONDS = (3.0, 12.0)
+PULL_SECONDS = 20.0
 DROPS = (1, 5)
 RESTART_PART = "node"
 
@@ -42,6 +43,7 @@ def _pull_fails(scene: Scene) -> None:
     count, seconds = scene.rng.randint(1, 4), scene.rng.choice((3.0, 8.0, 25.0))
     scene.notes |= {"count": count, "for_seconds": seconds}
     scene.lab.fault("pull_fails", count=count, for_seconds=seconds)
+    time.sleep(PULL_SECONDS)  # in which pods come
 
 
 def _pulls(scene: Scene) -> None:
@@ -122,7 +124,6 @@ KINDS = (
         "stack",
         _pull_fails,
         _pulls,
-        lasts=True,
     ),
     Kind(
         "disk_full",
