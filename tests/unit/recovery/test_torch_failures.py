@@ -25,7 +25,7 @@ import datetime, os, time
 import torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds={seconds}))
 dist.all_reduce(torch.ones(2), group=group)
 if rank == 0:
     {act}
@@ -106,7 +106,7 @@ def labels(outcome: Outcome) -> dict[int, str]:
 
 
 def test_a_peer_that_dies_does_not_hide_the_first_cause(tmp_path: Path) -> None:
-    gang = GANG.format(act="raise ValueError('no labels')")
+    gang = GANG.format(act="raise ValueError('no labels')", seconds=60)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {1: "program.exit", 2: "network.gloo"}
     assert (outcome.cause, outcome.action) == (Cause.PROGRAM, Action.RELAUNCH)
@@ -114,14 +114,14 @@ def test_a_peer_that_dies_does_not_hide_the_first_cause(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_killed_is_what_counts(tmp_path: Path) -> None:
-    gang = GANG.format(act="os.kill(os.getpid(), 9)")
+    gang = GANG.format(act="os.kill(os.getpid(), 9)", seconds=60)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {1: "container.killed", 2: "network.gloo"}
     assert outcome.cause is Cause.INFRASTRUCTURE
 
 
 def test_a_peer_that_hangs_is_a_timeout(tmp_path: Path) -> None:
-    gang = GANG.format(act="time.sleep(5)")
+    gang = GANG.format(act="time.sleep(8)", seconds=2)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {2: "network.timeout", 1: "network.gloo"}
     assert (outcome.label, outcome.cause) == ("network.timeout", Cause.INFRASTRUCTURE)
