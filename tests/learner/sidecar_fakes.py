@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +39,15 @@ def make_paths(root: Path) -> PodPaths:
     for folder in ("io", "checkpoints", "result", "logs", ".sidecar"):
         (root / folder).mkdir(parents=True)
     return PodPaths(root)
+
+
+def until(what: str, check: Callable[[], Any], seconds: float = 20) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := check():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {seconds} s")
 
 
 class FakeMlflow:

@@ -259,14 +259,12 @@ def test_mlflow_away_at_the_end_leaves_everything_in_the_store(pod: Pod, mlflow:
 
 def test_a_stop_request_touches_the_stop_file_and_follows_no_link(pod: Pod, tmp_path: Path) -> None:
     pod.store.put_bytes(KEYS.stop(*PLACE), b"")
-    pod.sidecar._next_stop_poll = 0.0
-    pod.sidecar.publish()
+    pod.sidecar.poll_requests()
     assert (pod.paths.io / "stop").exists()
     (pod.paths.io / "stop").unlink()
     (pod.paths.io / "stop").symlink_to(tmp_path / "elsewhere")
-    pod.sidecar._next_stop_poll = 0.0
     with pytest.raises(OSError, match="symbolic link"):
-        pod.sidecar.publish()
+        pod.sidecar.poll_requests()
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -246,7 +246,7 @@ def test_many_small_results_cost_no_more_than_their_number(
     paths: PodPaths, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
-    monkeypatch.setattr(mirror_module, "write_json", lambda path, state: saved.append(len(state)))
+    monkeypatch.setattr(mirror_module, "save_json", lambda path, state: saved.append(len(state)) or True)
     for number in range(2_000):
         (paths.result / f"f{number}").write_bytes(b"x")
     results = mirror(paths, store)
@@ -284,3 +284,23 @@ def test_restored_results_are_not_stored_again_unless_changed(
     baseline = json.loads(pod.restored_results_file.read_text())
     Mirror(pod.root, "result", store, "r", pod.private / "result.json", Warnings(), baseline).poll(final=True)
     assert store.written == ["r/report"]
+
+
+def test_of_an_earlier_attempts_results_only_what_changed_is_stored_and_what_was_deleted_goes(
+    paths: PodPaths, store: FailingStore, tmp_path: Path
+) -> None:
+    prefix = KEYS.results("job-1", "train", 1)
+    for name in ("kept", "changed", "deleted"):
+        store.put_bytes(f"{prefix}/{name}", b"old")
+    store.written.clear()
+    pod = PodPaths(tmp_path / "second")
+    stage(replace(CONFIG, attempt=2, restore_own_results=True), pod, store)
+    (pod.result / "changed").write_bytes(b"new!")
+    (pod.result / "deleted").unlink()
+    baseline = json.loads(pod.restored_results_file.read_text())
+    state = pod.private / "result.json"
+    for _ in range(2):  # and a restarted sidecar
+        own = Mirror(pod.root, "result", store, prefix, state, Warnings(), baseline, owned=True)
+        own.poll(final=True)
+    assert store.written == [f"{prefix}/changed"]
+    assert [(item.key[len(prefix) + 1 :], item.size) for item in store.list(prefix)] == [("changed", 4), ("kept", 3)]

@@ -7,6 +7,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from folder_store import FolderStore
@@ -15,7 +16,7 @@ from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
 from updraft_learner.stage import Progress, StageError
-from updraft_learner.store import StorageError
+from updraft_learner.store import StorageError, StoredObject
 from updraft_learner.trees import scan
 
 KEYS = Keys("tenants/default")
@@ -116,8 +117,62 @@ def test_a_damaged_checkpoint_is_never_laid_out_as_complete(store: FolderStore, 
     store.put_bytes(f"{KEYS.checkpoint('job-1', 'step-7-a1')}/state.pt", b"abX")
     with pytest.raises(StageError, match=r"checkpoint step-7-a1: 'state.pt' does not match its digest") as caught:
         run(replace(CONFIG, restore_checkpoint="step-7-a1"), paths, store)
-    assert caught.value.code == ExitCode.DATA
+    assert caught.value.code == ExitCode.CHECKPOINT
     assert not (paths.checkpoints / "step-7/COMPLETE").exists()
+
+
+def spoil_marker(store: FolderStore, text: bytes) -> None:
+    store.put_bytes(KEYS.checkpoint_marker("job-1", "step-7-a1"), text)
+
+
+FACTS = {"sha256": hashlib.sha256(b"abc").hexdigest(), "size": 3}
+PREFIX = KEYS.checkpoint("job-1", "step-7-a1")
+DAMAGES = {
+    "is not in the store, or was never completed": lambda store: store.delete(f"{PREFIX}/MANIFEST.json"),
+    "MANIFEST.json is unreadable": lambda store: spoil_marker(store, b"{"),
+    "MANIFEST.json is unreadable ('files')": lambda store: spoil_marker(store, b"{}"),
+    "'a' is both a file and a folder": lambda store: spoil_marker(
+        store, json.dumps({"files": {"a": FACTS, "a/b": FACTS}}).encode()
+    ),
+    "state.pt is not in the store": lambda store: store.delete(f"{PREFIX}/state.pt"),
+    "'state.pt' does not match its digest": lambda store: store.put_bytes(f"{PREFIX}/state.pt", b"abX"),
+    "'state.pt' does not match its digest: expected": lambda store: store.put_bytes(f"{PREFIX}/state.pt", b"ab"),
+    "COMPLETE is not in the store": lambda store: store.delete(f"{PREFIX}/COMPLETE"),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGES)
+def test_a_checkpoint_that_cannot_be_used_ends_with_66_and_is_named(
+    tmp_path: Path,
+    store: FolderStore,
+    paths: PodPaths,
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_checkpoint(store, "step-7-a1", {"state.pt": b"abc", "COMPLETE": b""}, local="step-7")
+    DAMAGES[reason](store)
+    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: store)
+    config = replace(CONFIG, restore_checkpoint="step-7-a1").to_json()
+    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.CHECKPOINT == 66
+    error = capsys.readouterr().err
+    assert error.startswith("stage: checkpoint step-7-a1")
+    assert reason in error
+    assert not list((tmp_path / "pod").rglob("COMPLETE"))
+
+
+def test_a_store_that_is_away_is_no_fault_of_the_checkpoint(
+    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_checkpoint(store, "step-7-a1", {"state.pt": b"abc"}, local="step-7")
+
+    def away(key: str) -> Any:
+        raise StorageError("unreachable", "bucket 'updraft' cannot be reached")
+
+    monkeypatch.setattr(store, "open", away)
+    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: store)
+    config = replace(CONFIG, restore_checkpoint="step-7-a1").to_json()
+    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.STORAGE
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "/abs"])
@@ -142,11 +197,33 @@ def test_results_of_all_learners_are_merged_the_lowest_first(store: FolderStore,
     assert found == {"model.pt": b"one", "own/two.txt": b"2"}
 
 
+def test_a_later_attempt_finds_its_own_results(store: FolderStore, paths: PodPaths) -> None:
+    own, other = KEYS.results("job-1", "train", 2), KEYS.results("job-1", "train", 1)
+    objects = {"history.csv": b"1,2", "deep/er/x": b"x", "was-a-file/now": b"n"}
+    for name, data in objects.items():
+        store.put_bytes(f"{own}/{name}", data)
+    store.put_bytes(f"{other}/model.pt", b"theirs")
+    listed = store.list
+
+    def with_the_old_file(prefix: str) -> Any:  # a folder cannot hold both, S3 can
+        yield from [*listed(prefix), StoredObject(f"{own}/was-a-file", 3)]
+
+    store.list = with_the_old_file  # type: ignore[method-assign]
+    run(replace(CONFIG, learner=2, learners=2, restore_own_results=True), paths, store)
+    found = {
+        path.relative_to(paths.result).as_posix(): path.read_bytes()
+        for path in paths.result.rglob("*")
+        if path.is_file()
+    }
+    assert found == objects
+    laid = json.loads(paths.restored_results_file.read_text())
+    assert {name: size for name, (size, _) in laid.items()} == {name: len(data) for name, data in objects.items()}
+    assert (paths.result / "deep/er").stat().st_mode & 0o7777 == 0o2775
+
+
 def test_missing_pieces_are_named(tmp_path: Path, store: FolderStore, paths: PodPaths) -> None:
     with pytest.raises(StageError, match="code: tree 000000000000 is not in the store"):
         run(replace(CONFIG, code_tree="0" * 64), paths, store)
-    with pytest.raises(StageError, match="checkpoint gone is not in the store"):
-        run(replace(CONFIG, restore_checkpoint="gone"), paths, store)
     code = upload(store, tmp_path / "code", {"train.py": "x"})
     store.delete(KEYS.blob(hashlib.sha256(b"x").hexdigest()))
     with pytest.raises(StageError, match=r"code: train\.py is not in the store") as caught:
@@ -199,7 +276,7 @@ def test_an_unreachable_store_ends_with_74(
         def get_bytes(self, key: str) -> bytes | None:
             raise StorageError("unreachable", "bucket 'updraft' at http://127.0.0.1:9: cannot be reached")
 
-    monkeypatch.setattr(stage, "Store", lambda bucket, credentials: Away(tmp_path))
+    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: Away(tmp_path))
     config = replace(CONFIG, code_tree="0" * 64).to_json()
     assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.STORAGE
     assert "cannot be reached" in capsys.readouterr().err

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from folder_store import FolderStore
 
+from updraft_learner import store as store_module
+from updraft_learner import uploads as uploads_module
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import ObjectStore, StorageError, Store
+from updraft_learner.s3 import S3Client
+from updraft_learner.storage_errors import S3Error
+from updraft_learner.store import ObjectStore, StorageError, Store, boto3_client
+from updraft_learner.uploads import UploadBook
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +33,46 @@ def endpoint() -> Iterator[str]:
     server.stop()
 
 
-def connect(endpoint: str, bucket: str = "updraft", **options: Any) -> Store:
-    return Store(bucket, S3Credentials(endpoint, "us-east-1", "key", "hush-secret"), **options)
+KINDS = ["plain", "boto3"]
+PART_BYTES = 5 << 20  # S3 takes no smaller ones
 
 
-@pytest.fixture(params=["s3", "folder"])
+def connect(endpoint: str, kind: str = "plain", bucket: str = "updraft", **options: Any) -> Store:
+    credentials = S3Credentials(endpoint, "us-east-1", "key", "hush-secret")
+    client = S3Client(credentials) if kind == "plain" else boto3_client(credentials)
+    return Store(bucket, credentials, client=client, **options)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def bucket(endpoint: str, tmp_path: Path) -> str:
+    """A new bucket."""
+    name = tmp_path.name.replace("_", "-")[-40:].strip("-")
+    boto3_client(S3Credentials(endpoint, "us-east-1", "key", "hush-secret")).create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture(params=[*KINDS, "folder"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "folder":
         return FolderStore(tmp_path / "store")
-    s3 = connect(request.getfixturevalue("endpoint"))
-    s3._client.create_bucket(Bucket="updraft")
-    for item in s3.list(""):
-        s3.delete(item.key)
-    return s3
+    return connect(request.getfixturevalue("endpoint"), request.param, request.getfixturevalue("bucket"))
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (store_module, uploads_module):
+        monkeypatch.setattr(module, "PART_BYTES", PART_BYTES)
+
+
+def uploads(store: Store) -> list[str]:
+    """Keys of unfinished uploads in the store's bucket."""
+    page = store._client.list_multipart_uploads(Bucket=store.bucket, Prefix="")
+    return sorted(upload["Key"] for upload in page.get("Uploads", []))
 
 
 def test_objects_come_back_as_they_were(store: ObjectStore, tmp_path: Path) -> None:
@@ -60,19 +93,19 @@ def test_objects_come_back_as_they_were(store: ObjectStore, tmp_path: Path) -> N
     assert caught.value.kind == "missing"
 
 
-def test_large_files_go_up_in_parts(endpoint: str, tmp_path: Path) -> None:
-    store = connect(endpoint, "large")
-    store._client.create_bucket(Bucket="large")
+def test_large_files_go_up_in_parts(endpoint: str, kind: str, bucket: str, tmp_path: Path) -> None:
+    store = connect(endpoint, kind, bucket)
     with (tmp_path / "file").open("wb") as file:
-        file.truncate(40 << 20)
+        file.truncate(2 * PART_BYTES + 1)
     store.put_file("file", tmp_path / "file")
-    assert [(item.key, item.size) for item in store.list("")] == [("file", 40 << 20)]
+    assert [(item.key, item.size) for item in store.list("")] == [("file", 2 * PART_BYTES + 1)]
 
 
-def test_a_part_that_fails_is_sent_again_and_a_hopeless_upload_is_cleaned_up(endpoint: str) -> None:
-    store = connect(endpoint, "parts", attempts=2, sleep=lambda seconds: None)
-    store._client.create_bucket(Bucket="parts")
-    content = bytes(range(256)) * (20 << 12)
+def test_a_part_that_fails_is_sent_again_and_a_hopeless_upload_is_cleaned_up(
+    endpoint: str, kind: str, bucket: str
+) -> None:
+    store = connect(endpoint, kind, bucket, attempts=2, sleep=lambda seconds: None)
+    content = bytes(range(256)) * (7 << 12)
     original, failures, parts = store._client.upload_part, [1], []
 
     def upload_part(**request: Any) -> Any:
@@ -91,13 +124,18 @@ def test_a_part_that_fails_is_sent_again_and_a_hopeless_upload_is_cleaned_up(end
         store.put_file("other", lambda: io.BytesIO(content))
     assert caught.value.kind == "unreachable"
     assert [item.key for item in store.list("")] == ["file"]
-    assert store._client.list_multipart_uploads(Bucket="parts").get("Uploads", []) == []
+    assert uploads(store) == []
 
 
-def test_an_upload_that_was_broken_off_goes_on_with_the_part_at_which_it_was(endpoint: str) -> None:
-    store = connect(endpoint, "resumed", attempts=1, sleep=lambda seconds: None, resume_uploads=True)
-    store._client.create_bucket(Bucket="resumed")
-    content = bytearray(bytes(range(256)) * (50 << 12))  # 50 MiB: four parts
+@pytest.mark.parametrize("kind", ["plain"])
+@pytest.mark.parametrize("process", ["the same", "another"])
+def test_an_upload_that_was_broken_off_goes_on_with_the_part_at_which_it_was(
+    endpoint: str, kind: str, bucket: str, tmp_path: Path, process: str
+) -> None:
+    folder = tmp_path / "uploads" if process == "another" else None
+    book = UploadBook(folder)
+    store = connect(endpoint, kind, bucket, attempts=1, sleep=lambda seconds: None, uploads=book)
+    content = bytearray(bytes(range(256)) * (16 << 12))  # 16 MiB: four parts
     original, away, parts = store._client.upload_part, [3], []
 
     def upload_part(**request: Any) -> Any:
@@ -106,32 +144,44 @@ def test_an_upload_that_was_broken_off_goes_on_with_the_part_at_which_it_was(end
         parts.append(request["PartNumber"])
         return original(**request)
 
+    def restart() -> None:
+        nonlocal store
+        if folder is not None:
+            store = connect(endpoint, kind, bucket, attempts=1, uploads=UploadBook(folder))
+            store._client.upload_part = upload_part
+
     store._client.upload_part = upload_part
     for _ in range(2):
         with pytest.raises(StorageError):
             store.put_file("file", lambda: io.BytesIO(content))
+        restart()
     away.clear()
     store.put_file("file", lambda: io.BytesIO(content))
     assert parts == [1, 2, 3, 4]
     assert store.open("file").read() == content
-    assert store._client.list_multipart_uploads(Bucket="resumed").get("Uploads", []) == []
+    assert uploads(store) == []
 
     # What has changed meanwhile is sent anew, and what was longer is cut.
     away.append(4)
     with pytest.raises(StorageError):
         store.put_file("file", lambda: io.BytesIO(content))
+    restart()
     away.clear()
     parts.clear()
-    content[20 << 20] ^= 1
-    del content[40 << 20 :]
+    content[PART_BYTES + 1] ^= 1
+    del content[3 * PART_BYTES - 1 :]
     store.put_file("file", lambda: io.BytesIO(content))
     assert parts == [2, 3]
     assert store.open("file").read() == content
+    assert folder is None or list(folder.iterdir()) == []
 
 
-def test_of_uploads_that_nobody_goes_on_with_the_oldest_is_cleaned_up(endpoint: str) -> None:
-    store = connect(endpoint, "forgotten", attempts=1, sleep=lambda seconds: None, resume_uploads=True)
-    store._client.create_bucket(Bucket="forgotten")
+@pytest.mark.parametrize("kind", ["plain"])
+def test_of_uploads_that_nobody_goes_on_with_the_oldest_is_cleaned_up(
+    endpoint: str, kind: str, bucket: str, tmp_path: Path
+) -> None:
+    book = UploadBook(tmp_path / "uploads")
+    store = connect(endpoint, kind, bucket, attempts=1, sleep=lambda seconds: None, uploads=book)
 
     def upload_part(**request: Any) -> Any:
         raise ConnectionResetError
@@ -139,14 +189,45 @@ def test_of_uploads_that_nobody_goes_on_with_the_oldest_is_cleaned_up(endpoint: 
     store._client.upload_part = upload_part
     for number in range(6):
         with pytest.raises(StorageError):
-            store.put_file(f"file-{number}", lambda: io.BytesIO(bytes(17 << 20)))
-    left = store._client.list_multipart_uploads(Bucket="forgotten")["Uploads"]
-    assert sorted(upload["Key"] for upload in left) == [f"file-{number}" for number in (2, 3, 4, 5)]
+            store.put_file(f"file-{number}", lambda: io.BytesIO(bytes(PART_BYTES)))
+    assert uploads(store) == [f"file-{number}" for number in (2, 3, 4, 5)]
+    later = connect(endpoint, kind, bucket, uploads=UploadBook(tmp_path / "uploads"))
+    later.uploads.abort_kept()
+    assert (uploads(store), list((tmp_path / "uploads").iterdir())) == ([], [])
 
 
-def test_a_stream_that_breaks_goes_on_where_it_was(endpoint: str) -> None:
-    store = connect(endpoint, "stream")
-    store._client.create_bucket(Bucket="stream")
+def test_an_upload_that_the_server_has_forgotten_begins_anew(
+    endpoint: str, kind: str, bucket: str, tmp_path: Path
+) -> None:
+    store = connect(endpoint, kind, bucket, attempts=1, uploads=UploadBook(tmp_path / "uploads"))
+    content = bytes(range(256)) * (11 << 12)
+    original, sent = store._client.upload_part, list[int]()
+
+    def upload_part(**request: Any) -> Any:
+        sent.append(request["PartNumber"])
+        if sent == [1, 2]:  # as a server that was started anew does
+            if kind == "plain":
+                raise S3Error("NoSuchUpload", 404)
+            raise ClientError({"Error": {"Code": "NoSuchUpload"}}, "UploadPart")
+        return original(**request)
+
+    store._client.upload_part = upload_part
+    store.put_file("file", lambda: io.BytesIO(content))
+    assert sent == [1, 2, 1, 2, 3]
+    assert store.open("file").read() == content
+    assert uploads(store) == []
+
+
+def test_uploads_of_earlier_attempts_are_given_up(endpoint: str, kind: str, bucket: str) -> None:
+    store = connect(endpoint, kind, bucket)
+    for key in ("job/old/a b", "job/new/a", "other/old/a"):
+        store._client.create_multipart_upload(Bucket=bucket, Key=key)
+    assert store.abort_uploads("job/", lambda key: "/old/" in key) == 1
+    assert uploads(store) == ["job/new/a", "other/old/a"]
+
+
+def test_a_stream_that_breaks_goes_on_where_it_was(endpoint: str, kind: str, bucket: str) -> None:
+    store = connect(endpoint, kind, bucket)
     content = bytes(range(256)) * 20_000
     store.put_bytes("key", content)
     offsets: list[int] = []
@@ -177,18 +258,18 @@ def test_a_stream_that_breaks_goes_on_where_it_was(endpoint: str) -> None:
     assert offsets[0] < offsets[1] < offsets[2]
 
 
-def test_a_missing_bucket_is_named(endpoint: str) -> None:
+def test_a_missing_bucket_is_named(endpoint: str, kind: str) -> None:
     with pytest.raises(StorageError, match=r"bucket 'nowhere' at http://.*the bucket does not exist") as caught:
-        connect(endpoint, "nowhere").put_bytes("a", b"")
+        connect(endpoint, kind, "nowhere").put_bytes("a", b"")
     assert caught.value.kind == "missing bucket"
     with pytest.raises(StorageError) as caught:
-        connect(endpoint, "nowhere").put_file("a", lambda: io.BytesIO(b""))
+        connect(endpoint, kind, "nowhere").put_file("a", lambda: io.BytesIO(b""))
     assert caught.value.kind == "missing bucket"
 
 
-def test_a_server_that_is_away_is_asked_a_few_times(tmp_path: Path) -> None:
+def test_a_server_that_is_away_is_asked_a_few_times(kind: str) -> None:
     slept: list[float] = []
-    store = connect("http://127.0.0.1:9", attempts=3, sleep=slept.append)
+    store = connect("http://127.0.0.1:9", kind, attempts=3, sleep=slept.append)
     with pytest.raises(StorageError, match="cannot be reached") as caught:
         store.get_bytes("a")
     assert caught.value.kind == "unreachable"

@@ -149,6 +149,10 @@ class Keys:
         """{role: number of the attempt that alone may have effect}; written before that attempt's pods exist."""
         return f"{self.job(job_id)}/fence.json"
 
+    def first_seen(self, job_id: str, role: str, learner: int) -> str:
+        """{"t": when the first attempt of this learner started}: what its system metrics count their steps from."""
+        return f"{self.job(job_id)}/first-seen/{role}-{learner}.json"
+
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """What the program wrote into LOG_DIR."""
         return f"{self.learner(job_id, role, attempt, learner)}/files"
@@ -309,6 +313,7 @@ def learner_environment(
         "UPDRAFT_ATTEMPT": str(attempt),
         "UPDRAFT_METRICS_FILE": METRICS_FILE,
         "UPDRAFT_STOP_FILE": STOP_FILE,
+        "UPDRAFT_DUMP_FILE": DUMP_FILE,
         "UPDRAFT_PARAMS_FILE": PARAMS_FILE,
         "PYTHONUNBUFFERED": "1",
     }

@@ -14,7 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
+from updraft_learner import stacks
+
 _warned = False
+
+stacks.start()
 
 
 def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:

@@ -1,8 +1,9 @@
 """Where a program runs: its folders, rank, params, and whether it was asked to stop.
 
 Everything is read from the environment that `contract.learner_environment` describes. Outside the platform the same
-calls work: folders lie below `./updraft-out`, params are empty, rank is 0. Importing this module changes nothing in the
-process; the SIGTERM handler is installed by the first `stop_requested()`, because only a program that asks will react.
+calls work: folders lie below `./updraft-out`, params are empty, rank is 0. Importing this module inside a learner's
+container starts the daemon thread of `stacks` and changes nothing else in the process; the SIGTERM handler is installed
+by the first `stop_requested()`, because only a program that asks will react.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from updraft_learner import stacks
 from updraft_learner.contract import ExitCode
 
 LOCAL_ROOT = "updraft-out"  # below the working directory, outside the platform
@@ -24,6 +26,8 @@ LOCAL_ROOT = "updraft-out"  # below the working directory, outside the platform
 _stop_signalled = threading.Event()
 _previous_handler: Callable[[int, FrameType | None], Any] | int | None = None
 _handler_installed = False
+
+stacks.start()
 
 
 def params() -> dict[str, Any]:

@@ -3,7 +3,8 @@
     python -m updraft_learner.stage
 
 Reads PodConfig and credentials (`pod`), writes below UPDRAFT_ROOT_DIR, verifies every digest, and ends with a code of
-`contract.ExitCode` and one line on stderr when it cannot. Run again in the same pod, it goes on where it was.
+`contract.ExitCode` and one line on stderr when it cannot: a checkpoint that is damaged or not whole has a code of its
+own, since an older one may do. Run again in the same pod, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from updraft_learner import contract
 from updraft_learner.contract import ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_config, read_credentials, read_paths
-from updraft_learner.store import ObjectStore, StorageError, Store
+from updraft_learner.store import ObjectStore, StorageError, open_store
 from updraft_learner.trees import (
     DigestMismatch,
     Tree,
@@ -52,7 +55,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     os.umask(0o002)
     try:
         config, paths = read_config(environment), read_paths(environment)
-        stage(config, paths, Store(config.bucket, read_credentials(environment).s3))
+        stage(config, paths, open_store(config.bucket, read_credentials(environment).s3))
     except PodError as exc:
         return _fail(ExitCode.CONFIGURATION, str(exc))
     except StageError as exc:
@@ -85,14 +88,14 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     params.write_text(json.dumps(config.params, sort_keys=True, indent=1) + "\n", encoding="utf-8")
     params.chmod(0o664)
 
-    trees: list[tuple[str, Tree, Path]] = []
-    if config.code_tree is not None:
-        trees.append(("code", _read_tree(store, keys, config.code_tree, "code"), paths.code))
+    wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
     for mount in config.data:
-        name = f"data {mount.mount!r}"
         target = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
-        trees.append((name, _read_tree(store, keys, mount.tree, name), target))
-    _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees))
+        wanted.append((f"data {mount.mount!r}", mount.tree, target))
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="trees") as pool:
+        documents = list(pool.map(lambda part: _read_tree(store, keys, part[1], part[0]), wanted))
+    trees = [(name, tree, target) for (name, _, target), tree in zip(wanted, documents, strict=True)]
+    _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees), "code and data need")
     for name, tree, target in trees:
         _lay_out(store, keys, name, tree, target, out)
         _make_group_writable(paths.root, target)
@@ -100,6 +103,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
         _restore_results(config.job_id, keys, paths, store, out)
+    elif config.restore_own_results:
+        _restore_own_results(config, keys, paths, store, out)
     print("stage: done", file=out, flush=True)
 
 
@@ -158,12 +163,12 @@ def _mount(mount: str) -> str:
         raise StageError(ExitCode.CONFIGURATION, f"data mount: {exc}") from exc
 
 
-def _require_disk(root: Path, needed_bytes: int) -> None:
+def _require_disk(root: Path, needed_bytes: int, what: str) -> None:
     free_bytes = shutil.disk_usage(root).free
     if needed_bytes > free_bytes:
         raise StageError(
             ExitCode.STORAGE,
-            f"code and data need {megabytes(needed_bytes)}, but the pod's disk has {megabytes(free_bytes)} free; "
+            f"{what} {megabytes(needed_bytes)}, but the pod's disk has {megabytes(free_bytes)} free; "
             "use less data or a larger disk",
         )
 
@@ -190,9 +195,21 @@ def _open(store: ObjectStore, key: str, name: str) -> Any:
 
 
 def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Lay a checkpoint out under the name that the program gave it; what is wrong with it ends with CHECKPOINT."""
+    try:
+        _lay_checkpoint(job_id, name, keys, paths, store, out)
+    except TreeError as exc:
+        raise _bad_checkpoint(name, str(exc)) from exc
+    except StorageError as exc:
+        if exc.kind != "missing":
+            raise
+        raise _bad_checkpoint(name, str(exc)) from exc
+
+
+def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
     text = store.get_bytes(keys.checkpoint_marker(job_id, name))
     if text is None:
-        raise StageError(ExitCode.DATA, f"checkpoint {name} is not in the store, or was never completed")
+        raise StageError(ExitCode.CHECKPOINT, f"checkpoint {name} is not in the store, or was never completed")
     try:
         manifest = json.loads(text)
         local = safe_path(str(manifest.get("local") or name))
@@ -202,31 +219,28 @@ def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, sto
         if "/" in local:
             raise TreeError(f"checkpoint folder {local!r} is no plain name")
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise StageError(
-            ExitCode.DATA, f"checkpoint {name}: {contract.CHECKPOINT_MARKER} is unreadable ({exc})"
-        ) from exc
+        raise _bad_checkpoint(name, f"{contract.CHECKPOINT_MARKER} is unreadable ({exc})") from exc
     folder = make_folder(paths.checkpoints / local)
-    _require_disk(paths.root, sum(size for _, size in files.values()))
+    _require_disk(paths.root, sum(size for _, size in files.values()), f"checkpoint {name} needs")
     marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
     prefix = keys.checkpoint(job_id, name)
     progress = Progress(f"checkpoint {name}", len(files), sum(size for _, size in files.values()), out)
     tree = Tree(tuple(TreeFile(path, sha256, size) for path, (sha256, size) in files.items()))
-    try:
-        materialise(
-            tree,
-            folder,
-            lambda file: _open(store, f"{prefix}/{file.path}", f"checkpoint {name}: {file.path}"),
-            threads=THREADS,
-            progress=progress,
-        )
-        local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # last: until then the folder does not count
-        if marker is None:
-            local_marker.touch()
-        else:
-            key = f"{prefix}/{contract.CHECKPOINT_LOCAL_MARKER}"
-            write_verified(local_marker, *marker, _open(store, key, f"checkpoint {name}: {local_marker.name}"))
-    except DigestMismatch as exc:
-        raise StageError(ExitCode.DATA, f"checkpoint {name}: {exc}") from exc
+
+    def fetch(path: str) -> BinaryIO:
+        try:
+            return store.open(f"{prefix}/{path}")
+        except StorageError as exc:
+            if exc.kind != "missing":
+                raise
+            raise _bad_checkpoint(name, f"{path} is not in the store") from exc
+
+    materialise(tree, folder, lambda file: fetch(file.path), threads=THREADS, progress=progress)
+    local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # last: until then the folder does not count
+    if marker is None:
+        local_marker.touch()
+    else:
+        write_verified(local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
     progress.finish()
     link = paths.checkpoints / f".tmp-{contract.CHECKPOINT_LATEST}-stage"
     link.unlink(missing_ok=True)
@@ -236,9 +250,12 @@ def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, sto
     paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
 
 
+def _bad_checkpoint(name: str, reason: str) -> StageError:
+    return StageError(ExitCode.CHECKPOINT, f"checkpoint {name}: {reason}")
+
+
 def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    target = paths.result
-    laid: dict[str, list[int]] = {}
+    """The training's results of all learners, for evaluate and export."""
     root = f"{keys.job(job_id)}/results/learner-"
     by_learner: list[tuple[int, str, str, int]] = []
     for item in store.list(root):
@@ -252,22 +269,45 @@ def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStor
         if path not in chosen and path not in folders and not parents & chosen.keys():
             chosen[path] = (key, size)
             folders |= parents
+    _lay_results(chosen, paths, store, out)
+
+
+def _restore_own_results(config: PodConfig, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """What this learner had stored in an earlier attempt."""
+    root = f"{keys.results(config.job_id, config.role, config.learner)}/"
+    found = {safe_path(item.key[len(root) :]): (item.key, item.size) for item in store.list(root)}
+    # A file that the program replaced by a folder is removed from the store only at the attempt's end.
+    folders = {parent.as_posix() for path in found for parent in PurePosixPath(path).parents}
+    _lay_results({path: found[path] for path in found if path not in folders}, paths, store, out)
+
+
+def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Files by path, with their key and size, into RESULT_DIR. The sidecar stores them again only when they change."""
+    target = paths.result
     total_bytes = sum(size for _, size in chosen.values())
-    _require_disk(target, total_bytes)
+    _require_disk(target, total_bytes, "results need")
     progress = Progress("results", len(chosen), total_bytes, out)
-    for path, (key, size) in chosen.items():
-        destination = target / path
-        for parent in reversed(destination.relative_to(target).parents[:-1]):
+    for path in chosen:
+        for parent in reversed((target / path).relative_to(target).parents[:-1]):
             make_folder(target / parent)
-        part = destination.with_name(f".updraft-part-{destination.name}")
-        with _open(store, key, f"result {path}") as source, part.open("wb") as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-        part.chmod(0o664)
-        os.replace(part, destination)
+
+    def lay(path: str) -> tuple[str, list[int]]:
+        key, size = chosen[path]
+        destination = target / path
+        part = destination.with_name(f".updraft-part-{secrets.token_hex(8)}")
+        try:
+            with _open(store, key, f"result {path}") as source, part.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+            part.chmod(0o664)
+            os.replace(part, destination)
+        finally:
+            part.unlink(missing_ok=True)
         facts = destination.stat()
-        laid[path] = [facts.st_size, facts.st_mtime_ns]
         progress.add(size)
-    # These are the training's results, not this pod's: the sidecar stores them again only when they change.
+        return path, [facts.st_size, facts.st_mtime_ns]
+
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="results") as pool:
+        laid = dict(pool.map(lay, chosen))
     paths.restored_results_file.write_text(json.dumps(laid), encoding="utf-8")
     progress.finish()
 

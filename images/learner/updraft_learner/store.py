@@ -1,59 +1,34 @@
-"""The object store: a small protocol, and S3 behind it through boto3.
+"""The object store: a small protocol, and S3 behind it.
 
 Works with any S3 server, also those that ignore conditional puts or lose metadata: nothing here uses either. Calls are
-retried a bounded number of times with back-off; errors come out as `StorageError`. Called by `stage` and the sidecar.
+retried a bounded number of times with back-off; errors come out as `StorageError`. Called by `stage` and the sidecar,
+which open it with `open_store`, and by the platform.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from updraft_learner.storage_errors import StorageError, wrap
+from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, UploadForgotten, read_whole
 
 if TYPE_CHECKING:
     from updraft_learner.pod import S3Credentials
 
-Kind = Literal["missing bucket", "missing", "denied", "unreachable", "refused"]
+__all__ = ["ObjectStore", "StorageError", "Store", "StoredObject", "boto3_client", "open_store"]
+
 T = TypeVar("T")
-PART_BYTES = 16 << 20
-BROKEN_OFF = 4  # uploads that are kept to be gone on with; the oldest gives way
 ATTEMPTS = 5
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 8.0
-
-_KINDS: dict[str, Kind] = {
-    "NoSuchBucket": "missing bucket",
-    "NoSuchKey": "missing",
-    "404": "missing",
-    "NotFound": "missing",
-    "AccessDenied": "denied",
-    "InvalidAccessKeyId": "denied",
-    "SignatureDoesNotMatch": "denied",
-    "AuthorizationHeaderMalformed": "denied",
-    "RequestTimeTooSkewed": "denied",
-    "ExpiredToken": "denied",
-    "401": "denied",
-    "403": "denied",
-    "SlowDown": "unreachable",
-    "RequestTimeout": "unreachable",
-    "InternalError": "unreachable",
-    "ServiceUnavailable": "unreachable",
-}
-
-
-class StorageError(Exception):
-    """The object store did not do what was asked; `kind` says why, the message says what to look at."""
-
-    def __init__(self, kind: Kind, message: str) -> None:
-        super().__init__(message)
-        self.kind: Kind = kind
 
 
 @dataclass(frozen=True)
@@ -80,6 +55,67 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Deleting what is not there is no error."""
 
+    def abort_uploads(self, prefix: str, stale: Callable[[str], bool]) -> int:
+        """Give up unfinished uploads below `prefix` whose key is `stale`; returns how many there were."""
+
+
+def open_store(
+    bucket: str,
+    credentials: S3Credentials,
+    *,
+    attempts: int = ATTEMPTS,
+    read_seconds: float = 60,
+    uploads: UploadBook | None = None,
+) -> Store:
+    """A store for the pod: without boto3, which takes half a second to start, unless keys must be found elsewhere or
+    requests go through a proxy."""
+    if credentials.access_key and credentials.secret_key and not _is_proxied(credentials.endpoint):
+        from updraft_learner.s3 import S3Client
+
+        client: Any = S3Client(credentials, read_seconds=read_seconds)
+    else:
+        client = boto3_client(credentials, read_seconds=read_seconds)
+    return Store(bucket, credentials, attempts=attempts, client=client, uploads=uploads)
+
+
+def _is_proxied(endpoint: str | None) -> bool:
+    """Whether the environment sends requests to this address through a proxy."""
+
+    def value(name: str) -> str:
+        return os.environ.get(name.lower()) or os.environ.get(name) or ""
+
+    parts = urlsplit(endpoint or "https://amazonaws.com")
+    host = parts.hostname or ""
+    direct = [word.strip().lstrip("*").lstrip(".") for word in value("NO_PROXY").split(",") if word.strip()]
+    if any(word in ("", host) or host.endswith(f".{word}") for word in direct):
+        return False
+    return bool(value("HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY") or value("ALL_PROXY"))
+
+
+def boto3_client(credentials: S3Credentials, *, read_seconds: float = 60) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    # A session of its own: the default one is shared by threads without a lock.
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=credentials.endpoint,
+        region_name=credentials.region or "us-east-1",
+        aws_access_key_id=credentials.access_key,
+        aws_secret_access_key=credentials.secret_key,
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": "path"},
+            # Servers other than AWS's break on the newer default checksums, for instance in ranged reads.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            retries={"total_max_attempts": 1},
+            connect_timeout=5,
+            read_timeout=read_seconds,
+            max_pool_connections=16,
+        ),
+    )
+
 
 class Store:
     """One bucket of an S3 server.
@@ -87,8 +123,9 @@ class Store:
     Args:
         attempts: how often a call is tried while the server cannot be reached.
         sleep: seconds; replaced in tests.
-        resume_uploads: a large file whose upload was broken off, because the server was away, goes on with the part at
-            which it was, when this object is asked to put it again. Else it is cleaned up and begins anew.
+        client: boto3's, or one like it; by default a new one of boto3's.
+        uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
+            part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
     """
 
     def __init__(
@@ -98,84 +135,39 @@ class Store:
         *,
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
-        resume_uploads: bool = False,
+        client: Any = None,
+        uploads: UploadBook | None = None,
     ) -> None:
-        import boto3
-        from botocore.config import Config
-
         self.bucket = bucket
         self.endpoint = credentials.endpoint or "the default S3 endpoint"
         self._attempts = attempts
         self._sleep = sleep
-        self._resume_uploads = resume_uploads
-        self._broken_off: dict[str, _Upload] = {}
-        # A session of its own: the default one is shared by threads without a lock.
-        self._client: Any = boto3.session.Session().client(
-            "s3",
-            endpoint_url=credentials.endpoint,
-            region_name=credentials.region or "us-east-1",
-            aws_access_key_id=credentials.access_key,
-            aws_secret_access_key=credentials.secret_key,
-            config=Config(
-                signature_version="s3v4",
-                s3={"addressing_style": "path"},
-                # Servers other than AWS's break on the newer default checksums, for instance in ranged reads.
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                retries={"total_max_attempts": 1},
-                connect_timeout=5,
-                read_timeout=60,
-                max_pool_connections=16,
-            ),
-        )
+        self._client: Any = client if client is not None else boto3_client(credentials)
+        self.uploads = Uploader(bucket, self._client, self._try, uploads)
 
     def put_bytes(self, key: str, data: bytes) -> None:
         self._try(f"writing {key}", lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data))
 
     def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
+        for last in (False,) * RESTARTS + (True,):
+            try:
+                self._put_file(key, source)
+                return
+            except UploadForgotten:
+                if last:
+                    raise
+
+    def _put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
         # Not boto3's transfer: after a failed part it goes on reading, and holds the whole file in memory.
         with source.open("rb", buffering=0) if isinstance(source, Path) else source() as file:
-            first = _read(file, PART_BYTES)
+            first = read_whole(file, PART_BYTES)
             if len(first) < PART_BYTES:
                 self.put_bytes(key, first)
             else:
-                self._put_parts(key, first, file)
+                self.uploads.put(key, first, file)
 
-    def _put_parts(self, key: str, first: bytes, file: BinaryIO) -> None:
-        """A multipart upload, one part in memory at a time; each part is tried again by itself."""
-        action, where = f"writing {key}", {"Bucket": self.bucket, "Key": key}
-        upload = self._broken_off.pop(key, None)
-        if upload is None:
-            upload = _Upload(str(self._try(action, lambda: self._client.create_multipart_upload(**where)["UploadId"])))
-        where["UploadId"] = upload.id
-        try:
-            count, data = 0, first
-            while data:
-                digest = hashlib.sha256(data).digest() if self._resume_uploads else b""
-                if count == len(upload.parts) or not digest or upload.parts[count][1] != digest:
-                    send = partial(self._client.upload_part, **where, PartNumber=count + 1, Body=data)
-                    upload.parts[count:] = [(str(self._try(action, send)["ETag"]), digest)]
-                count += 1
-                # A server takes 10,000 parts: later ones are larger.
-                data = _read(file, PART_BYTES * (1 + count // 1000))
-            done = [
-                {"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)
-            ]
-            complete = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": done})
-            self._try(action, complete)
-        except BaseException as exc:
-            if self._resume_uploads and isinstance(exc, StorageError) and exc.kind == "unreachable":
-                self._broken_off[key] = upload
-                if len(self._broken_off) > BROKEN_OFF:
-                    oldest = next(iter(self._broken_off))
-                    self._abort(oldest, self._broken_off.pop(oldest))
-            else:
-                self._abort(key, upload)
-            raise
-
-    def _abort(self, key: str, upload: _Upload) -> None:
-        with suppress(Exception):  # the failure that led here is what counts
-            self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload.id)
+    def abort_uploads(self, prefix: str, stale: Callable[[str], bool]) -> int:
+        return self.uploads.abort_below(prefix, stale)
 
     def get_bytes(self, key: str) -> bytes | None:
         try:
@@ -233,14 +225,6 @@ class Store:
         raise AssertionError("at least one attempt is made")
 
 
-@dataclass
-class _Upload:
-    """A multipart upload, and ETag and digest of each part that the server has."""
-
-    id: str
-    parts: list[tuple[str, bytes]] = field(default_factory=list)
-
-
 class _ResumingReader(io.RawIOBase):
     """Reads an object to its end; a connection that breaks is opened again where it broke."""
 
@@ -274,59 +258,3 @@ class _ResumingReader(io.RawIOBase):
         if not self.closed:
             self._body.close()
         super().close()
-
-
-def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageError | None:
-    """The StorageError for an exception of the client library; None when it is not one of those."""
-    from boto3.exceptions import Boto3Error
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        HTTPClientError,
-        IncompleteReadError,
-        NoCredentialsError,
-    )
-    from botocore.exceptions import ConnectionError as BotoConnectionError
-
-    if isinstance(exc, StorageError):
-        return exc
-    if isinstance(exc, Boto3Error) and exc.__context__ is not None and exc.__context__ is not exc:
-        inner = wrap(exc.__context__, action, bucket=bucket, endpoint=endpoint)  # type: ignore[arg-type]
-        if inner is not None:
-            return inner
-    where = f"bucket {bucket!r} at {endpoint}"
-    if isinstance(exc, ClientError):
-        code = str(exc.response.get("Error", {}).get("Code", ""))
-        status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        kind = _KINDS.get(code)
-        if kind is None:
-            kind = "unreachable" if status >= 500 or status == 429 else _KINDS.get(str(status), "refused")
-        return StorageError(kind, _message(kind, action, where, code or str(status)))
-    if isinstance(exc, NoCredentialsError):
-        return StorageError("denied", _message("denied", action, where, "no credentials"))
-    broken = (BotoConnectionError, HTTPClientError, IncompleteReadError, ConnectionError, TimeoutError)
-    if isinstance(exc, broken) or type(exc).__module__.startswith("urllib3"):
-        return StorageError("unreachable", _message("unreachable", action, where, type(exc).__name__))
-    if isinstance(exc, (BotoCoreError, Boto3Error)):
-        return StorageError("refused", _message("refused", action, where, type(exc).__name__))
-    return None
-
-
-def _message(kind: Kind, action: str, where: str, detail: str) -> str:
-    text = {
-        "missing bucket": "the bucket does not exist; create it or correct its name",
-        "missing": "there is no such object",
-        "denied": "access is denied; check the access key, its secret and its rights on this bucket",
-        "unreachable": "the object store cannot be reached; check that it runs and the address is right",
-        "refused": "the object store refused the request",
-    }[kind]
-    return f"{where}: {action}: {text} ({detail})"
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    """`size` bytes, fewer only at the end: an unbuffered file may give less than it was asked for."""
-    chunks, left = [], size
-    while left and (chunk := file.read(left)):
-        chunks.append(chunk)
-        left -= len(chunk)
-    return b"".join(chunks)

@@ -12,16 +12,17 @@ import json
 import os
 import secrets
 import stat
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from updraft_learner.ignore import IGNORE_FILE, Ignore
+
+if TYPE_CHECKING:  # a pod that starts unpacks no archive
+    import zipfile
 
 CHUNK_BYTES = 1 << 20
 FOLDER_MODE = 0o2775  # the group writes, and new files keep the group: the program runs under another UID
@@ -172,6 +173,8 @@ def from_zip(
     Raises:
         TreeError: no zip archive, or a member that is unsafe, encrypted, damaged, or makes it exceed the limits.
     """
+    import zipfile
+
     destination.mkdir(parents=True, exist_ok=True)
     try:
         with zipfile.ZipFile(archive) as bundle:
@@ -317,6 +320,9 @@ def _member_path(archive: Path, member: zipfile.ZipInfo) -> str:
 def _extract(
     archive: Path, bundle: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, left_bytes: int, limit_bytes: int
 ) -> int:
+    import zipfile
+    import zlib
+
     # Counted as it is written: the sizes in the archive's table may lie.
     written = 0
     try:

@@ -14,9 +14,11 @@ from updraft_learner.contract import ExitCode
 from updraft_learner.pod import PodError, read_config, read_credentials, read_paths
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.sidecar.tracking import TrackingServer
-from updraft_learner.store import Store
+from updraft_learner.store import open_store
+from updraft_learner.uploads import UploadBook
 
 NICENESS = 10
+CONTROL_SECONDS = 5.0  # the store's answer to what somebody waits for
 
 
 def main() -> int:
@@ -27,19 +29,22 @@ def main() -> int:
     try:
         config, paths = read_config(), read_paths()
         credentials = read_credentials()
-        os.nice(NICENESS)
-        store = Store(config.bucket, credentials.s3, resume_uploads=True)
+        store = open_store(config.bucket, credentials.s3, uploads=UploadBook(paths.private / "uploads"))
+        control = open_store(config.bucket, credentials.s3, attempts=1, read_seconds=CONTROL_SECONDS)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
-        sidecar = Sidecar(config, paths, store, server)
+        sidecar = Sidecar(config, paths, store, server, control)
     except (PodError, ValueError) as exc:
         print(f"updraft-sidecar: {exc}", file=sys.stderr, flush=True)
         return int(ExitCode.CONFIGURATION)
     except OSError as exc:
         print(f"updraft-sidecar: cannot start on {config.listen}: {exc}", file=sys.stderr, flush=True)
         return 1
+    os.nice(NICENESS)  # of this thread and those that it starts; not before: the program waits for what came so far
     sidecar.start()
     stop.wait()
     sidecar.drain()
+    if not sidecar.fence.fenced:
+        store.uploads.abort_kept()
     return int(ExitCode.DONE)
 
 

@@ -3,16 +3,18 @@
     ingest    metrics file and system metrics -> journal
     forward   journal -> MLflow
     spool     artifacts -> MLflow
-    publish   journal chunks, heartbeat and stop requests <-> object store
+    publish   journal chunks and heartbeat -> object store
+    requests  object store -> the program: stop, show your stacks; and whether a newer attempt exists
     uploads   checkpoints, results and log files -> object store
     endpoint  the program's MLflow client -> journal and spool
 
-The completion marker is the last thing written: whoever reads it finds everything else stored.
+The endpoint is served first, since the program waits for it. The completion marker is the last thing written: whoever
+reads it finds everything else stored. A fenced sidecar stores and sends nothing, and waits to be ended.
 """
 
 from __future__ import annotations
 
-import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -24,20 +26,24 @@ from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.checkpoints import Checkpoints
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
-from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.fence import Fence, Fenced, FencedStore
+from updraft_learner.sidecar.files import read_json, save_json
 from updraft_learner.sidecar.forward import Forwarder
 from updraft_learner.sidecar.journal import Journal
+from updraft_learner.sidecar.leftovers import give_up_older
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings, log
+from updraft_learner.sidecar.requests import Requests
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
 from updraft_learner.sidecar.spool import RUN, Spool
-from updraft_learner.sidecar.system import SystemMetrics
+from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.sidecar.tail import MetricsTail
 from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import ObjectStore, StorageError
+from updraft_learner.trees import megabytes
 
 INGEST_SECONDS = 0.5
 PUBLISH_SECONDS = 0.5
@@ -48,18 +54,35 @@ IDLE_HEARTBEAT_SECONDS = 10.0
 MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow is away
 ARTIFACT_FLUSH_SECONDS = 120.0
 LONGEST_DELAY_SECONDS = 15.0
+JOIN_SECONDS = 0.5
+LOW_DISK_BYTES = 64 << 20
 TRIES = 3
 
 
 class Sidecar:
-    """`start`, then `drain` once; `publish` and `poll_uploads` are one round of two of the threads."""
+    """`start`, then `drain` once; `publish` and the `poll_` methods are one round of a thread each.
 
-    def __init__(self, config: PodConfig, paths: PodPaths, store: ObjectStore, server: TrackingServer) -> None:
-        self._config, self._paths, self._store = config, paths, store
-        keys, place = Keys(config.prefix), (config.job_id, config.role, config.attempt, config.learner)
+    Args:
+        control: the same store with short timeouts, for what somebody waits for.
+    """
+
+    def __init__(
+        self,
+        config: PodConfig,
+        paths: PodPaths,
+        store: ObjectStore,
+        server: TrackingServer,
+        control: ObjectStore | None = None,
+    ) -> None:
+        self._config, self._paths, self._control = config, paths, control or store
+        keys = Keys(config.prefix)
+        place = (config.job_id, config.role, config.attempt, config.learner)
         self._status_key, self._done_key = keys.status(*place), keys.done(*place)
-        self._chunks_key, self._stop_key = keys.metrics(*place), keys.stop(*place)
-        self._artifacts_key = keys.artifacts(*place)
+        self._chunks_key, self._artifacts_key = keys.metrics(*place), keys.artifacts(*place)
+        self.requests = Requests(config, paths, self._control)
+        self.fence = Fence(config, self._control, self._on_fenced)
+        self._store = store = FencedStore(store, self.fence)
+        server.before_write = self.fence.check_before_sending
         private = paths.private
         private.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._counts_file = private / "counts.json"
@@ -68,7 +91,7 @@ class Sidecar:
         self.recorder = Recorder(self.journal, self.warnings, learner=config.learner)
         self.recorder.restore_counts(read_json(self._counts_file, {}))
         self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
-        self.system = SystemMetrics(config, self.recorder, self.warnings, private / "system.json", paths.root)
+        self.system = SystemMetrics(config, self.recorder, self.warnings, paths.root)
         self.forwarder = Forwarder(self.journal, server, self.warnings, private / "forward.json")
         places = Places(config.mlflow_run_id, config.mlflow_experiment_id)
         models = LoggedModels(config, server, places, private / "models.json")
@@ -84,11 +107,13 @@ class Sidecar:
         self.checkpoints = Checkpoints(config, paths, store, self.warnings)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
-        self.results = self._mirror(contract.RESULT_DIR, results, baseline)
+        self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)
         self.logs = self._mirror(contract.LOG_DIR, keys.files(*place), {})
+        # An earlier attempt's unfinished uploads; those of this pod are this pod's to go on with.
+        self._must_clean = config.attempt > 1 and not self._counts_file.exists()
         self._phase = "running"
         self._last_status: LearnerStatus | None = None
-        self._next_mirror = self._next_stop_poll = 0.0
+        self._next_mirror = 0.0
         self._stop_inputs, self._stop_outputs = threading.Event(), threading.Event()
         self._inputs: list[threading.Thread] = []
         self._outputs: list[threading.Thread] = []
@@ -98,6 +123,7 @@ class Sidecar:
         self._inputs = [
             self._loop("ingest", self.poll_inputs, INGEST_SECONDS, self._stop_inputs),
             self._loop("uploads", self.poll_uploads, UPLOAD_SECONDS, self._stop_inputs),
+            self._loop("requests", self.poll_requests, STOP_POLL_SECONDS, self._stop_inputs),
         ]
         self._outputs = [
             threading.Thread(target=self.forwarder.run, args=(self._stop_outputs,), name="forward", daemon=True),
@@ -113,6 +139,9 @@ class Sidecar:
         self.system.poll()
 
     def poll_uploads(self) -> None:
+        if self._must_clean:
+            self._must_clean = False
+            give_up_older(self._config, self._store)
         self.checkpoints.poll()
         if time.monotonic() >= self._next_mirror:
             self._next_mirror = time.monotonic() + MIRROR_SECONDS
@@ -120,23 +149,32 @@ class Sidecar:
             self.logs.poll()
 
     def publish(self) -> None:
-        """One round with the object store: chunks, heartbeat, stop request."""
+        """One round of writing to the object store: chunks and heartbeat."""
+        self.journal.write_held()
         self.journal.roll()
         self.journal.upload(self._store, self._chunks_key)
         self.journal.prune(self.forwarder.position)
         self._heartbeat()
-        if time.monotonic() >= self._next_stop_poll:
-            self._next_stop_poll = time.monotonic() + STOP_POLL_SECONDS
-            if self._store.get_bytes(self._stop_key) is not None:
-                self._request_stop()
+
+    def poll_requests(self) -> None:
+        """One round of reading from it."""
+        self.fence.check()
+        self.requests.poll()
+        if self.system.wants_first_seen:
+            self.system.begin(first_seen(self._config, self._store))
 
     def drain(self, mlflow_seconds: float = MLFLOW_FLUSH_SECONDS) -> None:
         """Store all that is left, then the completion marker. Waits for the object store without an end."""
+        try:
+            self._drain(mlflow_seconds)
+        except Fenced:
+            log("a newer attempt of this job runs; nothing more is stored")
+        self.endpoint.stop()
+
+    def _drain(self, mlflow_seconds: float) -> None:
         log("the program has ended; storing what is left")
         self._phase = "storing"
-        self._stop_inputs.set()
-        for thread in self._inputs:
-            thread.join()
+        self._join(self._stop_inputs, self._inputs)
         self._insist("metrics file", lambda: self.tail.poll(final=True))
         self._insist("checkpoints", self.checkpoints.poll)
         for name in self.checkpoints.unfinished():
@@ -145,27 +183,40 @@ class Sidecar:
             )
         self._insist("results", lambda: self.results.poll(final=True))
         self._insist("log files", lambda: self.logs.poll(final=True))
+        self.journal.write_held()
         while before := self.forwarder.pending:
             self.forwarder.flush(mlflow_seconds, patient=True)
             if self.forwarder.pending >= before:  # MLflow is away; the points stay in the record
                 break
         if not self.spool.wait_empty(ARTIFACT_FLUSH_SECONDS):
             self.spool.wait_empty(mlflow_seconds, patient=True)
-        self._stop_outputs.set()
-        self.forwarder.wake()
-        self.spool.wake()
-        for thread in self._outputs:
-            thread.join()
+        self._join(self._stop_outputs, self._outputs)
         if self.spool.pending:
             self._insist("artifacts", lambda: self.spool.hand_over(self._store, self._artifacts_key))
         self.journal.roll(force=True)
-        self._insist("metrics", lambda: self.journal.upload(self._store, self._chunks_key))
+        self._insist("metrics", self._upload_record)
         self._phase = "done"
-        self._insist("status", self._put_status)
+        self._insist("status", lambda: self._put_status(self.status()))
         done = self.done()
         self._insist("completion marker", lambda: self._store.put_bytes(self._done_key, done.to_json().encode()))
-        self.endpoint.stop()
         log(f"done: {done.files} files, {done.bytes / 1e6:.1f} MB, {done.metrics_sent} metric points in MLflow")
+
+    def _upload_record(self) -> None:
+        self.journal.upload(self._store, self._chunks_key)
+        self.journal.upload_held(self._store, self._chunks_key)
+
+    def _join(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
+        """End threads; raises Fenced, without waiting for what they are in, when they have nothing to end."""
+        stop.set()
+        self.forwarder.wake()
+        self.spool.wake()
+        for thread in threads:
+            while thread.is_alive():
+                if self.fence.fenced:
+                    raise Fenced
+                thread.join(JOIN_SECONDS)
+        if self.fence.fenced:
+            raise Fenced
 
     def status(self) -> LearnerStatus:
         waiting = self.checkpoints.pending_bytes + self.results.pending_bytes + self.logs.pending_bytes
@@ -182,6 +233,9 @@ class Sidecar:
             warnings=self.warnings.texts(),
             nan=self.recorder.nan,
             bad_lines=self.recorder.bad_lines,
+            steps=self.recorder.steps(),
+            fenced=self.fence.fenced,
+            disk_free_bytes=self._disk_free_bytes(),
         )
 
     def done(self) -> LearnerDone:
@@ -198,37 +252,54 @@ class Sidecar:
         )
 
     def _heartbeat(self) -> None:
-        now, last = time.time(), self._last_status
-        status = self.status()
-        changed = last is None or replace(status, t=last.t) != last
-        due_seconds = self._config.heartbeat_seconds if changed else IDLE_HEARTBEAT_SECONDS
-        if last is None or not 0 <= now - last.t < due_seconds:
-            self._put_status()
+        self._watch_disk()
+        status, last = self.status(), self._last_status
+        # The disk's free bytes always change; they travel with the next heartbeat.
+        same = last is not None and replace(status, t=last.t, disk_free_bytes=last.disk_free_bytes) == last
+        due_seconds = IDLE_HEARTBEAT_SECONDS if same else self._config.heartbeat_seconds
+        if last is None or not 0 <= status.t - last.t < due_seconds:
+            self._put_status(status)
 
-    def _put_status(self) -> None:
-        status = self.status()
+    def _put_status(self, status: LearnerStatus) -> None:
         self._store.put_bytes(self._status_key, status.to_json().encode())
         self._last_status = status
-        write_json(self._counts_file, self.recorder.counts())
+        save_json(self._counts_file, self.recorder.counts())
 
-    def _request_stop(self) -> None:
-        # Not followed if the program put a link there.
-        path = self._paths.at(contract.STOP_FILE)
-        if not path.exists():
-            log("a stop was requested; the program is told through the stop file")
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664))
+    def _watch_disk(self) -> None:
+        held, free_bytes = self.journal.held_entries, self._disk_free_bytes()
+        if held:
+            text = f"the pod's disk is full: {held} entries of the record wait in memory"
+        elif free_bytes is not None and free_bytes < LOW_DISK_BYTES:
+            text = f"the pod's disk has only {megabytes(free_bytes)} free"
+        else:
+            self.warnings.clear("disk")
+            return
+        self.warnings.add("disk", f"{text}; remove files, keep fewer checkpoints, or use a node with a larger disk")
 
-    def _mirror(self, folder: str, prefix: str, baseline: dict[str, list[int]]) -> Mirror:
+    def _disk_free_bytes(self) -> int | None:
+        try:
+            return shutil.disk_usage(self._paths.root).free
+        except OSError:
+            return None
+
+    def _on_fenced(self, newest: int) -> None:
+        log(f"attempt {newest} of this job runs: attempt {self._config.attempt} stores and sends nothing any more")
+        try:
+            self.requests.stop("a newer attempt runs")
+        except OSError as exc:
+            log(f"the program cannot be told: {exc}")
+
+    def _mirror(self, folder: str, prefix: str, baseline: dict[str, list[int]], *, owned: bool = False) -> Mirror:
         name = str(Path(folder).relative_to(contract.ROOT_DIR))
         state_file = self._paths.private / f"{name}.json"
-        return Mirror(self._paths.root, name, self._store, prefix, state_file, self.warnings, baseline)
+        return Mirror(self._paths.root, name, self._store, prefix, state_file, self.warnings, baseline, owned=owned)
 
     def _loop(
         self, name: str, work: Callable[[], None], every_seconds: float, stop: threading.Event
     ) -> threading.Thread:
         def run() -> None:
             delay_seconds = every_seconds
-            while not stop.is_set():
+            while not stop.is_set() and not self.fence.fenced:
                 failed = self._attempt(name, work) is not None
                 delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS) if failed else every_seconds
                 stop.wait(delay_seconds)
@@ -239,6 +310,8 @@ class Sidecar:
         """Do a round; a failure becomes a warning that stands until a round succeeds."""
         try:
             work()
+        except Fenced as exc:
+            return exc
         except (StorageError, OSError) as exc:
             self.warnings.add(f"thread {name}", f"{name}: {exc}")
             return exc
@@ -249,9 +322,14 @@ class Sidecar:
         return None
 
     def _insist(self, name: str, work: Callable[[], None]) -> None:
-        """Do it until it succeeds; what is not the object store's failure will not pass, and is given up."""
+        """Do it until it succeeds; what is not the object store's failure will not pass, and is given up.
+
+        Raises Fenced.
+        """
         delay_seconds, others = 1.0, 0
         while (error := self._attempt(name, work)) is not None:
+            if isinstance(error, Fenced):
+                raise error
             others += not isinstance(error, StorageError)
             if others >= TRIES:
                 return

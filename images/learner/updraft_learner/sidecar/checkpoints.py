@@ -26,7 +26,7 @@ from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe
-from updraft_learner.sidecar.files import FoundFile, find_below, read_json, write_json
+from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json
 from updraft_learner.sidecar.held import Hashing, HeldFolder
 from updraft_learner.sidecar.report import Warnings, log
 from updraft_learner.store import ObjectStore, StorageError
@@ -341,7 +341,7 @@ class Checkpoints:
         return max(entries, key=lambda entry: entry.get("completed_ns", 0))["stored"] if entries else None
 
     def _save(self) -> None:
-        write_json(self._state_file, self._state)
+        save_json(self._state_file, self._state)
         self.final = self._newest_stored()
 
 

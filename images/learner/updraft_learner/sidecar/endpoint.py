@@ -7,23 +7,28 @@ is dropped; what goes to the server is made anew with the job's credentials.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from updraft_learner.sidecar.fence import Fenced
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.probe import HEALTH_PATH
 from updraft_learner.sidecar.refusals import Refused
 from updraft_learner.sidecar.report import log
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
 from updraft_learner.sidecar.spool import RUN, Spool
 from updraft_learner.sidecar.tracking import ARTIFACTS, ServerUnavailable, TrackingServer
 
-HEALTH_PATH = "/updraft/health"
 BODY_LIMIT_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 20
+POLL_SECONDS = 30.0
 _PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 
 
@@ -67,14 +72,22 @@ class Endpoint:
     def __init__(self, listen: str, routes: Routes, artifacts: Artifacts) -> None:
         host, _, port = listen.rpartition(":")
         handler = type("Handler", (_Handler,), {"routes": routes, "artifacts": artifacts})
-        self._server = _Server((host.strip("[]"), int(port)), handler)
+        self._host = host.strip("[]")
+        self._server = _Server((self._host, int(port)), handler)
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
-        threading.Thread(target=self._server.serve_forever, name="endpoint", args=(0.2,), daemon=True).start()
+        serve = partial(self._server.serve_forever, POLL_SECONDS)
+        threading.Thread(target=serve, name="endpoint", daemon=True).start()
 
     def stop(self) -> None:
-        self._server.shutdown()
+        # A request wakes the server, which looks seldom whether it is to end.
+        shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
+        shutdown.start()
+        while shutdown.is_alive():
+            with suppress(OSError):
+                socket.create_connection((self._host, self.port), 1).close()
+            shutdown.join(0.05)
         self._server.server_close()
 
 
@@ -113,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._dispatch()
         except Refused as exc:
             self._reply(exc.status, {"error_code": exc.code, "message": str(exc)})
+        except Fenced:
+            self._reply(403, {"error_code": "PERMISSION_DENIED", "message": "a newer attempt of this job runs"})
         except ServerUnavailable as exc:
             refused = Refused.away(str(exc))
             self._reply(refused.status, {"error_code": refused.code, "message": str(refused)})

@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -117,7 +118,21 @@ def read_json(path: Path, default: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a state file at once."""
+    """Replace a state file at once; raises OSError, leaving the old one, when the disk is full."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def save_json(path: Path, value: Any) -> bool:
+    """`write_json` for state that only spares the next process work: False when it could not be written."""
+    try:
+        write_json(path, value)
+    except OSError:
+        return False
+    return True

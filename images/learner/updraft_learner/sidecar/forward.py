@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.fence import Fenced
+from updraft_learner.sidecar.files import read_json, save_json
 from updraft_learner.sidecar.journal import Entry, Journal, Position, points
 from updraft_learner.sidecar.report import Warnings, log
 from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
@@ -25,6 +26,7 @@ MAX_BYTES = 400_000  # MLflow refuses requests of more than 1 MB
 MIN_SECONDS = 1.0  # between requests, so that points of a fast loop travel together
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 15.0
 HURRIED_DELAY_SECONDS = 0.5  # between tries while somebody waits
+IDLE_SECONDS = 10.0
 HISTORY_PAGE = 10_000
 
 Item = dict[str, Any]
@@ -77,6 +79,7 @@ class Forwarder:
         self._hurry = threading.Event()
         self._moved = threading.Condition()
         self.failing_since: float | None = None
+        self._ended = False
 
     @property
     def pending(self) -> int:
@@ -89,6 +92,9 @@ class Forwarder:
         while not stop.is_set():
             try:
                 worked = self.step()
+            except Fenced:
+                self._ended = True
+                return
             except ServerUnavailable as exc:
                 self._failed(exc)
                 if self._hurry.wait(delay_seconds):
@@ -102,7 +108,7 @@ class Forwarder:
                 continue
             delay_seconds = FIRST_DELAY_SECONDS
             if not worked:
-                self._journal.wait(self.position, 1.0, stop)
+                self._journal.wait(self.position, IDLE_SECONDS, stop)
             elif self.pending < MAX_POINTS:
                 self._hurry.wait(self._min_seconds)
             self._hurry.clear()
@@ -121,7 +127,7 @@ class Forwarder:
         deadline = self._clock() + timeout_seconds
         while self.pending and self.position < end:
             left = deadline - self._clock()
-            if left <= 0 or (not patient and self.failing_since is not None):
+            if left <= 0 or self._ended or (not patient and self.failing_since is not None):
                 return False
             self._hurry.set()
             with self._moved:
@@ -242,6 +248,8 @@ class Forwarder:
     def _count_duplicate(self, item: Item, stored: dict[int, int]) -> None:
         if stored.get(item["step"]) == item["timestamp"]:
             return  # the same point again, after an unclear answer
+        if item["key"].startswith("system/"):
+            return  # ours: the clock of this node is behind that of an earlier attempt's
         self.duplicates += 1
         self._warnings.add(
             "duplicates",
@@ -316,7 +324,7 @@ class Forwarder:
             self._warnings.add(f"refused {call['path']}", f"MLflow refused {call['path']}: {answer.message}")
 
     def _save(self) -> None:
-        write_json(
+        save_json(
             self._state_file,
             {
                 "segment": self.position.segment,

@@ -2,7 +2,8 @@
 
 Numbered segments of JSON lines, which are also the chunks uploaded to `Keys.metrics`. The endpoint, the tail of the
 metrics file and the sampler append; the forwarder reads behind them; a segment is deleted when it is uploaded and
-forwarded. A sidecar that is killed continues from what is on disk.
+forwarded. A sidecar that is killed continues from what is on disk. While the disk is full, what comes waits in memory,
+up to a limit: a program must not end because its metrics have no place.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.files import read_json, save_json
 from updraft_learner.store import ObjectStore
 
 ROLL_BYTES = 256 * 1024
 ROLL_SECONDS = 5.0
 READ_BYTES = 256 * 1024
+HELD_BYTES = 8 << 20  # in memory, while the disk is full
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 Entry = dict[str, Any]
 
 
@@ -50,6 +54,7 @@ class Journal:
         self._changed = threading.Condition()
         state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "file_at": [0, 0]})
         self._uploaded = int(state["uploaded"])
+        self._pruned_at: int | None = None  # segment that was being forwarded when there was nothing left to delete
         self._next_n = int(state["next_n"])
         self.file_at: tuple[int, int] = (int(state["file_at"][0]), int(state["file_at"][1]))
         self.appended_points = 0
@@ -59,28 +64,35 @@ class Journal:
             self._recover(segment)
         self._size = self._size_of(self._segment)
         self._opened = clock()
-        self._descriptor = self._open()
+        self._descriptor = self._open(self._segment)  # None: the disk is full
+        self._held = bytearray()
+        self.held_entries = 0
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries; they survive this process when this returns. Raises OSError, adding none, on a full disk."""
+        """Add entries; they survive this process when this returns, unless the disk is full (`held_entries`).
+
+        Raises OSError, adding none, when the disk and the memory for such times are both full.
+        """
         with self._changed:
             lines = bytearray()
             for number, entry in enumerate(entries, self._next_n):
                 lines += json.dumps({"n": number, **entry}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
             try:
-                view = memoryview(lines)
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
+                self._write_held()
+                self._write(lines)
             except OSError:
-                os.ftruncate(self._descriptor, self._size)
-                raise
-            if self._size == 0:
-                self._opened = self._clock()
-            self._size += len(lines)
+                if len(self._held) + len(lines) > HELD_BYTES:
+                    raise
+                self._held += lines
+                self.held_entries += len(entries)
             self._next_n += len(entries)
             for entry in entries:
                 self._remember(entry)
-            self._changed.notify_all()
+
+    def write_held(self) -> None:
+        """Write what waits in memory, if the disk has room again."""
+        with self._changed, suppress(OSError):
+            self._write_held()
 
     def end(self) -> Position:
         with self._changed:
@@ -102,7 +114,7 @@ class Journal:
         while True:
             with self._changed:
                 segment, size = self._segment, self._size
-            if position.segment >= segment and position.offset >= size:
+            if position >= Position(segment, size):
                 return []
             limit = size if position.segment == segment else self._size_of(position.segment)
             if position.offset < limit:
@@ -122,10 +134,12 @@ class Journal:
             old = self._clock() - self._opened >= ROLL_SECONDS
             if self._size == 0 or not (force or old or self._size >= ROLL_BYTES):
                 return
-            os.close(self._descriptor)
-            self._segment += 1
-            self._size = 0
-            self._descriptor = self._open()
+            # A segment is known by its file: without one, a process after this would go on with a closed segment.
+            descriptor = self._open(self._segment + 1)
+            if descriptor is None and not force:
+                return
+            self.close()
+            self._segment, self._size, self._descriptor = self._segment + 1, 0, descriptor
 
     def upload(self, store: ObjectStore, prefix: str) -> None:
         """Store all closed segments; raises StorageError."""
@@ -136,9 +150,20 @@ class Journal:
             if path.exists():
                 store.put_bytes(f"{prefix}/{path.name}", path.read_bytes())
             self._uploaded = segment
+            self._pruned_at = None
+
+    def upload_held(self, store: ObjectStore, prefix: str) -> None:
+        """Store what never found room on the disk, as a last chunk; raises StorageError."""
+        with self._changed:
+            held, name = bytes(self._held), self._path(self._segment).name
+        if held:
+            store.put_bytes(f"{prefix}/{name}", held)
 
     def prune(self, forwarded: Position) -> None:
         """Delete what is both uploaded and forwarded."""
+        if self._pruned_at == forwarded.segment or self._held:  # the state would tell of lines that are in memory only
+            return
+        self._pruned_at = forwarded.segment
         gone = [number for number in self._segments() if number <= self._uploaded and number < forwarded.segment]
         if not gone:
             return
@@ -149,7 +174,9 @@ class Journal:
                 "segment": self._segment,
                 "file_at": list(self.file_at),
             }
-        write_json(self._state_file, state)
+        if not save_json(self._state_file, state):
+            self._pruned_at = None
+            return
         for segment in gone:
             self._path(segment).unlink(missing_ok=True)
 
@@ -158,7 +185,35 @@ class Journal:
 
     def close(self) -> None:
         with self._changed:
-            os.close(self._descriptor)
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _write_held(self) -> None:
+        if self._held:
+            self._write(self._held)
+            self._held.clear()
+            self.held_entries = 0
+
+    def _write(self, lines: bytearray) -> None:
+        """Append lines to the open segment, all or none."""
+        if not lines:
+            return
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path(self._segment), _APPEND, 0o600)
+        try:
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        finally:
+            view.release()
+        if self._size == 0:
+            self._opened = self._clock()
+        self._size += len(lines)
+        self._changed.notify_all()
 
     def _remember(self, entry: Entry) -> None:
         self.appended_points += points(entry)
@@ -201,5 +256,8 @@ class Journal:
         except FileNotFoundError:
             return 0
 
-    def _open(self) -> int:
-        return os.open(self._path(self._segment), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _open(self, segment: int) -> int | None:
+        try:
+            return os.open(self._path(segment), _APPEND, 0o600)
+        except OSError:
+            return None

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from updraft_learner.sidecar.files import FoundFile, find_below, open_below, read_json, write_json
+from updraft_learner.sidecar.files import FoundFile, find_below, open_below, read_json, save_json
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
@@ -18,7 +18,12 @@ SAVE_SECONDS = 1.0
 
 
 class Mirror:
-    """Called by one thread. `baseline` are files that were there before the program started and are not its results."""
+    """Called by one thread.
+
+    Args:
+        baseline: files that were there before the program started, and are stored.
+        owned: they are this learner's own, of an earlier attempt: what the program deletes of them is no result.
+    """
 
     def __init__(
         self,
@@ -29,10 +34,12 @@ class Mirror:
         state_file: Path,
         warnings: Warnings,
         baseline: dict[str, list[int]] | None = None,
+        *,
+        owned: bool = False,
     ) -> None:
         self._root, self._folder, self._store, self._prefix = root, folder, store, prefix
         self._state_file, self._warnings = state_file, warnings
-        self._baseline = baseline or {}
+        self._baseline, self._owned = baseline or {}, owned
         self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size, mtime_ns as stored
         self._unsaved = False
         self._before: dict[str, FoundFile] = {}
@@ -103,8 +110,7 @@ class Mirror:
 
     def _save(self) -> None:
         if self._unsaved:
-            write_json(self._state_file, self._state)
-            self._unsaved = False
+            self._unsaved = not save_json(self._state_file, self._state)
 
     def _is_stored(self, path: str, file: FoundFile) -> bool:
         facts = [file.size, file.mtime_ns]
@@ -112,8 +118,10 @@ class Mirror:
 
     def _remove_deleted(self, found: dict[str, FoundFile]) -> None:
         """A file that the program deleted after it was stored is no result."""
-        for path in [path for path in self._state if path not in found]:
+        gone = {path for path in self._state if path not in found}
+        before = {path for path in self._baseline if path not in found} if self._owned else set()
+        for path in sorted(gone | before):
             self._store.delete(f"{self._prefix}/{path}")
-            del self._state[path]
-            self._unsaved = True
+            if self._state.pop(path, None) is not None:
+                self._unsaved = True
         self._save()

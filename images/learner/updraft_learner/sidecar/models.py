@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from updraft_learner.contract import PodConfig
-from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.sidecar.files import read_json, save_json
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import is_platform_tag
 from updraft_learner.sidecar.refusals import Refused
@@ -96,7 +96,7 @@ class LoggedModels:
             raise Refused("INTERNAL_ERROR", str(exc), 501) from exc
         with self._lock:
             self._roots[str(info["model_id"])] = root
-            write_json(self._state_file, self._roots)
+            save_json(self._state_file, self._roots)
         return root
 
     def _localised(self, answer: Mapping[str, Any]) -> Json:

@@ -1,35 +1,55 @@
-"""`python -m updraft_learner.sidecar.probe`: ends with 0 when the sidecar beside it answers.
+"""`python -m updraft_learner.sidecar.probe [SECONDS]`: ends with 0 once the sidecar beside it answers, with 1 when it
+has not answered for so long.
 
 An exec probe, because the endpoint listens on the pod's loopback address, which the kubelet's HTTP probe cannot reach.
+It waits itself, since the kubelet would ask again only a second later, and imports next to nothing: the program's start
+waits for it.
 """
 
 from __future__ import annotations
 
-import http.client
+import json
+import os
+import socket
 import sys
+import time
 
-from updraft_learner.contract import ExitCode
-from updraft_learner.pod import PodError, read_config
-from updraft_learner.sidecar.endpoint import HEALTH_PATH
+CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # the contract's, which takes longer to import than the rest of this
+HEALTH_PATH = "/updraft/health"
+WAIT_SECONDS = 5.0
+PAUSE_SECONDS = 0.02
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Entry; returns the exit code."""
+    wait_seconds = float(arguments[0]) if arguments else WAIT_SECONDS
     try:
-        host, _, port = read_config().listen.rpartition(":")
-    except PodError as exc:
-        print(f"updraft-sidecar: {exc}", file=sys.stderr)
-        return int(ExitCode.CONFIGURATION)
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=3)
+        host, _, port = json.loads(os.environ[CONFIG_ENV])["listen"].rpartition(":")
+        address = (host.strip("[]"), int(port))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        print(f"updraft-sidecar: {CONFIG_ENV} is not a valid pod configuration", file=sys.stderr)
+        return 64  # ExitCode.CONFIGURATION
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        problem = ask(address, max(deadline - time.monotonic(), 0.5))
+        if problem is None:
+            return 0
+        if time.monotonic() >= deadline:
+            print(f"updraft-sidecar: no answer at {host}:{port}: {problem}", file=sys.stderr)
+            return 1
+        time.sleep(PAUSE_SECONDS)
+
+
+def ask(address: tuple[str, int], timeout_seconds: float) -> str | None:
+    """What is wrong, or None when the sidecar answers."""
     try:
-        connection.request("GET", HEALTH_PATH)
-        return 0 if connection.getresponse().status == 200 else 1
-    except (OSError, http.client.HTTPException) as exc:
-        print(f"updraft-sidecar: {exc}", file=sys.stderr)
-        return 1
-    finally:
-        connection.close()
+        with socket.create_connection(address, timeout_seconds) as connection:
+            connection.sendall(f"GET {HEALTH_PATH} HTTP/1.0\r\n\r\n".encode())
+            head = connection.recv(64)
+    except OSError as exc:
+        return exc.strerror or type(exc).__name__
+    return None if head.split(b" ")[1:2] == [b"200"] else "it does not say 200"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -64,6 +64,7 @@ class Recorder:
         self._params: dict[str, str] = {}
         self._tags: dict[str, str] = {}
         self._progress: dict[str, int] = {}
+        self._steps: dict[str, dict[str, int]] = {}  # of "progress" and "metrics": first and last
 
     def record(self, entries: Sequence[Entry]) -> None:
         """Append to the journal; raises OSError when the disk is full."""
@@ -126,21 +127,31 @@ class Recorder:
     def set_progress(self, progress: Mapping[str, int]) -> None:
         with self._lock:
             self._progress = dict(progress)
+            if "step" in progress:
+                known = self._steps.setdefault("progress", {"first": progress["step"]})
+                known["last"] = progress["step"]
 
     def count_bad_line(self, reason: str) -> None:
         with self._lock:
             self.bad_lines += 1
         self._warnings.add("bad line", f"metrics file: {reason}")
 
-    def restore_counts(self, counts: Mapping[str, int]) -> None:
+    def restore_counts(self, counts: Mapping[str, Any]) -> None:
         """Continue the counts of the process before this one."""
         with self._lock:
+            self._steps = {source: dict(steps) for source, steps in counts.get("steps", {}).items()}
             self.nan, self.bad_lines = int(counts.get("nan", 0)), int(counts.get("bad_lines", 0))
             self._nan_tagged = self.nan > 0
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         with self._lock:
-            return {"nan": self.nan, "bad_lines": self.bad_lines}
+            steps = {source: dict(steps) for source, steps in self._steps.items()}
+            return {"nan": self.nan, "bad_lines": self.bad_lines, "steps": steps}
+
+    def steps(self) -> dict[str, int]:
+        """First and last step of this attempt: as its progress tells them, else as its metrics do."""
+        with self._lock:
+            return dict(self._steps.get("progress") or self._steps.get("metrics") or {})
 
     def progress(self) -> dict[str, int]:
         with self._lock:
@@ -172,6 +183,11 @@ class Recorder:
         return [{"t": t, "source": source, kind: {name: values[name] for name in part}} for part in parts]
 
     def _learn(self, entry: Entry) -> None:
+        # MLflow's clients say 0 when the program named no step.
+        told = entry["source"] == "file" or (entry["source"] == "mlflow" and entry.get("step") != 0)
+        if told and "metrics" in entry and "model" not in entry:
+            steps = self._steps.setdefault("metrics", {"first": entry["step"], "last": entry["step"]})
+            steps["last"] = max(steps["last"], entry["step"])
         for name, value in entry.get("metrics", {}).items():
             if name in self._latest or len(self._latest) < KNOWN_NAMES:
                 self._latest[name] = (value, entry["step"], entry["t"])

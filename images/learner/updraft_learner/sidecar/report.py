@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 
 LIMIT = 50
 
 
 def log(text: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    print(f"{stamp} updraft-sidecar: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a log on a full disk
+        print(f"{stamp} updraft-sidecar: {text}", file=sys.stderr, flush=True)
 
 
 class Warnings:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from updraft_learner.sidecar.fence import Fenced
 from updraft_learner.sidecar.files import read_json, write_json
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
@@ -20,6 +21,7 @@ from updraft_learner.store import ObjectStore
 
 RUN = "run"
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 15.0
+IDLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Spool:
                 path.unlink()
         self._next = max((artifact.number for artifact in self._waiting), default=0) + 1
         self.failing = False
+        self._ended = False
 
     @property
     def pending_bytes(self) -> int:
@@ -101,6 +104,9 @@ class Spool:
         while not stop.is_set():
             try:
                 worked = self.step()
+            except Fenced:
+                self._ended = True
+                return
             except ServerUnavailable as exc:
                 self.failing = True
                 self._warnings.add("artifacts", f"{exc}; artifacts are kept and sent later")
@@ -116,7 +122,7 @@ class Spool:
             delay_seconds = FIRST_DELAY_SECONDS
             if not worked:
                 with self._changed:
-                    self._changed.wait_for(lambda: bool(self._waiting) or stop.is_set(), 1.0)
+                    self._changed.wait_for(lambda: bool(self._waiting) or stop.is_set(), IDLE_SECONDS)
 
     def wake(self) -> None:
         """Make the loop look at its stop event."""
@@ -149,7 +155,7 @@ class Spool:
         with self._changed:
             while self._waiting:
                 left = deadline - self._clock()
-                if left <= 0 or (self.failing and not patient):
+                if left <= 0 or self._ended or (self.failing and not patient):
                     return False
                 self._changed.wait(min(left, 0.2))
         return True

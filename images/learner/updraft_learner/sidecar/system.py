@@ -1,11 +1,12 @@
 """System metrics, under the names that MLflow's own monitor uses: `system/node_0/cpu_utilization_percentage`.
 
-The values are the node's. Steps grow with time, one per interval, and start at a million more in each attempt: points
-of a later attempt never fall on steps of an earlier one, and a restarted sidecar goes on where the time is.
+The values are the node's. A step is a second since this learner's first attempt began (`first_seen`), so the points of
+a later attempt go on behind those of the earlier one, at their true distance, and never fall on them.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -13,58 +14,79 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.contract import PodConfig
-from updraft_learner.sidecar.files import read_json, write_json
+from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
+from updraft_learner.store import ObjectStore
 
-STEPS_PER_ATTEMPT = 1_000_000
+
+def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float] = time.time) -> float:
+    """When this learner's first attempt began; noted in the store by that attempt. Raises StorageError."""
+    key = Keys(config.prefix).first_seen(config.job_id, config.role, config.learner)
+    try:
+        return float(json.loads(store.get_bytes(key) or b"")["t"])
+    except (ValueError, KeyError, TypeError):
+        now = clock()
+        store.put_bytes(key, json.dumps({"t": now}).encode())
+        return now
 
 
 class SystemMetrics:
-    """Does nothing when the interval is 0 or psutil is missing."""
+    """Samples once `begin` was called; does nothing when the interval is 0 or psutil is missing."""
 
     def __init__(
         self,
         config: PodConfig,
         recorder: Recorder,
         warnings: Warnings,
-        state_file: Path,
         root: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._recorder, self._clock, self._root = recorder, clock, root
+        self._recorder, self._warnings, self._clock, self._root = recorder, warnings, clock, root
         self._every_seconds = config.system_metrics_seconds
         node = f"node_{config.learner - 1}" if config.role == "train" else config.role
         self._prefix = f"system/{node}/"
-        self._first_step = (config.attempt - 1) * STEPS_PER_ATTEMPT
-        state = read_json(state_file, None)
-        if state is None:
-            state = {"started": clock()}
-            write_json(state_file, state)
-        self._started = float(state["started"])
+        self._began: float | None = None
+        self._due = clock() + self._every_seconds  # the first interval has nothing to average over
         self._last_step = -1
-        self._psutil: Any = _load_psutil(warnings) if self._every_seconds > 0 else None
+        self._psutil: Any = None
         self._network_start: Any = None
-        if self._psutil is not None:
-            self._psutil.cpu_percent()  # the first call gives no value
-            self._network_start = self._psutil.net_io_counters()
-        self._gpus = shutil.which("nvidia-smi") if self._psutil is not None else None
+        self._gpus: str | None = None
+
+    @property
+    def wants_first_seen(self) -> bool:
+        return self._began is None and self._every_seconds > 0
+
+    def begin(self, first_seen: float) -> None:
+        self._began = first_seen
 
     def poll(self) -> None:
         """Take a sample when it is time."""
-        if self._psutil is None:
+        if self._every_seconds <= 0 or (self._psutil is None and not self._load()):
             return
         now = self._clock()
-        step = int((now - self._started) / self._every_seconds)
+        if self._began is None or 0 < self._due - now <= self._every_seconds:  # more than that: the clock was set back
+            return
+        self._due = now + self._every_seconds
+        step = int(now - self._began)
         if step <= self._last_step:
             return
-        if self._last_step >= 0 or step > 0:  # the first interval has nothing to average over
-            values = {self._prefix + name: value for name, value in self._sample().items()}
-            self._recorder.record(
-                self._recorder.metrics_entries(now, self._first_step + step, values, "system", prefix=False)
-            )
         self._last_step = step
+        values = {self._prefix + name: value for name, value in self._sample().items()}
+        self._recorder.record(self._recorder.metrics_entries(now, step, values, "system", prefix=False))
+
+    def _load(self) -> bool:
+        """Not when the sidecar starts: the program waits for that."""
+        try:
+            import psutil
+        except ImportError:
+            self._warnings.add("psutil", "no system metrics: psutil is not installed beside the sidecar")
+            self._every_seconds = 0
+            return False
+        psutil.cpu_percent()  # the first call gives no value
+        self._psutil, self._network_start = psutil, psutil.net_io_counters()
+        self._gpus = shutil.which("nvidia-smi")
+        return True
 
     def _sample(self) -> dict[str, float]:
         memory, disk = self._psutil.virtual_memory(), shutil.disk_usage(self._root)
@@ -124,12 +146,3 @@ def _number(cell: str) -> float | None:
         return float(cell)
     except ValueError:
         return None
-
-
-def _load_psutil(warnings: Warnings) -> Any:
-    try:
-        import psutil
-    except ImportError:
-        warnings.add("psutil", "no system metrics: psutil is not installed beside the sidecar")
-        return None
-    return psutil

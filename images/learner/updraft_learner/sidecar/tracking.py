@@ -1,6 +1,7 @@
 """The real MLflow server, over its REST API with the job's credentials. No client library, no retries: callers decide.
 
-Used by the forwarder, the artifact spool and the endpoint's read routes.
+Used by the forwarder, the artifact spool and the endpoint's read routes. `before_write` is asked before each request
+that changes something, and may refuse it by raising.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class TrackingServer:
         self._down_until = 0.0
         self._artifact_root: str | None = None
         self._lock = threading.Lock()
+        self.before_write: Callable[[], None] = lambda: None
 
     @property
     def seems_up(self) -> bool:
@@ -100,6 +102,8 @@ class TrackingServer:
         Raises:
             ServerUnavailable: no answer, or one that means: later (429, 5xx).
         """
+        if method != "GET" and not path.endswith("/search"):
+            self.before_write()
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         suffix = f"?{urlencode(query, doseq=True)}" if query else ""
@@ -124,6 +128,7 @@ class TrackingServer:
 
     def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
         """Upload a file to `path` below the artifact API."""
+        self.before_write()
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with self._exchange("PUT", f"{ARTIFACTS}/{quote(path)}", file, headers, UPLOAD_SECONDS) as response:
             return self._answer(response)

@@ -1,0 +1,50 @@
+"""What the platform asks of the program: to stop, and to show what its threads are doing.
+
+Objects in the store become files in IO_DIR, which the program, or `updraft_learner` inside it, looks at.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from updraft_learner import contract
+from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.pod import PodPaths
+from updraft_learner.sidecar.report import log
+from updraft_learner.store import ObjectStore
+
+
+class Requests:
+    """`poll` is called by one thread, `stop` by any."""
+
+    def __init__(self, config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:
+        keys, place = Keys(config.prefix), (config.job_id, config.role, config.attempt, config.learner)
+        self._stop_key, self._dump_key = keys.stop(*place), keys.dump(*place)
+        self._paths, self._store = paths, store
+        self._dump = ""
+
+    def poll(self) -> None:
+        """Look for requests and pass them on; raises StorageError or OSError, and looks again at the next call."""
+        if self._store.get_bytes(self._stop_key) is not None:
+            self.stop("a stop was requested")
+        number = (self._store.get_bytes(self._dump_key) or b"")[:20].decode("ascii", "replace").strip()
+        if number.isdecimal() and number != self._dump:
+            _write(self._paths.at(contract.DUMP_FILE), number)
+            self._dump = number
+            log(f"the stacks of the program's threads were asked for (request {number})")
+
+    def stop(self, reason: str) -> None:
+        path = self._paths.at(contract.STOP_FILE)
+        if not path.exists():
+            _write(path, "")
+            log(f"{reason}; the program is told through the stop file")
+
+
+def _write(path: Path, text: str) -> None:
+    """In one write. Not followed if the program put a link there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,101 @@
+"""Shows what a program's threads are doing, when the platform asks or when nothing in the process can answer any more.
+
+A daemon thread looks at DUMP_FILE once a second. When its number changes, the stacks of all threads go to stderr and to
+LOG_DIR/stack-<number>.txt. The same thread keeps winding up a timer of faulthandler, which needs no GIL: it runs out,
+and writes the stacks to stderr, when one call has held the GIL for longer than `HELD_SECONDS`. Started by the import of
+`runtime` or `metrics` inside a learner's container; outside the platform nothing happens. Forked children have neither.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+POLL_SECONDS = 1.0
+HELD_SECONDS = 30.0
+WIND_SECONDS = 10.0  # the timer is wound up so often, and so runs out HELD_SECONDS to 40 s after the GIL was taken
+STDERR = 2  # not sys.stderr, which the program may have replaced by what is no file
+
+_lock = threading.Lock()
+_started = False
+
+
+def start() -> None:
+    """Begin to watch, once per process, if this is a learner's container."""
+    global _started
+    path = os.environ.get("UPDRAFT_DUMP_FILE")
+    with _lock:
+        if not path or _started:
+            return
+        _started = True
+    Watch(Path(path), Path(os.environ.get("LOG_DIR") or Path(path).parent)).start()
+
+
+class Watch:
+    """Args:
+    held_seconds: for so long one call may hold the GIL.
+    """
+
+    def __init__(self, request_file: Path, folder: Path, *, held_seconds: float = HELD_SECONDS) -> None:
+        self._request_file, self._folder, self._held_seconds = request_file, folder, held_seconds
+        self._seen: tuple[int, int] | None = None
+        # A request from before this process: it counts if nobody has answered it.
+        self._answered = self._number()
+        if self._answered is not None and not self._file(self._answered).exists():
+            self._answered = self._seen = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="updraft-stacks", daemon=True).start()
+
+    def poll(self) -> bool:
+        """Answer a new request; whether there was one."""
+        number = self._number()
+        if number is None or number == self._answered:
+            return False
+        self._answered = number
+        head = f"updraft: stacks of all threads (request {number}, process {os.getpid()}):\n".encode()
+        with suppress(OSError):
+            _write(STDERR, head)
+        with suppress(OSError):
+            descriptor = os.open(self._file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o664)
+            try:
+                _write(descriptor, head)
+            finally:
+                os.close(descriptor)
+        return True
+
+    def _run(self) -> None:
+        wound = 0.0
+        while True:
+            now = time.monotonic()
+            if now - wound >= min(WIND_SECONDS, self._held_seconds / 3):
+                faulthandler.dump_traceback_later(self._held_seconds + WIND_SECONDS, file=STDERR)
+                wound = now
+            self.poll()
+            time.sleep(POLL_SECONDS)
+
+    def _number(self) -> int | None:
+        """The number in the request file; None when there is none yet."""
+        try:
+            facts = self._request_file.stat()
+            if self._seen == (facts.st_mtime_ns, facts.st_size):
+                return self._answered
+            text = self._request_file.read_text(encoding="ascii")[:20].strip()
+        except (OSError, ValueError):
+            return None
+        if not text.isdecimal():  # it is being written
+            return None
+        self._seen = (facts.st_mtime_ns, facts.st_size)
+        return int(text)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"stack-{number}.txt"
+
+
+def _write(descriptor: int, head: bytes) -> None:
+    os.write(descriptor, head)
+    faulthandler.dump_traceback(descriptor, all_threads=True)

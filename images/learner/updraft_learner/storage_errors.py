@@ -1,0 +1,105 @@
+"""Errors of the object store: one exception for all clients, with a kind for code and a sentence for people.
+
+`wrap` is used by `store`, which everyone else imports `StorageError` from.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+Kind = Literal["missing bucket", "missing", "denied", "unreachable", "refused"]
+
+_KINDS: dict[str, Kind] = {
+    "NoSuchBucket": "missing bucket",
+    "NoSuchKey": "missing",
+    "NoSuchUpload": "missing",
+    "InvalidPart": "missing",  # of an upload
+    "404": "missing",
+    "NotFound": "missing",
+    "AccessDenied": "denied",
+    "InvalidAccessKeyId": "denied",
+    "SignatureDoesNotMatch": "denied",
+    "AuthorizationHeaderMalformed": "denied",
+    "RequestTimeTooSkewed": "denied",
+    "ExpiredToken": "denied",
+    "401": "denied",
+    "403": "denied",
+    "SlowDown": "unreachable",
+    "RequestTimeout": "unreachable",
+    "InternalError": "unreachable",
+    "ServiceUnavailable": "unreachable",
+}
+
+
+class StorageError(Exception):
+    """The object store did not do what was asked; `kind` says why, the message says what to look at."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+
+class S3Error(Exception):
+    """A server refused a request of `s3.S3Client`. `code` is S3's own word, empty where the answer had none."""
+
+    def __init__(self, code: str, status: int) -> None:
+        super().__init__(code or f"status {status}")
+        self.code, self.status = code, status
+
+
+class S3Unreachable(ConnectionError):
+    """No usable answer to `s3.S3Client`; whether the request had an effect is not known."""
+
+
+def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageError | None:
+    """The StorageError for an exception of the client library; None when it is not one of those."""
+    if isinstance(exc, StorageError):
+        return exc
+    where = f"bucket {bucket!r} at {endpoint}"
+    if isinstance(exc, S3Error):
+        return _refusal(exc.code, exc.status, action, where)
+    if isinstance(exc, (ConnectionError, TimeoutError)):
+        detail = str(exc) if isinstance(exc, S3Unreachable) else type(exc).__name__
+        return StorageError("unreachable", message("unreachable", action, where, detail))
+    if "botocore" not in sys.modules:
+        return None
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, NoCredentialsError
+    from botocore.exceptions import ConnectionError as BotoConnectionError
+
+    if isinstance(exc, Boto3Error) and exc.__context__ is not None and exc.__context__ is not exc:
+        inner = wrap(exc.__context__, action, bucket=bucket, endpoint=endpoint)  # type: ignore[arg-type]
+        if inner is not None:
+            return inner
+    if isinstance(exc, ClientError):
+        code = str(exc.response.get("Error", {}).get("Code", ""))
+        status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return _refusal(code, status, action, where)
+    if isinstance(exc, NoCredentialsError):
+        return StorageError("denied", message("denied", action, where, "no credentials"))
+    broken = (BotoConnectionError, HTTPClientError, IncompleteReadError)
+    if isinstance(exc, broken) or type(exc).__module__.startswith("urllib3"):
+        return StorageError("unreachable", message("unreachable", action, where, type(exc).__name__))
+    if isinstance(exc, (BotoCoreError, Boto3Error)):
+        return StorageError("refused", message("refused", action, where, type(exc).__name__))
+    return None
+
+
+def _refusal(code: str, status: int, action: str, where: str) -> StorageError:
+    kind = _KINDS.get(code)
+    if kind is None:
+        later = status == 429 or (status >= 500 and status != 501)
+        kind = "unreachable" if later else _KINDS.get(str(status), "refused")
+    return StorageError(kind, message(kind, action, where, code or str(status)))
+
+
+def message(kind: Kind, action: str, where: str, detail: str) -> str:
+    text = {
+        "missing bucket": "the bucket does not exist; create it or correct its name",
+        "missing": "there is no such object",
+        "denied": "access is denied; check the access key, its secret and its rights on this bucket",
+        "unreachable": "the object store cannot be reached; check that it runs and the address is right",
+        "refused": "the object store refused the request",
+    }[kind]
+    return f"{where}: {action}: {text} ({detail})"

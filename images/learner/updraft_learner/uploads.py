@@ -1,0 +1,186 @@
+"""Large files on their way to the object store, in parts, and what was broken off.
+
+A book remembers which upload of a key was begun, and the digest of each part that the server has. Whoever puts the key
+again, the same process or one after it, sends only what the server lacks or what has changed. `store.Store` uses it;
+the sidecar says where the book lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from updraft_learner.storage_errors import StorageError
+
+PART_BYTES = 16 << 20
+RESTARTS = 3  # of an upload that the server has forgotten
+KEPT_UPLOADS = 4  # that were broken off; the oldest gives way
+
+
+@dataclass
+class Upload:
+    """A multipart upload. `parts` are the server's tag and the content's digest of parts 1, 2, ..."""
+
+    key: str
+    upload_id: str
+    parts: list[tuple[str, str]] = field(default_factory=list)
+
+
+class UploadForgotten(StorageError):
+    """The server does not know an upload that was begun."""
+
+
+class UploadBook:
+    """Unfinished uploads, the oldest first: in memory, and for the next process in one small file each.
+
+    Args:
+        folder: None for memory alone. A disk that is full costs the next process the memory of it, not the upload.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._uploads: dict[str, Upload] = {}
+        for path in sorted(folder.glob("*.json"), key=_changed_ns) if folder is not None else ():
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                raw = json.loads(path.read_bytes())
+                parts = [(str(tag), str(digest)) for tag, digest in raw["parts"]]
+                self._uploads[raw["key"]] = Upload(str(raw["key"]), str(raw["upload_id"]), parts)
+
+    def take(self, key: str) -> Upload | None:
+        """What is known of a key; it is kept again when it makes progress or is broken off."""
+        return self._uploads.pop(key, None)
+
+    def keep(self, upload: Upload) -> None:
+        self._uploads[upload.key] = upload
+        path = self._path(upload.key)
+        if path is None:
+            return
+        part = path.with_suffix(".part")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.write_text(json.dumps(asdict(upload)), encoding="utf-8")
+            os.replace(part, path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink()
+
+    def forget(self, key: str) -> None:
+        self._uploads.pop(key, None)
+        path = self._path(key)
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+
+    def all(self) -> list[Upload]:
+        return list(self._uploads.values())
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+class Uploader:
+    """Multipart uploads to one bucket.
+
+    Args:
+        client: boto3's, or `s3.S3Client`.
+        insist: calls a function, again while the server cannot be reached; raises StorageError.
+        book: without one, an upload that fails is given up at once.
+    """
+
+    def __init__(
+        self, bucket: str, client: Any, insist: Callable[[str, Callable[[], Any]], Any], book: UploadBook | None
+    ) -> None:
+        self._bucket, self._client, self._insist, self._book = bucket, client, insist, book
+
+    def put(self, key: str, first: bytes, file: BinaryIO) -> None:
+        """Send `first` and what is left of a file, one part in memory at a time; each is tried again by itself.
+
+        Raises:
+            UploadForgotten: the server was started anew and knows nothing of the upload; begin again.
+            StorageError: it cannot be stored now.
+        """
+        upload = self._book.take(key) if self._book is not None else None
+        if upload is None:
+            begin = partial(self._client.create_multipart_upload, Bucket=self._bucket, Key=key)
+            upload = Upload(key, str(self._insist(f"writing {key}", begin)["UploadId"]))
+        try:
+            self._send(upload, first, file)
+        except BaseException as exc:
+            kind = exc.kind if isinstance(exc, StorageError) else None
+            if self._book is None or kind not in (None, "unreachable"):
+                self._abort(upload)
+            else:
+                self._book.keep(upload)
+                for oldest in self._book.all()[:-KEPT_UPLOADS]:
+                    self._abort(oldest)
+            if kind == "missing":
+                raise UploadForgotten(kind, str(exc)) from exc
+            raise
+
+    def abort_below(self, prefix: str, stale: Callable[[str], bool]) -> int:
+        """See `ObjectStore.abort_uploads`."""
+        marker: dict[str, str] = {}
+        count = 0
+        while True:
+            list_them = partial(self._client.list_multipart_uploads, Bucket=self._bucket, Prefix=prefix, **marker)
+            page = self._insist(f"listing uploads below {prefix}", list_them)
+            for item in page.get("Uploads", []):
+                if stale(str(item["Key"])):
+                    self._abort(Upload(str(item["Key"]), str(item["UploadId"])))
+                    count += 1
+            if not page.get("IsTruncated"):
+                return count
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def abort_kept(self) -> None:
+        """Give up what this and earlier processes did not finish."""
+        for upload in self._book.all() if self._book is not None else ():
+            self._abort(upload)
+
+    def _send(self, upload: Upload, first: bytes, file: BinaryIO) -> None:
+        action = f"writing {upload.key}"
+        where = {"Bucket": self._bucket, "Key": upload.key, "UploadId": upload.upload_id}
+        count, data = 0, first
+        while data:
+            digest = hashlib.sha256(data).hexdigest() if self._book is not None else ""
+            if count == len(upload.parts) or upload.parts[count][1] != digest:
+                send = partial(self._client.upload_part, **where, PartNumber=count + 1, Body=data)
+                upload.parts[count:] = [(str(self._insist(action, send)["ETag"]), digest)]
+                if self._book is not None:
+                    self._book.keep(upload)
+            count += 1
+            # A server takes 10,000 parts: later ones are larger.
+            data = read_whole(file, PART_BYTES * (1 + count // 1000))
+        parts = [{"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)]
+        finish = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts})
+        self._insist(action, finish)
+        if self._book is not None:
+            self._book.forget(upload.key)
+
+    def _abort(self, upload: Upload) -> None:
+        with suppress(Exception):  # what led here is what counts
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id)
+        if self._book is not None:
+            self._book.forget(upload.key)
+
+
+def read_whole(file: BinaryIO, size: int) -> bytes:
+    """`size` bytes, fewer only at the end: an unbuffered file may give less than it was asked for."""
+    chunks, left = [], size
+    while left and (chunk := file.read(left)):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def _changed_ns(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
