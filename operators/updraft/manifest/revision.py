@@ -16,7 +16,7 @@ from updraft.manifest.submission import refuse_unsupported
 from updraft.manifest.text import plain_mapping
 
 # What else a manifest says is what the job is: its data, its code and where its model goes are recorded already.
-CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints")
+CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures")
 SOURCE = "changes"
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 

@@ -17,7 +17,7 @@ from updraft_learner import contract
 LOG_END_SECONDS = 20.0
 LOG_STOP_SECONDS = 8.0
 LOG_RETRY_SECONDS = 3.0
-TAIL_LINES = 20
+TAIL_LINES = 100
 
 
 class Followers:
