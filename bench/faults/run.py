@@ -30,6 +30,7 @@ from updraft.exceptions import UnavailableError, UpdraftError
 
 FLEET = 5
 SPREAD_SECONDS = 20.0  # within which a fleet is submitted
+LONG_STEPS = 400  # about 80 s
 EARLY = 0.25  # of the faults of the whole stack come while the first jobs are being launched, the others later
 EARLY_SECONDS = (2.0, 15.0)  # after the first submission
 LIMIT_SECONDS = 240.0  # from the last fault's end to the end of all jobs; then a job is lost
@@ -79,13 +80,14 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
     """The jobs, the moments and the choices of a run."""
     rng = Random(f"{planned.kind}:{planned.seed}")
     kinds = [KINDS[name] for name in planned.kinds]
-    steps = round(STEPS * max(1.0, lab.scale))
+    # Under a fault of many minutes the first job outlasts it, and the others end while it lasts.
+    long = lab.scale > 1 and any(kind.lasts for kind in kinds)
+    steps = round(LONG_STEPS * lab.scale) if long else STEPS
     wide = is_stack_wide(KINDS, planned)
     shaping = [kind for kind in kinds if kind.scope == "job"]
     shaping.sort(key=lambda kind: not kind.special)
     shapes = [shaping[0].shape(rng, steps) if shaping else draw_shape(rng, steps=steps)]
-    # Of a fleet under a long fault, half are as long as usual: they end while it lasts.
-    shapes += [draw_shape(rng, steps=rng.choice((steps, STEPS))) for _ in range(fleet - 1 if wide else 0)]
+    shapes += [draw_shape(rng, steps=STEPS) for _ in range(fleet - 1 if wide else 0)]
     stem = "-".join(name.replace("_", "-")[:14] for name in planned.kinds)
     token = f"{time.time_ns() // 1_000_000_000 % 16**6:06x}"
     subjects = tuple(Subject(f"{stem}-{planned.seed}-{token}-{n}", shape) for n, shape in enumerate(shapes))
@@ -97,6 +99,8 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
         moment: Moment | None = kind.moment(own, subjects[0].shape)
         if kind.scope == "stack" and early:
             moment = None
+        elif kind.scope == "stack" and long:
+            moment = Moment(step=own.randint(1, STEPS // 2))
         strikes.append(Strike(kind, Scene(lab, subjects, subjects[0], own), moment, delay))
     return Scenario(planned, subjects, offsets, tuple(strikes))
 
