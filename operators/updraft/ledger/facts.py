@@ -85,7 +85,7 @@ def list_checkpoints(
 
 
 def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
-    """Called once the objects are removed; who died in between deletes and records again. Twice is harmless."""
+    """Called before the objects are removed: the successor of who died in between removes them. Twice is harmless."""
     return _mark(connection, job_id, name, deleted_at=now, delete_reason=bounds.prose(reason))
 
 

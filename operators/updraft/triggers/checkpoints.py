@@ -116,8 +116,11 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     lost = good.keys() - {info.name for info in seen.whole} - seen.sure
     for name in sorted(lost | seen.damaged.keys()):
         _set_aside(ledger, job, name, closed)
-    for name in sorted(seen.unfinished - known.keys()):
-        if _attempt_of(name) in closed:
+    for name in sorted(seen.unfinished):
+        if name in known:
+            if known[name].deleted_at is not None:  # half of it; whoever deleted it died
+                objects.delete_checkpoint(job.tenant, job_id, name)
+        elif _attempt_of(name) in closed:
             log.info("Checkpoint %s of %s was never completed, and is removed: its attempt is over", name, job_id)
             objects.delete_checkpoint(job.tenant, job_id, name)
     if keep:
@@ -191,8 +194,9 @@ def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
         if c.deleted_at is None and c.quarantined_at is None:
             live.append(Kept(c.name, c.step, c.attempt, c.created_at, c.metrics, learner, counts[learner]))
     for name, reason in retain(live, **keep, protected=protected).items():
-        objects.delete_checkpoint(job.tenant, job.id, name)
+        # In this order: what is gone from the store before the ledger says so would pass for damaged.
         ledger.mark_checkpoint_deleted(job.id, name, reason)
+        objects.delete_checkpoint(job.tenant, job.id, name)
 
 
 def _attempt_of(name: str) -> int | None:
