@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from updraft.exceptions import IllegalTransitionError, StaleAttemptError
+from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.kubernetes import gang
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle import State
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
 from updraft.recovery.policy import Budgets, Loss, Relaunch, decide
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
@@ -112,11 +111,23 @@ def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -
         if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
             outcome = replace(outcome, cause=Cause.HALTED, label=LABELS["halted"], action=Action.STOP)
         note_steps(launch)
-        attempt = _close(job, manifest, launch, outcome)
+        try:
+            attempt = _close(job, manifest, launch, outcome)
+        except StaleAttemptError as exc:  # another guardian closed it and has gone on
+            log.info("%s", exc)
+            return book.current_attempt(job_id, role)
+    stop(core, job, attempt)
+    return attempt
+
+
+def stop(core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> None:
+    """Remove what an attempt that has ended left running. Twice is harmless.
+
+    Nobody waits for it without need: who launches the next attempt removes what is still there by force.
+    """
     done = attempt.outcome == Cause.DONE
     grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else settings().stop_grace_seconds
-    guarded.free(core, launch, grace_seconds=grace)
-    return attempt
+    guarded.free(core, launch_of(job, manifest_of(job), attempt.role, attempt.number), grace_seconds=grace, wait=wait)
 
 
 def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Attempt:
@@ -133,9 +144,10 @@ def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> At
         outcome = replace(
             outcome, reason=f"{outcome.reason} ({following.reason})" if following.reason else outcome.reason
         )
+    recovering = None if relaunch is None else _recovering(launch, outcome, relaunch)
     checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == "train" else []
     _quarantine(job, launch, outcome)
-    attempt = book.close_attempt(
+    return book.close_attempt(
         job.id,
         launch.role,
         launch.attempt,
@@ -145,10 +157,8 @@ def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> At
         label=outcome.label or None,
         relaunch=relaunch,
         checkpoints=checkpoints,
+        recovering=recovering,
     )
-    if attempt.relaunch is not None:
-        show_recovering(job, attempt)
-    return attempt
 
 
 def _quarantine(job: Job, launch: Launch, outcome: Outcome) -> None:
@@ -163,16 +173,14 @@ def _quarantine(job: Job, launch: Launch, outcome: Outcome) -> None:
     stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason)
 
 
-def show_recovering(job: Job, attempt: Attempt) -> None:
+def _recovering(launch: Launch, outcome: Outcome, relaunch: Mapping[str, Any]) -> dict[str, Any]:
     """RECOVERING with the attempt's number and cause, for people and for MLflow."""
-    relaunch = attempt.relaunch or {}
-    reason = f"attempt {attempt.number} of {attempt.role} was lost: {attempt.reason}; {relaunch.get('reason')}"
-    facts = {"attempt": attempt.number, "cause": attempt.outcome, "label": attempt.label, "relaunch": dict(relaunch)}
-    tags = {"updraft.attempt": str(attempt.number + 1), "updraft.last_loss": f"{attempt.label}: {attempt.reason}"}
-    try:
-        ledger().move(job.id, State.RECOVERING, reason, facts, tell={"state": "RECOVERING", "tags": tags})
-    except IllegalTransitionError as exc:  # the job was ended by somebody else just now
-        log.warning("%s", exc)
+    number, label = launch.attempt, outcome.label or None
+    return {
+        "reason": f"attempt {number} of {launch.role} was lost: {outcome.reason}; {relaunch['reason']}",
+        "evidence": {"attempt": number, "cause": outcome.cause.value, "label": label, "relaunch": dict(relaunch)},
+        "tags": {"updraft.attempt": str(number + 1), "updraft.last_loss": f"{label}: {outcome.reason}"},
+    }
 
 
 def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
@@ -208,15 +216,18 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         memory=f"{memory_mib(manifest)} MiB",
         rules=manifest.failures,
     )
-    if outcome is None and seen.kind not in ENDINGS:
+    kind = seen.kind
+    if kind == "halted" and ledger().pending(job.id, "halt") is None:
+        kind = "failed"  # withdrawn since: only what the learners show counts
+    if outcome is None and kind not in ENDINGS:
         return None
-    if seen.kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
-        cause = ENDINGS[seen.kind]
-        action = Action.RELAUNCH if seen.kind == "stalled" else Action.STOP
+    if kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
+        cause = ENDINGS[kind]
+        action = Action.RELAUNCH if kind == "stalled" else Action.STOP
         facts = outcome.evidence if outcome else evidence(pods, markers)
-        if seen.kind == "blocked" and outcome is not None and outcome.label:
+        if kind == "blocked" and outcome is not None and outcome.label:
             return outcome  # the catalogue knows more than "it does not start"
-        return Outcome(cause, seen.reason, facts, LABELS.get(seen.kind, ""), action)
+        return Outcome(cause, seen.reason, facts, LABELS.get(kind, ""), action)
     assert outcome is not None
     if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
         final = stored.latest_checkpoint(launch.tenant, launch.job_id)

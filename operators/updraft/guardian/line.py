@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from updraft.guardian.records import ledger, manifest_of, memory_mib
+from updraft.exceptions import RefusedError
+from updraft.guardian.records import ledger, memory_mib
 from updraft.lifecycle import State
 
 if TYPE_CHECKING:
+    from updraft.allocation import Request
     from updraft.ledger import Job
 
 
 def join(job: Job) -> None:
     """Puts the job in line with what its manifest asks for; once in line it keeps its place."""
+    ledger().enqueue(job.id, place_of(job))
+
+
+def place_of(job: Job, revised: Mapping[str, Any] | None = None) -> Request:
+    """What the job asks for, or will ask for with a revised manifest."""
     from updraft.allocation import Request
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
+    from updraft.manifest import parse
 
-    manifest = manifest_of(job)
+    manifest = parse(job.manifest if revised is None else revised)
     resources = manifest.resources
-    ledger().enqueue(
-        job.id,
-        Request(
-            job_id=job.id,
-            learners=resources.learners,
-            cpus=resources.cpus,
-            memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
-            gpus=resources.gpus,
-            gpu_type=resources.gpu_type,
-            requested_at=job.submitted_at,
-        ),
+    return Request(
+        job_id=job.id,
+        learners=resources.learners,
+        cpus=resources.cpus,
+        memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
+        gpus=resources.gpus,
+        gpu_type=resources.gpu_type,
+        requested_at=job.submitted_at,
     )
 
 
@@ -48,7 +53,12 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "cancelled", f"cancelled by {job.cancel_requested_by}"
     if (halt := book.pending(job_id, "halt")) is not None:
         return "halt", f"halted by {halt.by}"
-    admission = book.try_admit(job_id, capacity_from_nodes(nodes))
+    try:
+        admission = book.try_admit(job_id, capacity_from_nodes(nodes))
+    except RefusedError:
+        if book.job(job_id).state is State.HALTED:  # another guardian took it out of the line just now
+            return "halt", f"job {job_id} was halted"
+        raise
     if admission.granted:
         return "granted", "the whole gang has its place"
     if admission.impossible:

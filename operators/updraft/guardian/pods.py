@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
@@ -48,7 +49,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
 
     manifest = manifest_of(job)
     launch = launch_of(job, manifest, attempt.role, attempt.number)
-    deployed = f"deployed {attempt.role} {attempt.number}"
+    deployed = _deployed_key(attempt)
     if ledger().effect(job.id, deployed) is not None:
         return launch
     template = ledger().effect(job.id, template_key(attempt.role, attempt.revision))
@@ -66,6 +67,8 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         avoid_nodes=_avoid_nodes(attempt),
     )
     gang.ensure_namespace(core, launch.namespace)
+    if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
+        return launch
     gang.create(
         core,
         launch,
@@ -78,23 +81,42 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         # This process was taken for dead, and somebody else went on: what it made has no place any more.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
-    ledger().record_effect(job.id, deployed, {"pods": [launch.pod_name(n + 1) for n in range(launch.learners)]})
+    names = [launch.pod_name(n + 1) for n in range(launch.learners)]
+    ledger().record_effect(job.id, deployed, {"pods": names, "at": datetime.now(UTC).isoformat()})
     log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
     return launch
 
 
+def deployed_at(attempt: Attempt) -> datetime:
+    """When the attempt's pods had all been created: a cluster that does not answer may take long to take them."""
+    effect = ledger().effect(attempt.job_id, _deployed_key(attempt)) or {}
+    return datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
+
+
+def _deployed_key(attempt: Attempt) -> str:
+    return f"deployed {attempt.role} {attempt.number}"
+
+
 def remove_older(core: CoreV1Api, launch: Launch) -> None:
-    """Pods of attempts before this one. A node that does not answer keeps its containers; the fence silences them."""
+    """Pods of attempts before this one, and of no later one: this process may have been taken for dead.
+
+    A node that does not answer keeps its containers; the fence silences them.
+    """
+    of_role = [a.number for a in ledger().attempts(launch.job_id) if a.role == launch.role]
+    older = [str(number) for number in of_role if number < launch.attempt]
+    if not older:
+        return
     others = f"{contract.LABEL_JOB}={launch.job_id},{contract.LABEL_ROLE}={launch.role}"
-    selector = f"{others},{contract.LABEL_ATTEMPT}!={launch.attempt}"
+    selector = f"{others},{contract.LABEL_ATTEMPT} in ({','.join(older)})"
     if gang.delete(core, launch.namespace, selector, grace_seconds=0):
         gang.wait_gone(core, launch.namespace, selector, timeout_seconds=settings().stop_grace_seconds)
 
 
-def free(core: CoreV1Api, launch: Launch, *, grace_seconds: int) -> None:
+def free(core: CoreV1Api, launch: Launch, *, grace_seconds: int, wait: bool = True) -> None:
     """Stop and delete everything of one attempt. Harmless when done twice."""
-    gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace_seconds)
-    gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace_seconds + 30)
+    left = gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace_seconds)
+    if wait and left:
+        gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace_seconds + 30)
 
 
 def _avoid_nodes(attempt: Attempt) -> tuple[str, ...]:

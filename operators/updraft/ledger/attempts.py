@@ -13,7 +13,7 @@ from updraft.ledger import bounds, facts
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
-from updraft.lifecycle import State
+from updraft.lifecycle import State, is_legal
 from updraft.recovery.outcome import Cause
 
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
@@ -31,7 +31,7 @@ def ensure_attempt(
     """The attempt that follows the closed attempt `after`, made once whoever asks.
 
     The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first.
-    Raises RefusedError when the job has ended or a cancel was requested.
+    Raises RefusedError when the job has ended, a cancel was requested, or the job is halted or in line again.
     """
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
@@ -44,6 +44,8 @@ def ensure_attempt(
         raise NotFoundError(f"attempt: {job_id} has no attempt {after} of role {role!r}")
     if newest is not None and (newest.ended_at is None or newest.number != after):
         return newest
+    if job.state in UNCOUNTED:
+        raise RefusedError(f"attempt: {job_id} is {job.state}; nothing is launched for it before it has its place")
     last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id)).scalar()
     number = int(last or 0) + 1
     values: dict[str, Any] = {
@@ -81,13 +83,16 @@ def close_attempt(
     label: str | None,
     relaunch: Mapping[str, Any] | None,
     checkpoints: Sequence[Mapping[str, Any]],
+    recovering: Mapping[str, Any] | None,
     now: datetime,
 ) -> Attempt:
     """The first close stands. Its own checkpoints that are not recorded yet are recorded with it, others never.
 
+    `recovering` is shown with it where the job's state allows it; later, another guardian may have gone on already.
+
     Raises StaleAttemptError when a newer attempt of the role exists.
     """
-    job_rows.get(connection, job_id, lock=True)
+    job = job_rows.get(connection, job_id, lock=True)
     current = current_attempt(connection, job_id, role)
     if current is None or number > current.number:
         raise NotFoundError(f"attempt: {job_id} has no attempt {number} of role {role!r}")
@@ -110,6 +115,10 @@ def close_attempt(
     }
     key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
+    if recovering is not None and is_legal(job.state, State.RECOVERING):
+        tell = {"state": State.RECOVERING.value, "tags": recovering["tags"]}
+        reason, seen = recovering["reason"], recovering["evidence"]
+        job_rows.move(connection, job_id, State.RECOVERING, reason, seen, now, tell=tell)
     return _get(connection, job_id, role, number)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from updraft import allocation
 from updraft.allocation import Capacity
 from updraft.exceptions import NotFoundError
-from updraft.ledger import admission, attempts, endings, facts, jobs, outbox, requests, revisions
+from updraft.ledger import admission, attempts, endings, facts, halting, jobs, outbox, requests, revisions
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, lease
 from updraft.ledger.records import (
@@ -177,6 +177,16 @@ class Ledger:
         with writing(self._engine) as connection:
             return requests.answer(connection, job_id, seq, text, self._clock())
 
+    def rest(self, job_id: str, kept: str, *, attempt: int | None) -> bool:
+        """HALTED, if that is asked for and nothing runs: gives back what was granted, and answers the request."""
+        with writing(self._engine) as connection:
+            return halting.rest(connection, job_id, kept, attempt, self._clock())
+
+    def rejoin(self, job_id: str, seq: int, place: allocation.Request) -> bool:
+        """Obeys the resume request `seq`: revised if it says so, and in line again. Once, whoever asks."""
+        with writing(self._engine) as connection:
+            return halting.rejoin(connection, job_id, seq, place, self._clock())
+
     def revise(self, job_id: str, manifest: Mapping[str, Any], changes: Mapping[str, Any], by: str) -> Revision:
         """The job's manifest from now on; the one that it has already is no new revision."""
         with writing(self._engine) as connection:
@@ -250,9 +260,11 @@ class Ledger:
         label: str | None = None,
         relaunch: Mapping[str, Any] | None = None,
         checkpoints: Sequence[Mapping[str, Any]] = (),
+        recovering: Mapping[str, Any] | None = None,
     ) -> Attempt:
         """The first close stands, and records those of `checkpoints` that are this attempt's.
 
+        `recovering`: {"reason", "evidence", "tags"} with which the job is shown RECOVERING from then on.
         Raises StaleAttemptError when a newer attempt of the role exists.
         """
         with writing(self._engine) as connection:
@@ -267,6 +279,7 @@ class Ledger:
                 label=label,
                 relaunch=relaunch,
                 checkpoints=checkpoints,
+                recovering=recovering,
                 now=self._clock(),
             )
 

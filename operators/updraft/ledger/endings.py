@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from updraft.ledger import bounds, outbox, requests
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Job
-from updraft.lifecycle import Verdict, check
+from updraft.lifecycle import State, Verdict, check, is_legal
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,9 @@ def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime)
         if job.verdict is not None and job.verdict.state != verdict.state:
             log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
         return job
+    if verdict.state is State.COMPLETED and not is_legal(job.state, verdict.state):
+        # Nobody saw the learners' last moments while they were there; what is stored proves them all the same.
+        job = job_rows.move(connection, job_id, State.STORING, "the learners have ended", None, now)
     check(job.state, verdict.state)
     kept = bounds.verdict(verdict)
     job_rows.step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)

@@ -42,7 +42,7 @@ def request(
     _refuse_what_cannot_be(connection, job, kind)
     same, opposite = pending(connection, job_id, kind), pending(connection, job_id, _OPPOSITE[kind])
     # With changes, the job must halt first: the request to halt stays.
-    if opposite is not None and changes is None:
+    if opposite is not None and changes is None and (same is None or not same.revision):
         answer(connection, job_id, opposite.seq, f"{WITHDRAWN}: {by} asked to {kind}", now)
     if same is None:
         return _insert(connection, job_id, kind, by, changes, now)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -39,12 +40,15 @@ class AdmitTrigger(BaseTrigger):
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
         from kubernetes_asyncio.client import ApiClient
 
-        hook = AsyncKubernetesHook(conn_id=self.conn_id)
-        await hook._load_config()
         shown = ""
-        async with ApiClient(configuration=hook.client_configuration) as api:
+        api: ApiClient | None = None
+        async with AsyncExitStack() as stack:
             while True:
                 try:
+                    if api is None:
+                        hook = AsyncKubernetesHook(conn_id=self.conn_id)
+                        await hook._load_config()
+                        api = await stack.enter_async_context(ApiClient(configuration=hook.client_configuration))
                     kind, reason = await self._ask(api)
                 except UnavailableError as exc:
                     kind, reason = "waiting", str(exc)
@@ -72,14 +76,14 @@ class AdmitTrigger(BaseTrigger):
         listed = api.sanitize_for_serialization(nodes)["items"]
         kind, reason = await asyncio.to_thread(ask, self.job_id, listed)
         if kind == "halt":
-            await asyncio.to_thread(requests.rest, self.job_id, None)
-            return "halted", reason
+            rested = await asyncio.to_thread(requests.rest, self.job_id, None)
+            return "halted" if rested else "waiting", reason
         return kind, reason
 
     def _halted(self) -> bool:
         """Whether the job is halted still, now that its requests have been looked at."""
         ledger().touch_guardian(self.job_id, "admit: in line")
-        job = ledger().job(self.job_id)
+        job, _ = requests.wanted(self.job_id)
         if job.state is not State.HALTED or job.cancel_requested_by is not None:
             return False
         return requests.resumed(self.job_id) is None

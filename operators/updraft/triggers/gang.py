@@ -7,9 +7,12 @@ the pods alone and its successor goes on; one that was stopped and wakes up besi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import contextvars
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 TICK_SECONDS = 2.0  # requests are looked at this often
 LINE_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
+# Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
+CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
+
+
+REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
 
 
 class GangTrigger(BaseTrigger):
@@ -44,6 +52,7 @@ class GangTrigger(BaseTrigger):
         self.job_id = job_id
         self.role = role
         self._core: Any = None
+        self._told: object = None  # the back-off that was logged
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -53,9 +62,12 @@ class GangTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         delay_seconds = RETRY_SECONDS[0]
-        async with shared_watch(self.conn_id, self.namespace) as watch:
+        watch: PodWatch | None = None
+        async with AsyncExitStack() as stack:
             while True:
                 try:
+                    if watch is None:
+                        watch = await stack.enter_async_context(shared_watch(self.conn_id, self.namespace))
                     event = await self._step(watch)
                 except UnavailableError as exc:
                     # Whatever is away, the learners do not need it: wait, without an end, and lose nothing.
@@ -80,21 +92,28 @@ class GangTrigger(BaseTrigger):
             case Over(reason):
                 return {"kind": "ended", "reason": reason}
             case Halted(after):
-                await asyncio.to_thread(requests.rest, self.job_id, after)
-                await self._wait_for_resume()
+                if after is not None:  # whoever closed it may have died before its pods were stopped
+                    await self._call(self._stop, await self._cluster(), after, True)
+                if await asyncio.to_thread(requests.rest, self.job_id, after):
+                    await self._wait_for_resume()
             case InLine():
                 await self._wait_in_line(watch)
-            case BackOff(_, until, reason):
-                self.log.info("Launched again at %s: %s", until.strftime("%H:%M:%S"), reason)
+            case BackOff(after, until, reason):
+                if self._told != after.number:
+                    self._told = after.number
+                    self.log.info("Launched again at %s UTC: %s", until.strftime("%H:%M:%S"), reason)
+                    await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
                 left_seconds = (until - datetime.now(UTC)).total_seconds()
                 await asyncio.sleep(max(0.1, min(TICK_SECONDS, left_seconds)))
             case Due(after):
                 if not await asyncio.to_thread(self._prepared):
-                    return {"kind": "revised", "reason": "the resumed job's manifest has changed"}
+                    return REVISED
                 with suppress(RefusedError):  # it ended or was cancelled just now: the ledger says so at the next look
                     await asyncio.to_thread(self._begin, after)
             case Running(attempt):
+                if not await asyncio.to_thread(self._prepared):
+                    return REVISED
                 await self._guard(watch, attempt)
         return None
 
@@ -111,6 +130,13 @@ class GangTrigger(BaseTrigger):
     def _touch(self, what: str) -> None:
         ledger().touch_guardian(self.job_id, f"{self.role}: {what}")
 
+    def _stop(self, core: Any, attempt: Attempt, wait: bool) -> None:
+        attempts.stop(core, ledger().job(self.job_id), attempt, wait=wait)
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        here = contextvars.copy_context()  # whose log it is
+        return await asyncio.get_running_loop().run_in_executor(CALLS, partial(here.run, function, *args))
+
     async def _cluster(self) -> Any:
         """The synchronous client; its connection can only be asked for from a thread that knows this loop."""
         from asgiref.sync import sync_to_async
@@ -125,19 +151,16 @@ class GangTrigger(BaseTrigger):
 
     async def _wait_for_resume(self) -> None:
         while True:
-            request = await asyncio.to_thread(requests.resumed, self.job_id)
+            await asyncio.to_thread(requests.resumed, self.job_id)
             job, _ = await asyncio.to_thread(requests.wanted, self.job_id)
             await asyncio.to_thread(self._touch, "halted")
-            if request is not None or job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
+            if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
                 return
             await asyncio.sleep(TICK_SECONDS)
 
     async def _wait_in_line(self, watch: PodWatch) -> None:
-        from kubernetes_asyncio.client import CoreV1Api
-
         while True:
-            nodes = await CoreV1Api(watch.api).list_node(_request_timeout=20)
-            listed = watch.api.sanitize_for_serialization(nodes)["items"]
+            listed = await self._nodes(watch)
             kind, reason = await asyncio.to_thread(ask, self.job_id, listed)
             await asyncio.to_thread(self._touch, "in line")
             if kind == "waiting":
@@ -150,10 +173,20 @@ class GangTrigger(BaseTrigger):
                 await asyncio.to_thread(self._record_impossible, reason)
             return
 
+    async def _nodes(self, watch: PodWatch) -> list[dict[str, Any]]:
+        from aiohttp import ClientError
+        from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+        try:
+            nodes = await CoreV1Api(watch.api).list_node(_request_timeout=20)
+        except (ApiException, ClientError, TimeoutError, OSError) as exc:
+            raise UnavailableError(f"the cluster's nodes cannot be listed ({type(exc).__name__})") from exc
+        return list(watch.api.sanitize_for_serialization(nodes)["items"])
+
     def _record_impossible(self, reason: str) -> None:
         """What the revision asks for exists on no node: halted again, so that nothing is lost and it can be mended."""
         book = ledger()
-        if not book.job(self.job_id).ended:
+        if book.job(self.job_id).state is State.QUEUED:
             tell = {"state": "HALTED", "tags": {}}
             book.move(self.job_id, State.HALTED, f"it cannot be resumed like this: {reason}", {}, tell=tell)
 
@@ -164,14 +197,16 @@ class GangTrigger(BaseTrigger):
         core = await self._cluster()
         job = await asyncio.to_thread(ledger().job, self.job_id)
         try:
-            launch = await asyncio.to_thread(pods.deploy, core, job, attempt)
+            launch = await self._call(pods.deploy, core, job, attempt)
         except RefusedError as exc:
             seen = Seen("refused", str(exc))
         else:
             seen = await Observation(watch, job, launch, attempt, self.log).run()
-        closed = await asyncio.to_thread(attempts.conclude, core, self.job_id, self.role, attempt.number, seen)
+        closed = await self._call(attempts.conclude, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)
             await asyncio.sleep(RETRY_SECONDS[0])
+        elif closed.number != attempt.number:
+            self.log.info("Another guardian has gone on with attempt %d", closed.number)
         else:
             self.log.info("Attempt %d: %s: %s", closed.number, closed.outcome, closed.reason)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import IllegalTransitionError, UpdraftError
-from updraft.guardian import requests
+from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.attention import Attention
 from updraft.guardian.records import ledger, manifest_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
 MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
 GONE_SECONDS = 4.0  # one that it has shown, and shows no more
-BLOCKED_SECONDS = 15.0  # an image that cannot be pulled for this long will not come by itself
+BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not come by itself
 LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
@@ -63,10 +63,11 @@ class Observation:
         woken = watch.subscribe(key)
         most = 0
         started = time.monotonic()
-        limit = await asyncio.to_thread(self._runtime_left_seconds)
-        late = settings().deploy_timeout_seconds - (datetime.now(UTC) - attempt.started_at).total_seconds()
 
         try:
+            limit = await asyncio.to_thread(self._runtime_left_seconds)
+            deployed_at = await asyncio.to_thread(pods.deployed_at, attempt)
+            late = settings().deploy_timeout_seconds - (datetime.now(UTC) - deployed_at).total_seconds()
             while True:
                 found = watch.pods(key)
                 now = time.monotonic()
@@ -84,6 +85,9 @@ class Observation:
                     if failed and (all(p.ended for p in failed) or storing):
                         said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
                         return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
+                    lost = next((p for p in found if p.lost), None)
+                    if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
+                        return "failed", f"learner {lost.learner}: its node does not answer"
                     missing = launch.learners - len(found)
                     patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
                     if self._lasts("missing", missing, patience):
@@ -96,6 +100,9 @@ class Observation:
                     waits = not_running and not staging and now - started > late
                     if self._lasts("late", waits, LATE_SECONDS):
                         return "blocked", self._shown[1] if self._shown else "the learners did not start in time"
+                else:  # what is said of pods from here on is news, and has to last anew
+                    for what in ("failed", "lost", "missing", "blocked", "late"):
+                        self._lasts(what, False, 0)
                 if limit is not None and now - started > limit:
                     return "deadline", "budget.max_runtime is used up"
                 if (asked := await self._asked()) is not None:
@@ -169,3 +176,10 @@ class Observation:
             return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
         with suppress(IllegalTransitionError):
             book.move(self._launch.job_id, state, reason, evidence)
+
+
+def _patience_seconds(pod: PodFacts) -> float:
+    """How long a pod that is being removed may take: one whose node was given up cannot tell its end, one that was
+    asked to leave a living node may save and store for its whole grace period."""
+    given_up = "TaintManager" in str(pod.disruption)
+    return settings().node_lost_seconds if given_up else settings().store_grace_seconds + LATE_SECONDS

@@ -63,12 +63,13 @@ class ReaperTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         async with AsyncExitStack() as stack:
-            watches = {
-                tenant: await stack.enter_async_context(shared_watch(self.conn_id, settings().namespace(tenant)))
-                for tenant in settings().tenants
-            }
+            watches: dict[str, PodWatch] = {}
             while True:
                 try:
+                    for tenant in settings().tenants:
+                        if tenant not in watches:
+                            watch = shared_watch(self.conn_id, settings().namespace(tenant))
+                            watches[tenant] = await stack.enter_async_context(watch)
                     found = await self._look(watches)
                 except Exception as exc:  # noqa: BLE001 - outermost line: what cannot be seen is looked at again
                     self.log.warning("The reaper cannot see: %s: %s", type(exc).__name__, str(exc)[:200])

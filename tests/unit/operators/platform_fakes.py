@@ -17,6 +17,7 @@ from typing import Any
 
 from folder_store import FolderStore
 
+from updraft.localnode.selectors import Selector, parse_labels
 from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
 
 
@@ -114,15 +115,8 @@ class FakeCluster:
 
     def _list(self, kind: str, selector: str) -> Any:
         self._check(f"list {kind}", selector)
-        parts = [part.partition("=") for part in selector.split(",")]
-
-        def fits(labels: dict[str, str]) -> bool:
-            return all(
-                labels.get(key[:-1]) != value if key.endswith("!") else labels.get(key) == value
-                for key, _, value in parts
-            )
-
-        found = [Obj(raw) for raw in self.objects[kind].values() if fits(raw["metadata"].get("labels", {}))]
+        asked = Selector(parse_labels(selector))
+        found = [Obj(raw) for raw in self.objects[kind].values() if asked.matches(raw)]
         return SimpleNamespace(items=found)
 
     def _delete(self, kind: str, name: str) -> None:

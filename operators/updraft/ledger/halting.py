@@ -1,0 +1,68 @@
+"""A job is halted, and goes on: each is one transaction.
+
+What was true when a guardian looked need not be true when it writes: it may have been stopped in between for a minute,
+and another one has gone on. So what allows the step is asked again under the job's lock.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, select
+
+from updraft.allocation import Request as Place
+from updraft.ledger import admission, requests, revisions
+from updraft.ledger import jobs as job_rows
+from updraft.ledger.tables import attempts
+from updraft.lifecycle import State
+
+
+def rest(connection: Connection, job_id: str, kept: str, attempt: int | None, now: datetime) -> bool:
+    """HALTED: what it held is given back and the request is answered. `kept`: what it can go on from.
+
+    False, and nothing is done, when the halt was withdrawn or a guardian has gone on: an attempt is open.
+    """
+    job = job_rows.get(connection, job_id, lock=True)
+    asked = requests.pending(connection, job_id, "halt")
+    if job.ended or (asked is None and job.state is not State.HALTED) or _runs(connection, job_id):
+        return False
+    admission.release(connection, job_id, now)
+    if asked is not None:
+        if job.state is not State.HALTED:
+            tell = {"state": State.HALTED.value, "tags": {"updraft.halted_by": asked.by}}
+            reason = f"halted by {asked.by}; {kept}"
+            job_rows.move(connection, job_id, State.HALTED, reason, {"attempt": attempt}, now, tell=tell)
+        requests.answer(connection, job_id, asked.seq, f"halted; {kept}", now)
+    return True
+
+
+def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: datetime) -> bool:
+    """The resume request `seq` is obeyed: the job is in line again, with its revision if the request brings one.
+
+    False, and nothing is done, when somebody else has answered it, the job is over, or it runs.
+    """
+    job = job_rows.get(connection, job_id, lock=True)
+    asked = requests.pending(connection, job_id, "resume")
+    if asked is None or asked.seq != seq or job.ended or job.cancel_requested_at is not None:
+        return False
+    if job.state not in (State.HALTED, State.QUEUED):
+        return False
+    if asked.revision:
+        revisions.revise(connection, job_id, asked.revision["manifest"], asked.revision["changes"], asked.by, now)
+        admission.release(connection, job_id, now)  # a place in line is for what was asked for before
+    admission.enqueue(connection, job_id, place)
+    if job.state is State.HALTED:
+        revision = job_rows.get(connection, job_id).revision
+        tell = {
+            "state": State.QUEUED.value,
+            "tags": {"updraft.resumed_by": asked.by, "updraft.revision": str(revision)},
+        }
+        reason = f"resumed by {asked.by}; waiting to be admitted"
+        job_rows.move(connection, job_id, State.QUEUED, reason, {}, now, tell=tell)
+    requests.answer(connection, job_id, seq, "resumed: it is in line", now)
+    return True
+
+
+def _runs(connection: Connection, job_id: str) -> bool:
+    open_one = select(attempts.c.number).where(attempts.c.job_id == job_id, attempts.c.ended_at.is_(None))
+    return connection.execute(open_one.limit(1)).first() is not None

@@ -1,0 +1,296 @@
+"""Drives a role as its trigger does, with everything outside of it in memory: `GangTrigger`'s own steps, no waiting.
+
+A story says what the learners of each attempt do and what people ask for. Both only depend on what is there, so that a
+second look, by a successor or by a twin, sees the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ledger_helpers import grants
+from unit.operators.airflow_fakes import Platform
+from unit.operators.platform_fakes import SimulatedKill, role_of, store_checkpoint, store_done
+
+from updraft.exceptions import IllegalTransitionError, UpdraftError
+from updraft.guardian import records
+from updraft.guardian.attempts import Seen
+from updraft.guardian.standing import standing
+from updraft.lifecycle import State
+from updraft.triggers import gang
+from updraft.triggers.gang import GangTrigger
+
+STEPS_LIMIT = 400
+FAR = datetime.max.replace(tzinfo=UTC)
+
+Learners = Callable[[Platform, int], str]  # what the pods of an attempt show, and how the watching ends
+
+
+@dataclass
+class Story:
+    """What happens to a job beside what its guardian does. `asks`: (when, kind, changes of the manifest)."""
+
+    learners: Mapping[int, Learners]
+    asks: tuple[tuple[str, str, Mapping[str, Any] | None], ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    back_off: bool = False  # whether a back-off is waited for; otherwise it is over at once
+    state: State = State.COMPLETED
+
+    def people(self, platform: Platform, job_id: str, when: str) -> None:
+        """Each asks once in the job's life, and has an answer before the next one asks."""
+        book = platform.ledger
+        asked = sum(1 for _ in book.requests(job_id))
+        if asked >= len(self.asks) or book.job(job_id).ended:
+            return
+        at, kind, changes = self.asks[asked]
+        if at != when or any(r.answered_at is None and r.kind == kind for r in book.requests(job_id)):
+            return
+        manifest = book.job(job_id).manifest
+        revision = None if changes is None else {"manifest": {**manifest, **changes}, "changes": dict(changes)}
+        book.request(job_id, kind, "bob", revision=revision)  # type: ignore[arg-type]
+
+
+class Driver:
+    """The processes that drive a job's roles: triggers one after the other, or beside each other."""
+
+    def __init__(self, platform: Platform, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.platform, self.story = platform, story
+        self.errors: list[BaseException] = []
+        self.watched: list[int] = []
+        self.kills = 0
+        driver = self
+
+        class Observed:
+            """Observation without its watch."""
+
+            def __init__(self, watch: Any, job: Any, launch: Any, attempt: Any, log: Any) -> None:
+                self._job, self._attempt = job, attempt
+
+            async def run(self) -> Seen:
+                return await asyncio.to_thread(driver.watch, self._job.id, self._attempt)
+
+        def stands(job: Any, attempt: Any, *, halt_asked: bool) -> Any:
+            now = None if story.back_off else FAR
+            return standing(job, attempt, halt_asked=halt_asked, now=now)
+
+        def touch(trigger: GangTrigger, what: str) -> None:
+            story.people(platform, trigger.job_id, what)
+
+        async def nodes(trigger: GangTrigger, watch: Any) -> list[dict[str, Any]]:
+            return list(platform.cluster._plain(platform.cluster.list_node())["items"])
+
+        monkeypatch.setattr(gang, "Observation", Observed)
+        monkeypatch.setattr(gang, "standing", stands)
+        monkeypatch.setattr(GangTrigger, "_touch", touch)
+        monkeypatch.setattr(GangTrigger, "_nodes", nodes)
+        for name in ("TICK_SECONDS", "LINE_SECONDS"):
+            monkeypatch.setattr(gang, name, 0.001)
+        monkeypatch.setattr(gang, "RETRY_SECONDS", (0.001, 0.001))
+
+    def watch(self, job_id: str, attempt: Any) -> Seen:
+        """One look at an attempt until something ends."""
+        self.watched.append(attempt.number)
+        platform, learners = self.platform, self.story.learners
+        self.story.people(platform, job_id, f"attempt {attempt.number}")
+        mine = [pod for pod in platform.cluster.pods.values() if role_of(pod)[1] == attempt.number]
+        if not mine:
+            return Seen("missing", "the pods are gone")
+        kind = learners.get(attempt.number, succeed)(platform, attempt.number)
+        with suppress(IllegalTransitionError):
+            records.ledger().move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
+        return Seen(kind, kind)
+
+    def drive(self, job_id: str, role: str) -> dict[str, Any]:
+        """Triggers one after the other: a dead one's successor goes on."""
+        while True:
+            self.platform.blade.new_process()
+            try:
+                return asyncio.run(self.steps(job_id, role))
+            except SimulatedKill:
+                self.kills += 1
+
+    async def steps(self, job_id: str, role: str) -> dict[str, Any]:
+        """One trigger's life."""
+        made = GangTrigger(conn_id="c", namespace="updraft-default", job_id=job_id, role=role)
+        watch: Any = SimpleNamespace()
+        for _ in range(STEPS_LIMIT):
+            try:
+                event = await made._step(watch)
+            except UpdraftError as exc:
+                self.errors.append(exc)
+                continue
+            if event is not None:
+                return event
+        raise AssertionError(f"the role does not end: {self.errors[-3:]}")
+
+
+WHO: ContextVar[str] = ContextVar("who", default="")
+
+
+class Twins:
+    """Two triggers of one role: the first is stopped after its n-th call, the second one goes on. The first wakes up
+    while the second watches a later attempt, or when all is over."""
+
+    def __init__(self, platform: Platform, driver: Driver, *, stop_after: int, wakes_at_end: bool) -> None:
+        self.log: list[str] = []
+        self._platform, self._driver = platform, driver
+        self._stop_after, self._wakes_at_end = stop_after, wakes_at_end
+        self._stopped, self._wake = threading.Event(), threading.Event()
+        self._first: threading.Thread | None = None
+        self._attempt = 0  # that the first one was at when it was stopped
+        self._real_around, self._real_watch = platform.blade.around, driver.watch
+        platform.blade.around = self._around  # type: ignore[method-assign]
+        driver.watch = self._watch  # type: ignore[method-assign]
+
+    def drive(self, job_id: str, role: str) -> dict[str, Any]:
+        """The second one's event; the first one may still be stopped."""
+        if self._first is None:
+            self._first = threading.Thread(target=self._run, args=("first", job_id, role), daemon=True)
+            self._first.start()
+            assert self._stopped.wait(60)
+        return self._run("second", job_id, role)
+
+    def wake(self) -> None:
+        """Everything is over, and the first one ends as well."""
+        self._wake.set()
+        if self._first is not None:
+            self._first.join(60)
+            assert not self._first.is_alive(), f"still runs: {self._driver.errors[-3:]}"
+
+    def _run(self, who: str, job_id: str, role: str) -> dict[str, Any]:
+        token = WHO.set(who)
+        try:
+            return asyncio.run(self._driver.steps(job_id, role))
+        finally:
+            WHO.reset(token)
+            if who == "first":
+                self._stopped.set()
+
+    def _around(self, name: str, call: Callable[[], Any]) -> Any:
+        result = self._real_around(name, call)
+        if WHO.get() == "first" and not self._stopped.is_set():
+            self.log.append(name)
+            if len(self.log) == self._stop_after:
+                newest = self._platform.ledger.current_attempt(self._platform.job.id, "train")
+                self._attempt = newest.number if newest else 0
+                self._stopped.set()
+                assert self._wake.wait(60)
+        return result
+
+    def _watch(self, job_id: str, attempt: Any) -> Seen:
+        if WHO.get() == "second" and not self._wakes_at_end and attempt.number > self._attempt and self._first:
+            self._wake.set()
+            self._first.join(60)  # it ends what it wants to end; then the second one looks
+        return self._real_watch(job_id, attempt)
+
+
+def _each(platform: Platform, attempt: int) -> list[tuple[str, int]]:
+    """Names and learners of the attempt's pods."""
+    found = [(name, role_of(pod)) for name, pod in platform.cluster.pods.items()]
+    return sorted((name, learner) for name, (_, number, learner) in found if number == attempt)
+
+
+def succeed(platform: Platform, attempt: int) -> str:
+    for name, learner in _each(platform, attempt):
+        platform.cluster.set_status(name, exit_code=0)
+        if learner == 1:
+            store_checkpoint(platform.store, platform.job.id, f"end-{attempt}", 10 * attempt, {"acc": 0.5})
+            _of(platform, f"end-{attempt}", attempt)
+        store_done(platform.store, platform.job.id, "train", attempt, learner)
+    return "ended"
+
+
+def saves(*names: str, then: Learners) -> Learners:
+    """The attempt stores checkpoints, whose step is the number at their end, before it ends."""
+
+    def learners(platform: Platform, attempt: int) -> str:
+        for name in names:
+            store_checkpoint(platform.store, platform.job.id, name, int(name.rpartition("-")[2]), {"acc": 0.1})
+            _of(platform, name, attempt)
+        return then(platform, attempt)
+
+    return learners
+
+
+def exits(code: int, *, peers: int | None = None) -> Learners:
+    """Learner 2 ends with this code; its peer runs on, or ends with another one."""
+
+    def learners(platform: Platform, attempt: int) -> str:
+        for name, learner in _each(platform, attempt):
+            platform.cluster.set_status(name, exit_code=code if learner == 2 else peers)
+        return "failed" if peers is None else "ended"
+
+    return learners
+
+
+def bad_checkpoint(platform: Platform, attempt: int) -> str:
+    """Staging finds the checkpoint damaged (66)."""
+    for name, _ in _each(platform, attempt):
+        damaged = {"terminated": {"exitCode": 66, "message": "model.pt does not match its digest"}}
+        status = {"phase": "Failed", "initContainerStatuses": [{"name": "updraft-stage", "state": damaged}]}
+        platform.cluster.pods[name]["status"] = status
+    return "failed"
+
+
+def runs_on(kind: str) -> Learners:
+    """The learners live; the watching ends for another reason."""
+
+    def learners(platform: Platform, attempt: int) -> str:
+        for name, _ in _each(platform, attempt):
+            platform.cluster.set_status(name)
+        return kind
+
+    return learners
+
+
+def _of(platform: Platform, name: str, attempt: int) -> None:
+    """Which attempt stored the checkpoint."""
+    import json
+
+    from updraft_learner.contract import Keys
+
+    key = Keys("default").checkpoint_marker(platform.job.id, name)
+    marker = json.loads(platform.store.get_bytes(key) or b"{}")
+    platform.store.put_bytes(key, json.dumps({**marker, "attempt": attempt}).encode())
+
+
+def facts(platform: Platform) -> dict[str, Any]:
+    """What a kill could have doubled, lost or told otherwise; times are left out."""
+    job, book, mlflow = platform.job, platform.ledger, platform.mlflow
+    fence = platform.store.get_bytes(f"default/jobs/{job.id}/fence.json")
+    return {
+        "verdict": job.verdict,
+        "tasks": dict(platform.states),
+        "transitions": [(t.from_state, t.to_state, t.reason) for t in book.transitions(job.id)],
+        "attempts": [
+            (a.role, a.number, a.outcome, a.reason, a.label, a.resume, _timeless(a.relaunch), a.revision, a.evidence)
+            for a in book.attempts(job.id)
+        ],
+        "requests": [(r.kind, r.answer) for r in book.requests(job.id)],
+        "revisions": [(r.number, r.manifest, r.by) for r in book.revisions(job.id)],
+        "checkpoints": [
+            (c.name, c.attempt, c.delete_reason, c.quarantine_reason)
+            for c in book.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+        ],
+        "stored": sorted(item.key for item in platform.store.list("") if "/checkpoints/" in item.key),
+        "told": [(r.info.status, r.data.tags) for r in mlflow.runs.values()],
+        "endings": mlflow.endings,
+        "granted": grants(book),
+        "created": sorted(platform.cluster.created),
+        "left": platform.cluster.left,
+        "fence": fence,
+        "waiting": book.outbox(job.id),
+    }
+
+
+def _timeless(relaunch: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if relaunch is None else {k: v for k, v in relaunch.items() if k != "not_before"}
