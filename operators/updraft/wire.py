@@ -317,7 +317,7 @@ class Validation(Wire):
 
 
 class ResumeBody(Wire):
-    """A partial manifest: command, params, env, resources, budget and checkpoints may change."""
+    """A partial manifest: command, params, env, resources, budget, checkpoints and failures may change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

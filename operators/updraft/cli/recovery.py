@@ -62,7 +62,7 @@ def resume(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Change a field of command, params, env, resources, budget or checkpoints, such as "
+            help="Change a field of command, params, env, resources, budget, checkpoints or failures, such as "
             "resources.memory=4GiB; null takes it back to its default; may be given again.",
         ),
     ] = None,

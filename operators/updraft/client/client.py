@@ -301,7 +301,7 @@ class Client:
     ) -> str:
         """Ask a halted job to go on from its checkpoint.
 
-        `changes` is a partial manifest: command, params, env, resources, budget and checkpoints may change, None takes
+        `changes` is a partial manifest: command, params, env, resources, budget, checkpoints and failures may change, None takes
         a value back to its default. Raises as `halt`, and InvalidRequestError naming every wrong field.
         """
         from updraft.client.requests import ask
