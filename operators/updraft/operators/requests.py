@@ -63,7 +63,7 @@ def _changes() -> dict[str, Param]:
         "memory": field("string", "Memory", "Memory per learner, such as 4GiB"),
         "cpus": field("number", "CPUs", "CPU cores per learner", minimum=0.01),
         "learners": field("integer", "Learners", "Training processes of the job", minimum=1),
-        "changes": field("object", "Other changes", "A partial manifest: env, resources, budget, checkpoints or failures"),
+        "changes": field("object", "Other changes", "A partial manifest: env, budget, checkpoints, ..."),
     }
 
 
