@@ -37,11 +37,23 @@ def start() -> None:
 
 class Watch:
     """Args:
+    folder: for the answers.
     held_seconds: for so long one call may hold the GIL.
+    wind_seconds: between two times that the timer is wound up.
     """
 
-    def __init__(self, request_file: Path, folder: Path, *, held_seconds: float = HELD_SECONDS) -> None:
-        self._request_file, self._folder, self._held_seconds = request_file, folder, held_seconds
+    def __init__(
+        self,
+        request_file: Path,
+        folder: Path,
+        *,
+        held_seconds: float = HELD_SECONDS,
+        wind_seconds: float = WIND_SECONDS,
+    ) -> None:
+        self._request_file, self._folder = request_file, folder
+        self._held_seconds, self._wind_seconds = held_seconds, wind_seconds
+        self._wound: float | None = None
+        self._winding = threading.Lock()
         self._seen: tuple[int, int] | None = None
         # A request from before this process: it counts if nobody has answered it.
         self._answered = self._number()
@@ -49,6 +61,9 @@ class Watch:
             self._answered = self._seen = None
 
     def start(self) -> None:
+        # A child that was forked with the timer running would wait at its end for the timer's thread, which it lacks.
+        after = self._winding.release
+        os.register_at_fork(before=self._stop_timer, after_in_parent=after, after_in_child=after)
         threading.Thread(target=self._run, name="updraft-stacks", daemon=True).start()
 
     def poll(self) -> bool:
@@ -69,14 +84,19 @@ class Watch:
         return True
 
     def _run(self) -> None:
-        wound = 0.0
         while True:
-            now = time.monotonic()
-            if now - wound >= min(WIND_SECONDS, self._held_seconds / 3):
-                faulthandler.dump_traceback_later(self._held_seconds + WIND_SECONDS, file=STDERR)
-                wound = now
+            with self._winding:
+                now = time.monotonic()
+                if self._wound is None or now - self._wound >= self._wind_seconds:
+                    faulthandler.dump_traceback_later(self._held_seconds + self._wind_seconds, file=STDERR)
+                    self._wound = now
             self.poll()
-            time.sleep(POLL_SECONDS)
+            time.sleep(min(POLL_SECONDS, self._wind_seconds))
+
+    def _stop_timer(self) -> None:
+        self._winding.acquire()
+        faulthandler.cancel_dump_traceback_later()
+        self._wound = None
 
     def _number(self) -> int | None:
         """The number in the request file; None when there is none yet."""
