@@ -112,7 +112,7 @@ def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -
             outcome = replace(outcome, cause=Cause.HALTED, label=LABELS["halted"], action=Action.STOP)
         note_steps(launch)
         try:
-            attempt = _close(job, manifest, launch, outcome)
+            attempt = _close(job, manifest, launch, attempt, outcome)
         except StaleAttemptError as exc:  # another guardian closed it and has gone on
             log.info("%s", exc)
             return book.current_attempt(job_id, role)
@@ -130,7 +130,7 @@ def stop(core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> 
     guarded.free(core, launch_of(job, manifest_of(job), attempt.role, attempt.number), grace_seconds=grace, wait=wait)
 
 
-def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Attempt:
+def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outcome: Outcome) -> Attempt:
     from updraft.storage import objects as stored
 
     book = ledger()
@@ -146,7 +146,7 @@ def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> At
         )
     recovering = None if relaunch is None else _recovering(launch, outcome, relaunch)
     checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == "train" else []
-    _quarantine(job, launch, outcome)
+    _quarantine(job, attempt, outcome)
     return book.close_attempt(
         job.id,
         launch.role,
@@ -161,12 +161,11 @@ def _close(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> At
     )
 
 
-def _quarantine(job: Job, launch: Launch, outcome: Outcome) -> None:
+def _quarantine(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     """The checkpoint that could not be restored is not tried again."""
     from updraft.storage import objects as stored
 
-    attempt = ledger().current_attempt(job.id, launch.role)
-    name = (attempt.resume or {}).get("checkpoint") if attempt is not None else None
+    name = (attempt.resume or {}).get("checkpoint")
     if name is None or outcome.action is not Action.OLDER_CHECKPOINT or outcome.label != "checkpoint.damaged":
         return
     ledger().quarantine_checkpoint(job.id, name, outcome.reason)
