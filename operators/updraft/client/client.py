@@ -301,8 +301,8 @@ class Client:
     ) -> str:
         """Ask a halted job to go on from its checkpoint.
 
-        `changes` is a partial manifest: command, params, env, resources, budget, checkpoints and failures may change, None takes
-        a value back to its default. Raises as `halt`, and InvalidRequestError naming every wrong field.
+        `changes` is a partial manifest: command, params, env, resources, budget, checkpoints and failures may change,
+        None takes a value back to its default. Raises as `halt`, and InvalidRequestError naming every wrong field.
         """
         from updraft.client.requests import ask
 
