@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -150,6 +152,31 @@ class FakeMlflow:
             page = {"metrics": found[start : start + 3]}
             return {**page, "next_page_token": str(start + 3)} if start + 3 < len(found) else page
         return {}
+
+
+class Disk:
+    """Stands for the module `os` in another module: writes and new files fail while it is full."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: Any) -> int:
+        if self.full and len(data) > 10:
+            return os.write(descriptor, data[:10])  # the last of the room
+        self._check()
+        return os.write(descriptor, data)
+
+    def open(self, path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            self._check()
+        return os.open(path, flags, *args, **options)
+
+    def _check(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class FailingStore(FolderStore):

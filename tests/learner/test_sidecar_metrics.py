@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from learner.sidecar_fakes import FailingStore, FakeMlflow, make_paths
+from learner.sidecar_fakes import Disk, FailingStore, FakeMlflow, make_paths
 
+from updraft_learner.sidecar import journal as journal_module
 from updraft_learner.sidecar.forward import Forwarder
 from updraft_learner.sidecar.journal import Journal, Position
 from updraft_learner.sidecar.recorder import Recorder
@@ -332,10 +333,12 @@ def test_a_line_cut_by_a_kill_is_dropped_and_read_again(tmp_path: Path, mlflow: 
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(["write", "poll", "send", "roll", "kill", "lose", "cut"]), max_size=25))
+@given(st.lists(st.sampled_from(["write", "poll", "send", "roll", "kill", "lose", "cut", "full", "room"]), max_size=25))
 def test_whatever_happens_each_point_arrives_once(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> None:
     root = tmp_path_factory.mktemp("any") / "pod"
-    mlflow, store = FakeMlflow(), FailingStore(root.parent / "s3")
+    mlflow, store, disk = FakeMlflow(), FailingStore(root.parent / "s3"), Disk()
+    patch = pytest.MonkeyPatch()
+    patch.setattr(journal_module, "os", disk)
     try:
         chain, written = Chain(root, mlflow), 0
         for event in events:
@@ -352,22 +355,27 @@ def test_whatever_happens_each_point_arrives_once(tmp_path_factory: pytest.TempP
                 chain.journal.prune(chain.forwarder.position)
             elif event == "kill":
                 chain = Chain(root, mlflow)
+            elif event in ("full", "room"):
+                disk.full = event == "full"
             else:
                 mlflow.behave = once("drop after" if event == "lose" else "drop")
                 with suppress(ServerUnavailable):
                     chain.send()
                 mlflow.behave = lambda *_: None
+        disk.full = False
         chain.tail.poll()
+        chain.journal.write_held()
         chain.send()
-        chain.journal.roll(force=True)
         chain.journal.upload(store, "c")
+        chain.journal.upload_rest(store, "c")
         assert mlflow.points("loss") == [(step, 1.0) for step in range(written)]
         lines = [
             json.loads(line) for item in store.list("c/") for line in (store.get_bytes(item.key) or b"").splitlines()
         ]
         assert [(line["n"], line["step"]) for line in lines] == [(step + 1, step) for step in range(written)]
-        assert chain.forwarder.pending == 0
+        assert (chain.forwarder.pending, chain.journal.held_entries) == (0, 0)
     finally:
+        patch.undo()
         mlflow.close()
 
 

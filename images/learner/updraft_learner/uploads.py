@@ -110,6 +110,8 @@ class Uploader:
         if upload is None:
             begin = partial(self._client.create_multipart_upload, Bucket=self._bucket, Key=key)
             upload = Upload(key, str(self._insist(f"writing {key}", begin)["UploadId"]))
+            if self._book is not None:
+                self._book.keep(upload)
         try:
             self._send(upload, first, file)
         except BaseException as exc:

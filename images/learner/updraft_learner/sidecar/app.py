@@ -193,7 +193,6 @@ class Sidecar:
         self._join(self._stop_outputs, self._outputs)
         if self.spool.pending:
             self._insist("artifacts", lambda: self.spool.hand_over(self._store, self._artifacts_key))
-        self.journal.roll(force=True)
         self._insist("metrics", self._upload_record)
         self._phase = "done"
         self._insist("status", lambda: self._put_status(self.status()))
@@ -203,7 +202,7 @@ class Sidecar:
 
     def _upload_record(self) -> None:
         self.journal.upload(self._store, self._chunks_key)
-        self.journal.upload_held(self._store, self._chunks_key)
+        self.journal.upload_rest(self._store, self._chunks_key)
 
     def _join(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """End threads; raises Fenced, without waiting for what they are in, when they have nothing to end."""

@@ -136,7 +136,7 @@ class Journal:
                 return
             # A segment is known by its file: without one, a process after this would go on with a closed segment.
             descriptor = self._open(self._segment + 1)
-            if descriptor is None and not force:
+            if descriptor is None:
                 return
             self.close()
             self._segment, self._size, self._descriptor = self._segment + 1, 0, descriptor
@@ -152,12 +152,13 @@ class Journal:
             self._uploaded = segment
             self._pruned_at = None
 
-    def upload_held(self, store: ObjectStore, prefix: str) -> None:
-        """Store what never found room on the disk, as a last chunk; raises StorageError."""
+    def upload_rest(self, store: ObjectStore, prefix: str) -> None:
+        """Store the open segment and what found no room on the disk, as the last thing; raises StorageError."""
         with self._changed:
-            held, name = bytes(self._held), self._path(self._segment).name
-        if held:
-            store.put_bytes(f"{prefix}/{name}", held)
+            path, held = self._path(self._segment), bytes(self._held)
+            data = path.read_bytes()[: self._size] + held if self._size else held
+        if data:
+            store.put_bytes(f"{prefix}/{path.name}", data)
 
     def prune(self, forwarded: Position) -> None:
         """Delete what is both uploaded and forwarded."""
