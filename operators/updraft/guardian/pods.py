@@ -57,6 +57,11 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")
     remove_older(core, launch)
     signals.raise_fence(job.tenant, job.id, attempt.role, attempt.number)
+    newest = ledger().current_attempt(job.id, attempt.role)
+    if newest is not None and newest.number > attempt.number:
+        # The store cannot compare and write: a process that was stopped in between has just lowered the fence.
+        signals.raise_fence(job.tenant, job.id, attempt.role, newest.number)
+        raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
     config = _config(job, launch, attempt)
     pod = objects.learner_pod(
         template,
