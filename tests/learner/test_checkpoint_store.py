@@ -21,6 +21,7 @@ from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 from updraft_learner import Checkpointer
 from updraft_learner import checkpoint_format as fmt
 from updraft_learner.checkpoint_names import (
+    STORED_FILE,
     Name,
     is_bookkeeping,
     parse_name,
@@ -278,6 +279,22 @@ def test_at_every_moment_what_counts_in_the_store_is_sound(
                 assert is_sound(store, item.key.split("/")[-2])
     watched.poll()
     assert {entry["stored"] for entry in watched.stored()} >= {f"{folder.name}-a1" for folder in folders}
+
+
+def test_the_program_is_told_what_is_stored_and_a_link_that_it_put_there_is_not_followed(
+    paths: PodPaths, store: FailingStore, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    watched = watch(paths, store)
+    told = paths.io / STORED_FILE
+    assert json.loads(told.read_text()) == []
+    told.unlink()
+    told.symlink_to(elsewhere)
+    write(paths, 1, {"w": b"1"})
+    watched.poll()
+    assert json.loads(told.read_text()) == ["step-1"]
+    assert (told.is_symlink(), elsewhere.read_text()) == (False, "mine")
 
 
 # --- checkpoints in parts ---

@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
 from folder_store import FolderStore  # noqa: E402
-from learner.sidecar_fakes import CONFIG, FailingStore  # noqa: E402
+from learner.sidecar_fakes import CONFIG, FailingStore, make_paths  # noqa: E402
 
 from updraft_learner import Checkpointer, CheckpointError, ShardedCheckpointer  # noqa: E402
 from updraft_learner import checkpoint_format as fmt  # noqa: E402
@@ -212,6 +212,35 @@ def test_several_learners_without_a_process_group_are_told(tmp_path: Path, monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CheckpointError, match="WORLD_SIZE is 2, but there is no process group"):
         ShardedCheckpointer(directory=tmp_path)
+
+
+def test_the_next_one_waits_until_the_sidecar_has_stored_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_paths(tmp_path / "pod")
+    monkeypatch.setenv("JOB_STATE_DIR", str(paths.io))
+    now = [0.0]
+    checkpoints = ShardedCheckpointer(60, directory=paths.checkpoints, clock=lambda: now[0])
+    store = FailingStore(tmp_path / "store")
+    store.fails = lambda operation, key: True
+    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    for step in (1, 2):
+        checkpoints.save({"w": torch.ones(2)}, step, block=True)
+    now[0] = 100.0
+    assert not checkpoints.due()
+    now[0] = 659.0
+    assert not checkpoints.due()
+    now[0] = 661.0
+    assert checkpoints.due()  # the store has been away for long; the disk has a newer one at least
+    now[0] = 100.0
+    store.fails = lambda *_: False
+    watched.poll()
+    assert checkpoints.due()
+    checkpoints.save({"w": torch.ones(2)}, 3, block=True)
+    now[0] = 200.0
+    assert not checkpoints.due()
+    (paths.checkpoints / "step-0000000003").rename(paths.checkpoints / ".bad-step-0000000003")
+    assert [checkpoints.due() for _ in range(3)][-1]
 
 
 def test_asking_whether_a_save_is_due_costs_the_ranks_a_word_about_once_a_second(

@@ -95,6 +95,10 @@ class OnDisk:
         while len(self._paths) > self._keep:
             fmt.remove(self._paths.pop(0))
 
+    @property
+    def newest(self) -> Path | None:
+        return self._paths[-1] if self._paths else None
+
 
 class Checkpointer:
     """Saves and restores the state of one training.

@@ -1,4 +1,4 @@
-"""How checkpoints and what describes them are named in the store. Standard library only."""
+"""How checkpoints and what describes them are named, in the store mostly. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from updraft_learner.contract import CHECKPOINT_MARKER
 QUARANTINE_MARKER = "QUARANTINED.json"
 SAVE_LETTERS = 8
 NAME_CHARS = 250  # what the ledger keeps
+STORED_FILE = "stored-checkpoints.json"  # in IO_DIR: names of folders in CHECKPOINT_DIR that the sidecar has stored
 
 _NAME = re.compile(
     r"^(?P<local>.*)-a(?P<attempt>\d+)(?:-l(?P<learner>\d+))?(?:-v\d+)?(?P<save>-s[0-9A-Za-z]+)?$", re.DOTALL

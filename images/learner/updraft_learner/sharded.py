@@ -8,6 +8,7 @@ agree on (whether to save, whether all could, which checkpoint to go on from) th
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -30,9 +31,11 @@ from updraft_learner.checkpoint import (
     warn,
 )
 from updraft_learner.checkpoint_format import Checkpoint, CheckpointError, CorruptCheckpoint
+from updraft_learner.checkpoint_names import STORED_FILE
 from updraft_learner.contract import CHECKPOINT_LOCAL_MARKER
 
 LOOK_SECONDS = 1.0  # `due` asks the other ranks about this often, not at every step
+STORE_SECONDS = 600.0  # `due` waits this long for a checkpoint to be stored before it asks for the next one
 
 
 class ShardedCheckpointer:
@@ -80,16 +83,21 @@ class ShardedCheckpointer:
         clean_up(self.directory, self._ranks.rank)
 
     def due(self) -> bool:
-        """True, on all ranks at the same call, when rank 0's clock says that it is time and no rank is saving.
+        """True, on all ranks at the same call, when rank 0's clock says that it is time, and the checkpoint before is
+        written by every rank and stored by every learner's sidecar.
 
-        Costs nothing most of the time: the ranks agree about once a second, at a call that they agreed on before.
+        With a slow store each would else store others than the rest, and none were ever whole. After ten minutes it is
+        asked for anyway. Most calls cost nothing: the ranks agree about once a second, at a call agreed on before.
         """
         self._calls += 1
         if self._calls < self._calls_to_look:
             return False
-        answers = self._ranks.gather((self._background.running(), *self._look()))
-        self._calls, self._calls_to_look = 0, answers[0][2]
-        return answers[0][1] and not any(running for running, _, _ in answers)
+        answers = self._ranks.gather((self._background.running(), self._waits_for_store(), *self._look()))
+        late_seconds, calls_to_look = answers[0][2:]
+        running, waiting = any(one[0] for one in answers), any(one[1] for one in answers)
+        yes: bool = late_seconds >= (STORE_SECONDS if waiting else 0) and not running
+        self._calls, self._calls_to_look = 0, 1 if yes else calls_to_look
+        return yes
 
     def save(
         self,
@@ -180,16 +188,26 @@ class ShardedCheckpointer:
         self._known_steps.add(step)
         return into, step
 
-    def _look(self) -> tuple[bool, int]:
-        """Whether it is time, and after how many calls of `due` to ask again. Rank 0's answer counts."""
+    def _look(self) -> tuple[float, int]:
+        """How many seconds late the next save is, and after how many calls to ask again. Rank 0's answer counts."""
         now = self._clock()
-        left_seconds = self._last_seconds + self.every_seconds - now
+        late_seconds = now - self._last_seconds - self.every_seconds
         seconds_per_call = max((now - self._looked_seconds) / max(self._calls, 1), 1e-9)
         self._looked_seconds = now
-        if left_seconds <= 0:
-            return True, 1
+        wait_seconds = min(-late_seconds, LOOK_SECONDS) if late_seconds < 0 else LOOK_SECONDS
         # At most doubled: the first steps say little about the others.
-        return False, max(1, min(2 * self._calls, int(min(left_seconds, LOOK_SECONDS) / seconds_per_call)))
+        return late_seconds, max(1, min(2 * self._calls, int(wait_seconds / seconds_per_call)))
+
+    def _waits_for_store(self) -> bool:
+        """Whether this learner's sidecar, if there is one, has not stored its newest part yet."""
+        newest = self._on_disk.newest
+        if not self._ranks.leader or newest is None or not newest.exists():  # stored and removed, or set aside
+            return False
+        try:
+            stored = json.loads((Path(os.environ.get("JOB_STATE_DIR") or "") / STORED_FILE).read_text())
+        except (OSError, ValueError):
+            return False
+        return newest.name not in stored
 
     def _finish(self, state: Any, checkpoint: Checkpoint) -> None:
         """In the background: write, and complete what was written only when every rank has done so."""

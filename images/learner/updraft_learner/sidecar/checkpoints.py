@@ -15,13 +15,14 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from updraft_learner import contract
 from updraft_learner.checkpoint_format import BAD_PREFIX
-from updraft_learner.checkpoint_names import NAME_CHARS, part_name, recordable, stored_name
+from updraft_learner.checkpoint_names import NAME_CHARS, STORED_FILE, part_name, recordable, stored_name
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
@@ -72,6 +73,7 @@ class Checkpoints:
         # Of the upload that was broken off: path -> what was sent and its digest. It goes on where it was.
         self._sent: tuple[Local, dict[str, tuple[FoundFile, str]]] | None = None
         self._next_join = 0.0
+        self._tell_program()
         self.quarantined: list[str] = []
         self.final: str | None = self._newest_stored()
 
@@ -343,6 +345,15 @@ class Checkpoints:
     def _save(self) -> None:
         save_json(self._state_file, self._state)
         self.final = self._newest_stored()
+        self._tell_program()
+
+    def _tell_program(self) -> None:
+        """Which folders are stored: with a slow store, learners that save together wait for each other's sidecars."""
+        names = sorted(name for name, entry in self._state.items() if entry["stored"])
+        with suppress(OSError):  # it is no more than a hint
+            save_json(self._paths.private / STORED_FILE, names)
+            # Moved there: a link that the program may have put there is not followed.
+            os.replace(self._paths.private / STORED_FILE, self._paths.io / STORED_FILE)
 
 
 def _put_hashed(store: ObjectStore, key: str, source: Callable[[], BinaryIO]) -> str:
