@@ -123,11 +123,12 @@ def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int
 
 def wait_gone(core: CoreV1Api, namespace: str, selector: str, *, timeout_seconds: float) -> bool:
     """Whether no pod matches any more within the time."""
-    deadline = time.monotonic() + timeout_seconds
+    deadline, pause_seconds = time.monotonic() + timeout_seconds, 0.05
     while True:
         pods = call("list pods", core.list_namespaced_pod, namespace, label_selector=selector, ok=GONE)
         if not pods or not pods.items:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.5)
+        time.sleep(pause_seconds)
+        pause_seconds = min(0.5, 2 * pause_seconds)

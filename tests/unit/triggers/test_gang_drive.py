@@ -1,0 +1,274 @@
+"""The gang's trigger as a process: it waits without spinning, says things once, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from unit.operators.platform_fakes import FakeCluster
+from unit.triggers.trigger_helpers import JOB
+
+from updraft.exceptions import UnavailableError
+from updraft.guardian import pods
+from updraft.guardian.attempts import Seen
+from updraft.ledger import Ledger
+from updraft.lifecycle import State
+from updraft.triggers import gang
+from updraft.triggers.gang import GangTrigger
+
+REAL_SLEEP = asyncio.sleep
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda text, *args: self.lines.append((level, text % args))
+
+
+class Sleeps:
+    """Replaces the trigger's sleeping: counts it, and lets others run."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.enough = 10_000
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        if len(self.seconds) >= self.enough:
+            raise asyncio.CancelledError
+        await REAL_SLEEP(0)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    made = Sleeps()
+    replaced = SimpleNamespace(**{name: getattr(asyncio, name) for name in ("to_thread", "get_running_loop")})
+    replaced.sleep = made.sleep
+    monkeypatch.setattr(gang, "asyncio", replaced)
+    return made
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    made = Log()
+    monkeypatch.setattr(GangTrigger, "log", made)
+    return made
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """Also the watch: nobody looks at pods here."""
+    import updraft.kubernetes.secrets
+
+    made = FakeCluster()
+
+    @asynccontextmanager
+    async def shared(conn_id: str, namespace: str) -> AsyncIterator[Any]:
+        yield SimpleNamespace(api=None)
+
+    monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: made)
+    monkeypatch.setattr(gang, "shared_watch", shared)
+    return made
+
+
+def trigger() -> GangTrigger:
+    return GangTrigger(conn_id="c", namespace="updraft-default", job_id=JOB, role="train")
+
+
+def run(made: GangTrigger) -> list[dict[str, Any]]:
+    async def events() -> list[dict[str, Any]]:
+        return [event.payload async for event in made.run()]
+
+    return asyncio.run(asyncio.wait_for(events(), 60))
+
+
+def stopped(made: GangTrigger) -> None:
+    """Runs until `Sleeps` has had enough."""
+    with pytest.raises(asyncio.CancelledError):
+        run(made)
+
+
+def lost(ledger: Ledger, delay_seconds: float) -> None:
+    until = datetime.now(UTC) + timedelta(seconds=delay_seconds)
+    ledger.ensure_attempt(JOB, "train", after=None)
+    again = {"not_before": until.isoformat(), "reason": "infrastructure loss 2 of 5: launched again in 300 s"}
+    ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost", relaunch=again)
+
+
+def halted(ledger: Ledger) -> None:
+    ledger.request(JOB, "halt", "bob")
+    ledger.rest(JOB, "it had not started", attempt=None)
+
+
+def in_line(ledger: Ledger) -> None:
+    halted(ledger)
+    ledger.request(JOB, "resume", "bob")
+
+
+@pytest.mark.usefixtures("store", "cluster")
+class TestWaiting:
+    def test_a_back_off_is_said_once_and_what_was_left_is_stopped(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, cluster: FakeCluster
+    ) -> None:
+        lost(ledger, 300)
+        labels = {"job": JOB, "role": "train", "attempt": "1", "tenant": "default"}
+        marks = {f"updraft.dev/{name}": value for name, value in labels.items()}
+        cluster.pods["p"] = {"metadata": {"name": "p", "labels": marks}}
+        sleeps.enough = 50
+        stopped(trigger())
+        assert [text for level, text in log.lines if level == "info" and "Launched again" in text] == [
+            text for _, text in log.lines
+        ]
+        assert len(log.lines) == 1
+        assert set(sleeps.seconds) == {gang.TICK_SECONDS}
+        assert cluster.left == []
+
+    def test_a_cancel_ends_a_back_off_at_once(self, ledger: Ledger, sleeps: Sleeps, log: Log) -> None:
+        lost(ledger, 300)
+        ledger.request(JOB, "cancel", "bob")
+        assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
+
+    def test_a_halted_job_waits_quietly_and_a_cancel_ends_it(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        halted(ledger)
+        looks = []
+
+        def touch(self: GangTrigger, what: str) -> None:
+            looks.append(what)
+            if len(looks) == 20:
+                ledger.request(JOB, "cancel", "bob")
+
+        monkeypatch.setattr(GangTrigger, "_touch", touch)
+        assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
+        assert set(looks) == {"halted"}
+        assert sleeps.seconds == [gang.TICK_SECONDS] * 20
+        assert log.lines == []
+
+    @pytest.mark.parametrize("begin", [halted, in_line, lambda ledger: lost(ledger, 300)])
+    def test_it_ends_when_it_is_told_to_wherever_it_waits(
+        self, ledger: Ledger, log: Log, begin: Callable[[Ledger], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begin(ledger)
+        waits = asyncio.Event()
+
+        async def nodes(self: GangTrigger, watch: Any) -> list[Any]:
+            return []
+
+        async def main() -> None:
+            made = trigger()
+            made._touch = lambda what: loop.call_soon_threadsafe(waits.set)  # type: ignore[assignment,misc,return-value]
+            loop = asyncio.get_running_loop()
+            running = asyncio.create_task(made.run().__anext__())
+            await waits.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(asyncio.shield(running), 5)
+
+        monkeypatch.setattr(GangTrigger, "_nodes", nodes)
+        asyncio.run(asyncio.wait_for(main(), 20))
+        assert not ledger.job(JOB).ended
+
+
+@pytest.mark.usefixtures("store", "cluster")
+class TestTrouble:
+    @pytest.mark.parametrize(
+        ("error", "level"), [(UnavailableError("the ledger is away"), "warning"), (KeyError("x"), "exception")]
+    )
+    def test_errors_without_an_end_are_waited_out_more_and_more_slowly(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
+    ) -> None:
+        def away(*args: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(ledger, "job", away)
+        sleeps.enough = 9
+        stopped(trigger())
+        assert sleeps.seconds == [1, 2, 4, 8, 16, 30, 30, 30, 30]
+        assert [said for said, _ in log.lines] == [level] * 9
+
+    def test_a_watch_that_cannot_be_had_is_asked_for_again(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The connection is asked of Airflow, which may be away itself; the task must not fail for it."""
+        answers: list[Exception | None] = [RuntimeError("no answer"), UnavailableError("away"), None]
+
+        @asynccontextmanager
+        async def shared(conn_id: str, namespace: str) -> AsyncIterator[Any]:
+            if (answer := answers.pop(0)) is not None:
+                raise answer
+            yield SimpleNamespace(api=None)
+
+        monkeypatch.setattr(gang, "shared_watch", shared)
+        ledger.request(JOB, "cancel", "bob")
+        assert run(trigger())[0]["kind"] == "ended"
+        assert answers == []
+
+    def test_a_cluster_that_does_not_answer_about_its_nodes_is_no_stack_trace(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+        async def list_node(self: Any, **_: Any) -> Any:
+            raise ApiException(status=503)
+
+        monkeypatch.setattr(CoreV1Api, "list_node", list_node)
+        in_line(ledger)
+        sleeps.enough = 4
+        stopped(trigger())
+        assert set(log.lines) == {("warning", "Waiting: the cluster's nodes cannot be listed (ApiException)")}
+
+    def test_an_attempt_of_a_revision_without_its_pod_waits_for_the_task(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log
+    ) -> None:
+        ledger.ensure_attempt(JOB, "train", after=None)
+        assert run(trigger()) == [gang.REVISED]
+        assert ledger.attempts(JOB)[0].ended_at is None
+
+    def test_learners_that_live_are_not_looked_at_without_a_pause(
+        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever made the watching end, nothing has ended."""
+        ledger.ensure_attempt(JOB, "train", after=None)
+        pods.record_template(ledger.job(JOB), "train", {"spec": {}})
+
+        class Observed:
+            def __init__(self, *args: Any) -> None: ...
+
+            async def run(self) -> Seen:
+                return Seen("missing", "gone")
+
+        monkeypatch.setattr(gang, "Observation", Observed)
+        monkeypatch.setattr(pods, "deploy", lambda *args: None)
+        monkeypatch.setattr(gang.attempts, "conclude", lambda *args: None)
+        sleeps.enough = 5
+        stopped(trigger())
+        assert sleeps.seconds == [1.0] * 5
+
+
+def test_a_job_that_cannot_be_resumed_so_is_halted_again(ledger: Ledger) -> None:
+    in_line(ledger)
+    made = trigger()
+    ledger.move(JOB, State.QUEUED, "resumed")
+    made._record_impossible("no node has 99 CPUs")
+    assert ledger.job(JOB).reason == "it cannot be resumed like this: no node has 99 CPUs"
+    ledger.move(JOB, State.QUEUED, "resumed")
+    ledger.move(JOB, State.DEPLOYING, "granted")
+    made._record_impossible("an answer of long ago")
+    assert ledger.job(JOB).state is State.DEPLOYING
+
+
+def test_the_time_for_starting_counts_from_the_pods_creation(ledger: Ledger) -> None:
+    """A cluster that did not answer for half an hour took the pods late, which is not the pods' fault."""
+    attempt = ledger.ensure_attempt(JOB, "train", after=None)
+    assert pods.deployed_at(attempt) == attempt.started_at
+    late = attempt.started_at + timedelta(minutes=31)
+    ledger.record_effect(JOB, "deployed train 1", {"pods": ["p"], "at": late.isoformat()})
+    assert pods.deployed_at(attempt) == late
