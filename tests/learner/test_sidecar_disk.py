@@ -13,7 +13,8 @@ import pytest
 from learner.sidecar_fakes import CONFIG, RUN, Disk, FailingStore, FakeMlflow, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
-from updraft_learner.sidecar import app, files, journal, spool
+from updraft_learner.pod import PodPaths
+from updraft_learner.sidecar import files, journal, spool
 from updraft_learner.sidecar.app import Sidecar
 
 KEYS = Keys("t")
@@ -45,7 +46,7 @@ def mlflow() -> Iterator[FakeMlflow]:
 
 class Pod:
     def __init__(self, root: Path, mlflow: FakeMlflow) -> None:
-        self.paths = make_paths(root) if not root.exists() else app.PodPaths(root)
+        self.paths = PodPaths(root) if root.exists() else make_paths(root)
         self.store = FailingStore(root.parent / "s3")
         self.sidecar = Sidecar(CONFIG, self.paths, self.store, mlflow.client())
         self.sidecar.start()
