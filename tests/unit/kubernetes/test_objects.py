@@ -58,7 +58,9 @@ def config(learners: int = 2) -> PodConfig:
 
 
 def pods(learners: int = 2) -> list[objects.Manifest]:
-    pod = objects.learner_pod(BASE, config(learners), sidecar_image="updraft/sidecar:0.1", grace_seconds=60)
+    pod = objects.learner_pod(
+        BASE, config(learners), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
+    )
     return objects.role_to_pods(pod, launch(learners), config(learners))
 
 
@@ -180,6 +182,57 @@ def test_what_kubernetes_expands_comes_out_as_it_was_written(text: str) -> None:
 def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() -> None:
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["args"] = ["echo $$ '$(TOKEN)' $HOME"]
-    pod = objects.learner_pod(base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60)
+    pod = objects.learner_pod(
+        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
+    )
     assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
     assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]
+
+
+def test_a_pod_leaves_a_silent_node_soon_and_avoids_the_one_it_was_lost_on() -> None:
+    pod = objects.learner_pod(
+        BASE,
+        config(1),
+        sidecar_image="updraft/sidecar:0.1",
+        grace_seconds=60,
+        node_lost_seconds=30,
+        avoid_nodes=("node-1",),
+    )
+    assert pod["spec"]["tolerations"] == [
+        {
+            "key": f"node.kubernetes.io/{key}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 30,
+        }
+        for key in ("not-ready", "unreachable")
+    ]
+    other = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-1"]}
+    assert pod["spec"]["affinity"] == {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 100, "preference": {"matchExpressions": [other]}}
+            ]
+        }
+    }
+
+
+def test_a_template_of_another_attempt_serves_each_attempt() -> None:
+    base = copy.deepcopy(BASE)
+    base["spec"]["containers"][0]["env"] += [
+        {"name": "UPDRAFT_ATTEMPT", "value": "1"},
+        {"name": "MASTER_ADDR", "value": "digits-1-t1-0.digits-1-t1"},
+    ]
+    pod = objects.learner_pod(
+        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
+    )
+    third = Launch("updraft-default", "default", "digits-1", "train", 3, 2)
+    second_learner = objects.role_to_pods(pod, third, config())[1]
+    assert second_learner["metadata"]["name"] == "digits-1-t3-1"
+    assert second_learner["metadata"]["labels"]["updraft.dev/attempt"] == "3"
+    assert {e["name"]: e["value"] for e in second_learner["spec"]["containers"][0]["env"]} == {
+        "RANK": "1",
+        "LEARNER_ID": "2",
+        "UPDRAFT_ATTEMPT": "3",
+        "MASTER_ADDR": "digits-1-t3-0.digits-1-t3",
+    }
