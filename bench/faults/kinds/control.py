@@ -116,6 +116,8 @@ KINDS = (
         rule=untouched,
         special=True,
     ),
-    Kind("worker_kill", "The process of a running task gets SIGKILL", "stack", _signal_a_task(signal.SIGKILL)),
-    Kind("worker_sigterm", "The process of a running task gets SIGTERM", "stack", _signal_a_task(signal.SIGTERM)),
+    *(
+        Kind(name, f"The process of a running task gets {number.name}", "stack", _signal_a_task(number), rule=untouched)
+        for name, number in (("worker_kill", signal.SIGKILL), ("worker_sigterm", signal.SIGTERM))
+    ),
 )
