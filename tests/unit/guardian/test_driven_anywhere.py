@@ -79,7 +79,7 @@ def begun(make_platform: Make, story: Story, like: Platform | None = None) -> Pl
 
 def chosen(name: str, calls: int) -> range:
     """Every so many of the calls, beginning elsewhere for each name. UPDRAFT_KILL_STRIDE=1: every one."""
-    stride = int(os.environ.get("UPDRAFT_KILL_STRIDE", "31"))
+    stride = int(os.environ.get("UPDRAFT_KILL_STRIDE", "53"))
     return range(1 + zlib.crc32(name.encode()) % stride, calls + 1, stride)
 
 
