@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
@@ -76,7 +77,12 @@ def resume_plan(job: Job, role: str) -> ResumePlan | None:
     book = ledger()
     earlier = [a for a in book.attempts(job.id) if a.role == role]
     checkpoints = book.checkpoints(job.id)
-    stored = [Stored(c.name, c.step, c.attempt, c.created_at) for c in checkpoints]
+    # Where each learner stores its own, the first one's stands for all (`for_learner` finds each its own).
+    first: dict[tuple[int, int], int] = {}
+    for c in checkpoints:
+        first[c.step, c.attempt] = min(learner_of(c.name), first.get((c.step, c.attempt), learner_of(c.name)))
+    standing_for_all = [c for c in checkpoints if learner_of(c.name) == first[c.step, c.attempt]]
+    stored = [Stored(c.name, c.step, c.attempt, c.created_at) for c in standing_for_all]
     tried = [
         Tried(
             attempt=a.number,

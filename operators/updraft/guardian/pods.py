@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import launch_of, ledger, manifest_of
 from updraft.kubernetes import gang, objects
@@ -79,7 +80,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         launch,
         secret=objects.credentials_secret(launch, _pod_credentials()),
         service=objects.headless_service(launch) if launch.learners > 1 else None,
-        pods=objects.role_to_pods(pod, launch, config),
+        pods=objects.role_to_pods(pod, launch, config, restores=_restores(config)),
     )
     now = ledger().current_attempt(job.id, attempt.role)
     if now is None or now.number != attempt.number or now.ended_at is not None or ledger().job(job.id).ended:
@@ -155,6 +156,14 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         restore_results=launch.role != "train",
         restore_own_results=launch.role == "train" and launch.attempt != first,
     )
+
+
+def _restores(config: contract.PodConfig) -> dict[int, str]:
+    """The checkpoint that each learner goes on from: its own, where each has stored one."""
+    if config.restore_checkpoint is None:
+        return {}
+    good = [c.name for c in ledger().checkpoints(config.job_id)]
+    return {n: for_learner(config.restore_checkpoint, n, good) for n in range(1, config.learners + 1)}
 
 
 def _pod_credentials() -> dict[str, Any]:

@@ -174,11 +174,19 @@ def _away_from(nodes: tuple[str, ...]) -> Manifest:
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
 
 
-def role_to_pods(pod: Manifest, launch: Launch, config: PodConfig) -> list[Manifest]:
+def role_to_pods(
+    pod: Manifest, launch: Launch, config: PodConfig, *, restores: Mapping[int, str] | None = None
+) -> list[Manifest]:
     """The N pods of a gang, from the pod of its first learner; they differ in name, rank and label only.
 
-    `pod` may have been made for another attempt: what names the attempt in it is set anew."""
-    return [_nth(pod, launch, replace(config, learner=n)) for n in range(1, launch.learners + 1)]
+    `pod` may have been made for another attempt: what names the attempt in it is set anew. `restores`: the checkpoint
+    of each learner that goes on from another one than the configuration's.
+    """
+    own = restores or {}
+    return [
+        _nth(pod, launch, replace(config, learner=n, restore_checkpoint=own.get(n, config.restore_checkpoint)))
+        for n in range(1, launch.learners + 1)
+    ]
 
 
 def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:

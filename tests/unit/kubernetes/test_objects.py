@@ -15,7 +15,7 @@ from updraft.kubernetes.secrets import object_name
 from updraft.lifecycle import is_job_id
 from updraft.localnode.translate import expand
 from updraft_learner import contract
-from updraft_learner.contract import DataMount, PodConfig
+from updraft_learner.contract import CONFIG_ENV, DataMount, PodConfig
 
 BASE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -236,3 +236,15 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         "UPDRAFT_ATTEMPT": "3",
         "MASTER_ADDR": "digits-1-t3-0.digits-1-t3",
     }
+
+
+def test_a_learner_goes_on_from_its_own_checkpoint() -> None:
+    pod = objects.learner_pod(
+        BASE, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
+    )
+    made = objects.role_to_pods(pod, launch(), config(), restores={2: "step-5-a1-l2"})
+    restored = [
+        PodConfig.from_json(next(e["value"] for e in p["spec"]["initContainers"][0]["env"] if e["name"] == CONFIG_ENV))
+        for p in made
+    ]
+    assert [(c.learner, c.restore_checkpoint) for c in restored] == [(1, None), (2, "step-5-a1-l2")]
