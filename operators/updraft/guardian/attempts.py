@@ -38,11 +38,13 @@ ENDINGS = {
     "halted": Cause.HALTED,
     "deadline": Cause.DEADLINE,
     "blocked": Cause.CONFIGURATION,
+    "late": Cause.INFRASTRUCTURE,
     "refused": Cause.CONFIGURATION,
     "stalled": Cause.INFRASTRUCTURE,
     "given up": Cause.PROGRAM,
 }
 LABELS = {
+    "late": "pod.not_started",
     "cancelled": "job.cancelled",
     "halted": "job.halted",
     "deadline": "job.deadline",
@@ -228,9 +230,9 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         return None
     if kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
         cause = ENDINGS[kind]
-        action = Action.RELAUNCH if kind == "stalled" else Action.STOP
+        action = Action.RELAUNCH if kind in ("stalled", "late") else Action.STOP
         facts = outcome.evidence if outcome else evidence(pods, markers)
-        if kind == "blocked" and outcome is not None and outcome.label:
+        if kind in ("blocked", "late") and outcome is not None and outcome.label:
             return outcome  # the catalogue knows more than "it does not start"
         return Outcome(cause, seen.reason, facts, LABELS.get(kind, ""), action)
     assert outcome is not None

@@ -158,8 +158,9 @@ GUARDIAN_ROWS = (
     Row("program.no_checkpoint", Where.GUARDIAN, Cause.PROGRAM, Action.STOP,
         "The manifest asks for checkpoints, and the program wrote none.",
         "test", "tests/system/test_bad_input.py::test_a_program_that_never_writes_a_checkpoint_is_told_how"),
-    Row("pod.not_started", Where.GUARDIAN, Cause.CONFIGURATION, Action.STOP,
-        "The learners did not start in the time that the platform allows (settings: deploy_timeout_seconds).",
+    Row("pod.not_started", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The learners had their place and did not start in the time that the platform allows (settings: "
+        "deploy_timeout_seconds): the place has vanished, or their node is too slow.",
         "recording", "updraft.guardian"),
     Row("job.halted", Where.GUARDIAN, Cause.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
 MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
-GONE_SECONDS = 4.0  # one that it has shown, and shows no more
+GONE_SECONDS = 2.0  # one that it has shown, and shows no more
 BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not come by itself
 LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
@@ -99,7 +99,7 @@ class Observation:
                     staging = any(p.stage.state == "running" for p in found)
                     waits = not_running and not staging and now - started > late
                     if self._lasts("late", waits, LATE_SECONDS):
-                        return "blocked", self._shown[1] if self._shown else "the learners did not start in time"
+                        return "late", self._shown[1] if self._shown else "the learners did not start in time"
                 else:  # what is said of pods from here on is news, and has to last anew
                     for what in ("failed", "lost", "missing", "blocked", "late"):
                         self._lasts(what, False, 0)

@@ -198,7 +198,7 @@ class TestGang:
         condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "conditions": [condition]}
         event = observe(watch)
-        assert (event.kind, event.reason) == ("blocked", "learner 1: 0/1 nodes are available")
+        assert (event.kind, event.reason) == ("late", "learner 1: 0/1 nodes are available")
         assert quick.now > START + 600
 
     def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
