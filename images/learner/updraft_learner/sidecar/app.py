@@ -45,8 +45,8 @@ from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import megabytes
 
-INGEST_SECONDS = 0.5
-PUBLISH_SECONDS = 0.5
+INGEST_SECONDS = 1.0
+PUBLISH_SECONDS = 1.0
 UPLOAD_SECONDS = 2.0
 MIRROR_SECONDS = 15.0
 STOP_POLL_SECONDS = 3.0

@@ -23,7 +23,7 @@ from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
 MAX_POINTS = 1000
 MAX_TEXTS = 100  # params or tags in one request
 MAX_BYTES = 400_000  # MLflow refuses requests of more than 1 MB
-MIN_SECONDS = 1.0  # between requests, so that points of a fast loop travel together
+MIN_SECONDS = 2.0  # between requests, so that points of a fast loop travel together
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 15.0
 HURRIED_DELAY_SECONDS = 0.5  # between tries while somebody waits
 IDLE_SECONDS = 10.0
