@@ -9,12 +9,14 @@ from typing import Any
 from benchmarks.stack import BenchmarkError
 
 from faults.kinds.base import Kind, Rule, Scene, any_time, before_its_end, good_shape
-from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
 from updraft.wire import API_PREFIX
 
 HALT_SECONDS = 120.0
 PAUSE_SECONDS = (2.0, 10.0)
 TRIES = 20
+DELETE_SECONDS = 120.0
+TOLD_SECONDS = 75.0
 
 
 def _patient(call: Callable[[], Any]) -> Any:
@@ -51,14 +53,25 @@ def _halt(scene: Scene) -> None:
 
 
 def _while_halted(scene: Scene) -> dict[str, Any]:
-    """A halted job holds nothing, and MLflow says so."""
-    job = scene.lab.job(scene.target.id)
-    run = scene.lab.mlflow("runs/get", run_id=job.mlflow_run_id) if job and job.mlflow_run_id else None
-    return {
+    """A halted job holds nothing at once, and MLflow says so soon."""
+    found = {
         "processes": len(scene.lab.processes(scene.target.id)),
         "granted": scene.lab.granted(scene.target.id),
-        "mlflow": run["run"]["info"]["status"] if run else None,
+        "mlflow": _mlflow_status(scene),
     }
+    asked = time.monotonic()
+    while found["mlflow"] not in (None, "KILLED") and time.monotonic() < asked + TOLD_SECONDS:
+        time.sleep(1.0)
+        found["mlflow"] = _mlflow_status(scene)
+        found["mlflow_waited_seconds"] = round(time.monotonic() - asked, 1)
+    return found
+
+
+def _mlflow_status(scene: Scene) -> str | None:
+    job = scene.lab.job(scene.target.id)
+    if job is None or not job.mlflow_run_id:
+        return None
+    return str(scene.lab.mlflow("runs/get", run_id=job.mlflow_run_id)["run"]["info"]["status"])
 
 
 def _resume(scene: Scene) -> None:
@@ -82,17 +95,20 @@ def _airflow(method: str, path: str, body: dict[str, Any] | None = None) -> Call
 
 
 def _delete_run(scene: Scene) -> None:
-    """Airflow deletes only runs that have ended or that somebody calls failed first."""
+    """Airflow deletes no run that is running: it is marked failed, and deleted as soon as Airflow lets."""
     run = f"/dagRuns/{scene.target.id}"
-    if scene.rng.random() < 0.5:
-        _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
-        scene.notes["failed_first"] = True
-    try:
-        _patient(lambda: scene.lab.airflow("DELETE", run))
-    except UpdraftError as exc:
-        scene.notes["refused"] = str(exc)[:200]
-        _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
-        _patient(lambda: scene.lab.airflow("DELETE", run))
+    _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
+    asked = time.monotonic()
+    deadline = asked + DELETE_SECONDS
+    while True:
+        try:
+            _patient(lambda: scene.lab.airflow("DELETE", run))
+            scene.notes["deleted_after_seconds"] = round(time.monotonic() - asked, 1)
+            return
+        except RefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 _CLEAR_TASK = {
