@@ -45,6 +45,7 @@ WORDS = """| column | means |
 | repeated | steps made again per lost process: median, most; a checkpoint is due each 10 steps |
 | next step | seconds from a process's last sign of life to its successor's first step: median, most |
 | pause | longest time between two steps of jobs that lost nothing: median, most (a step takes 0.2 s) |
+| late | seconds from a job's first step to the moment at which the ledger says that it runs: median, most |
 | serves | seconds until the part that was killed or stopped serves again: median, most |
 """
 
@@ -135,6 +136,7 @@ HEADER = (
     "repeated",
     "next step",
     "pause",
+    "late",
     "serves",
 )
 
@@ -145,7 +147,7 @@ def _table(records: Sequence[RunRecord]) -> str:
     counts = Counter(name for r in records for name, _ in {(v.kind, v.job) for v in r.violations})
     wrong = [str(counts[name]) for name in NAMED]
     other = sum(count for name, count in counts.items() if name not in NAMED)
-    rows.append(("**all**", *total, *wrong, str(other), "", "", "", ""))
+    rows.append(("**all**", *total, *wrong, str(other), "", "", "", "", ""))
     lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
@@ -162,6 +164,7 @@ def _row(s: KindSummary) -> tuple[str, ...]:
         _spread(s.repeated),
         _spread(s.next_step),
         _spread(s.pause),
+        _spread(s.late),
         _spread(s.serves),
     )
 

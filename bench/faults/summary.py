@@ -37,6 +37,7 @@ class KindSummary:
     checkpoint_steps: int | None
     next_step: Spread | None  # seconds, per lost process
     pause: Spread | None  # seconds, of jobs that lost nothing
+    late: Spread | None  # seconds from a job's first step to the ledger's PROCESSING
     serves: Spread | None  # seconds until the part serves again
 
     @property
@@ -76,6 +77,7 @@ def summarise(kind: str, records: Sequence[RunRecord]) -> KindSummary:
         checkpoint_steps=steps[0] if steps else None,
         next_step=Spread.of(loss.next_step_seconds for loss in losses if loss.next_step_seconds is not None),
         pause=Spread.of(job.pause_seconds for job in hit if not job.losses and job.pause_seconds > 0),
+        late=Spread.of(max(0.0, job.late_seconds) for job in hit if job.late_seconds is not None),
         serves=Spread.of(
             float(record.notes[kind]["serves_after_seconds"])
             for record in single

@@ -54,7 +54,7 @@ def _halt(scene: Scene) -> None:
 
 def _while_halted(scene: Scene) -> dict[str, Any]:
     """A halted job holds nothing at once, and MLflow says so soon."""
-    found = {
+    found: dict[str, Any] = {
         "processes": len(scene.lab.processes(scene.target.id)),
         "granted": scene.lab.granted(scene.target.id),
         "mlflow": _mlflow_status(scene),

@@ -68,7 +68,12 @@ def test_every_picture_of_the_page_is_there() -> None:
 def test_a_kind_is_summed_up_over_its_runs_and_pairs() -> None:
     records = [
         a_run(),
-        a_run(seed=2, outcome="failed", violations=[FALSE, FALSE], jobs=[a_job(losses=[]), a_job(hit="COMPLETED")]),
+        a_run(
+            seed=2,
+            outcome="failed",
+            violations=[FALSE, FALSE],
+            jobs=[a_job(losses=[], late_seconds=0.4), a_job(hit="COMPLETED")],
+        ),
         a_run(kind="learner_kill+s3_kill", notes={"s3_kill": {"serves_after_seconds": 9}}),
     ]
     assert summarise("learner_kill", records) == KindSummary(
@@ -82,6 +87,7 @@ def test_a_kind_is_summed_up_over_its_runs_and_pairs() -> None:
         checkpoint_steps=10,
         next_step=Spread(3.5, 3.5, 1),
         pause=Spread(0.3, 0.3, 1),
+        late=Spread(0.4, 0.4, 1),
         serves=None,
     )
 
@@ -93,7 +99,7 @@ def test_only_the_last_result_of_a_run_counts_and_void_ones_never() -> None:
 
 def test_the_page_has_a_row_per_kind_and_tells_failures_with_their_command() -> None:
     page = report.markdown([a_run(), a_run(seed=2, outcome="failed", violations=[FALSE])])
-    assert "| learner_kill | 2 |  | 2 | 0 | **1** | 0 | 0 | 0 | 7, 7 | 3.5, 3.5 |  |  |" in page
+    assert "| learner_kill | 2 |  | 2 | 0 | **1** | 0 | 0 | 0 | 7, 7 | 3.5, 3.5 |  |  |  |" in page
     assert (
         "- `make faults KINDS=learner_kill SEED=2 RUNS=1 AGAIN=1` (0123456789ab): "
         "false_verdict j: ended FAILED instead of COMPLETED: <lost>"
