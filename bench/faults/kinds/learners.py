@@ -131,6 +131,14 @@ def _memory_rule(shape: Shape) -> Rule:
     return Rule() if shape.app_attempts else Rule(only=frozenset({"FAILED"}))
 
 
+def _long_before_its_end(rng: Random, shape: Shape) -> Moment:
+    return Moment(step=max(1, round((shape.fail_at or shape.steps) * rng.uniform(0.02, 0.5))))
+
+
+def _at_its_end(rng: Random, shape: Shape) -> Moment:
+    return Moment(step=(shape.fail_at or shape.steps) - rng.randint(1, 5))
+
+
 def _own_moment(_rng: Random, shape: Shape) -> Moment:
     return Moment(step=shape.fail_at)
 
@@ -170,7 +178,16 @@ KINDS = (
         "A learner's sidecar gets SIGKILL",
         "job",
         _kill_sidecar,
+        moment=_long_before_its_end,
         rule=lambda _shape: Rule(untouched=True),
+    ),
+    Kind(
+        "sidecar_kill_at_end",
+        "A learner's sidecar gets SIGKILL so late that the program ends before it is back; then nobody stores the rest",
+        "job",
+        _kill_sidecar,
+        moment=_at_its_end,
+        rule=lambda _shape: Rule(tail_may_be_lost=True),
     ),
     Kind(
         "pod_evict",
