@@ -15,7 +15,7 @@ from updraft_learner.contract import Keys, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.sidecar.forward import Forwarder
-from updraft_learner.sidecar.journal import Journal
+from updraft_learner.sidecar.journal import Journal, Position
 from updraft_learner.sidecar.leftovers import is_older
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
@@ -47,7 +47,9 @@ class Attempt:
         paths = make_paths(root)
         self.journal = Journal(paths.private / "journal")
         recorder = Recorder(self.journal, self.warnings)
-        self.forwarder = Forwarder(self.journal, mlflow.client(), self.warnings, paths.private / "forward.json")
+        self.forwarder = Forwarder(
+            self.journal, mlflow.client(), self.warnings, paths.private / "forward.json", attempt=number
+        )
         self.system = SystemMetrics(config, recorder, self.warnings, paths.root, clock=lambda: self.now)
         self.system.begin(first_seen(config, store, clock=lambda: self.now))
 
@@ -68,6 +70,22 @@ def test_system_metrics_go_on_at_their_true_distance(tmp_path: Path, store: Fail
     Attempt(tmp_path / "2", 2, store, mlflow, now=1100.5).run(25)
     assert steps(mlflow) == [10, 20, 30, 110, 120]
     assert len({(item["key"], item["step"]) for item in mlflow.metrics}) == len(mlflow.metrics)
+
+
+def test_repeated_steps_are_in_the_record_and_no_warning_but_others_are(
+    tmp_path: Path, store: FailingStore, mlflow: FakeMlflow
+) -> None:
+    mlflow.metrics = [{"key": "loss", "value": 9.0, "timestamp": 1, "step": step} for step in range(8)]
+    again = Attempt(tmp_path / "2", 2, store, mlflow, now=1000)
+    recorder = Recorder(again.journal, again.warnings)
+    for step in (5, 6, 7, 8, 9):
+        recorder.record(recorder.metrics_entries(1.0, step, {"loss": step / 2}, "file"))
+    again.run(0)
+    assert (mlflow.points("loss")[8:], again.warnings.texts()) == ([(8, 4.0), (9, 4.5)], ())
+    assert [entry["step"] for entry, _ in again.journal.read(Position())] == [5, 6, 7, 8, 9]
+    recorder.record(recorder.metrics_entries(2.0, 9, {"loss": 1.0}, "file"))
+    again.run(0)
+    assert "1 points at a step that already had one" in again.warnings.texts()[0]
 
 
 def test_a_node_whose_clock_is_behind_puts_no_second_point_on_a_step(

@@ -436,7 +436,7 @@ def test_a_later_attempt_adds_only_new_steps(pod: Pod, mlflow: Mlflow) -> None:
         *((step, float(step)) for step in range(20)),
         *((step, step + 0.5) for step in range(20, 25)),
     ]
-    assert any("5 points at a step that already had one" in text for text in done.warnings)
+    assert done.warnings == ()
 
 
 def test_a_stop_request_reaches_the_program(pod: Pod, store: Store) -> None:

@@ -92,7 +92,9 @@ class Sidecar:
         self.recorder.restore_counts(read_json(self._counts_file, {}))
         self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
         self.system = SystemMetrics(config, self.recorder, self.warnings, paths.root)
-        self.forwarder = Forwarder(self.journal, server, self.warnings, private / "forward.json")
+        self.forwarder = Forwarder(
+            self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt
+        )
         places = Places(config.mlflow_run_id, config.mlflow_experiment_id)
         models = LoggedModels(config, server, places, private / "models.json")
         self.spool = Spool(

@@ -2,7 +2,8 @@
 
 MLflow keeps every point it is given and has no way to delete one, so before a name is first sent, and after a request
 whose effect is unknown, the server is asked which steps it has. That also covers an earlier attempt's points and a
-restart of the sidecar between an answer and the cursor's write. A second point at a step stays in the record only.
+restart of the sidecar between an answer and the cursor's write. A second point at a step stays in the record only; of
+steps that an earlier attempt had reached that is as it should be, and no warning.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Forwarder:
         warnings: Warnings,
         state_file: Path,
         *,
+        attempt: int = 1,
         min_seconds: float = MIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,6 +72,8 @@ class Forwarder:
         self.duplicates = int(state["duplicates"])
         self.refused = int(state["refused"])
         self._known: dict[str, dict[int, int]] = {}  # name -> step -> time in ms: what the server has
+        self._later = attempt > 1
+        self._reached: dict[str, int] = {}  # name -> last step that the server had when it was first asked
         self._names: set[str] | None = None  # names of which the server has points; None: ask
         self._model_points: set[tuple[str, int, str]] = set()
         self._nan_accepted = True
@@ -250,6 +254,8 @@ class Forwarder:
             return  # the same point again, after an unclear answer
         if item["key"].startswith("system/"):
             return  # ours: the clock of this node is behind that of an earlier attempt's
+        if self._later and item["step"] <= self._reached.get(item["key"], -1):
+            return  # repeated since the checkpoint
         self.duplicates += 1
         self._warnings.add(
             "duplicates",
@@ -264,6 +270,7 @@ class Forwarder:
                 run = self._checked(self._server.get("runs/get", {"run_id": self._server.run_id}))["run"]
                 self._names = {item["key"] for item in run.get("data", {}).get("metrics", [])}
             self._known[name] = self._history(name) if name in self._names else {}
+            self._reached.setdefault(name, max(self._known[name], default=-1))
         return self._known[name]
 
     def _history(self, name: str) -> dict[int, int]:
