@@ -17,9 +17,9 @@ from updraft_learner.pod import S3Credentials
 from updraft_learner.s3 import S3Client
 from updraft_learner.storage_errors import S3Error
 from updraft_learner.store import ObjectStore, StorageError, Store, boto3_client
+from updraft_learner.uploads import UploadBook
 
 ClientError = pytest.importorskip("botocore.exceptions").ClientError  # not in a learner's own environment
-from updraft_learner.uploads import UploadBook
 
 
 @pytest.fixture(scope="module")
