@@ -1,21 +1,29 @@
 """Brings MLflow to what the ledger says: messages written with a job's transitions, delivered in order.
 
-Called by `release` for its own job and by the reaper for all. Delivering twice is harmless.
+Called by the job's trigger and by `release`, and by the reaper for whatever they could not deliver. Over the tracking
+server's REST API, as sidecars do: a triggerer should not carry MLflow's library for this. Twice is harmless.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.guardian.records import ledger
-from updraft.lifecycle import State
+from updraft.lifecycle import MLFLOW_STATUS, State
+from updraft.settings import settings
+from updraft_learner.pod import MlflowCredentials
+from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
     from updraft.ledger import Job, Ledger
 
 log = logging.getLogger(__name__)
+
+TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
 
 
 def deliver(job_id: str) -> None:
@@ -27,17 +35,44 @@ def deliver(job_id: str) -> None:
         _deliver(book, book.job(job_id))
 
 
-def _deliver(book: Ledger, job: Job) -> None:
-    from updraft import tracking
+def tracking_server(run_id: str) -> TrackingServer:
+    credentials = settings().credentials().mlflow
+    access = MlflowCredentials(settings().mlflow_uri, credentials.username, credentials.password.get_secret_value())
+    return TrackingServer(access, run_id=run_id)
 
+
+def _deliver(book: Ledger, job: Job) -> None:
     for message in book.outbox(job.id):
         try:
             if job.mlflow_run_id:
                 tags = {name: str(value) for name, value in message.tags.items()}
-                tracking.show_state(tracking.client(), job.mlflow_run_id, State(message.state), tags)
+                _tell(tracking_server(job.mlflow_run_id), State(message.state), tags)
         except UnavailableError as exc:
             book.undelivered(message.id, str(exc))
             raise
         except (NotFoundError, RefusedError) as exc:  # the run was deleted, or will never take it: the ledger keeps it
             log.warning("MLflow will not be told that %s is %s: %s", job.id, message.state, exc)
         book.delivered(message.id)
+
+
+def _tell(server: TrackingServer, state: State, tags: Mapping[str, str]) -> None:
+    """Bring the run's tags and status to a job's state."""
+    run, status = {"run_id": server.run_id}, MLFLOW_STATUS[state]
+    named = {"updraft.state": state.value, **tags}
+    listed = [{"key": name, "value": value[:TAG_CHARACTERS]} for name, value in named.items()]
+    try:
+        _checked(server.post("runs/log-batch", {**run, "tags": listed}))
+        found = _checked(server.get("runs/get", run)).body["run"]["info"]["status"]
+        if found != status:  # a second time would move the run's end
+            end = {} if status == "RUNNING" else {"end_time": int(time.time() * 1000)}
+            _checked(server.post("runs/update", {**run, "status": status, **end}))
+    except ServerUnavailable as exc:
+        raise UnavailableError(str(exc)) from exc
+
+
+def _checked(answer: Answer) -> Answer:
+    if answer.ok:
+        return answer
+    if answer.status == 404:
+        raise NotFoundError(f"MLflow: {answer.message}")
+    raise RefusedError(f"MLflow refused: {answer.message}")

@@ -265,7 +265,7 @@ def build_parts(
         airflow_daemon(
             "airflow-triggerer",
             "Airflow triggerer",
-            [python, "-m", "airflow", "triggerer", "--skip-serve-logs"],
+            [python, "-m", "updraft.stack.airflow_triggerer"],
             "triggerer",
         ),
     ]

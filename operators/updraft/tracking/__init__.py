@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from updraft.tracking.auth import client
 from updraft.tracking.registry import CHAMPION, VersionRef, champion, find_version, register, set_champion, tag_version
-from updraft.tracking.runs import RunRef, close_run, log_datasets, log_json, metrics, open_run, set_tags, show_state
+from updraft.tracking.runs import RunRef, log_datasets, log_json, metrics, open_run, set_tags
 
 __all__ = [
     "CHAMPION",
@@ -19,7 +19,6 @@ __all__ = [
     "VersionRef",
     "champion",
     "client",
-    "close_run",
     "find_version",
     "log_datasets",
     "log_json",
@@ -28,6 +27,5 @@ __all__ = [
     "register",
     "set_champion",
     "set_tags",
-    "show_state",
     "tag_version",
 ]

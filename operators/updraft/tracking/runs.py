@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
-from updraft.lifecycle import MLFLOW_STATUS, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -151,13 +150,6 @@ def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
         return dict(client.get_run(run_id).data.metrics)
 
 
-def close_run(client: MlflowClient, run_id: str, state: State) -> None:
-    """Bring the run's status to the verdict's (FINISHED, FAILED or KILLED)."""
-    with answering(client):
-        if client.get_run(run_id).info.status != MLFLOW_STATUS[state]:  # a second time would move its end
-            client.set_terminated(run_id, status=MLFLOW_STATUS[state])
-
-
 def log_json(client: MlflowClient, run_id: str, path: str, document: Any) -> None:
     """Write a small JSON document into the run's artifacts; a later call replaces it."""
     with answering(client):
@@ -184,14 +176,3 @@ def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, 
     if inputs:
         with answering(client):
             client.log_inputs(run_id, inputs)
-
-
-def show_state(client: MlflowClient, run_id: str, state: State, tags: Mapping[str, str]) -> None:
-    """Bring the run's tags and status to a job's state. Harmless when done twice."""
-    set_tags(client, run_id, {"updraft.state": state.value, **tags})
-    if MLFLOW_STATUS[state] != "RUNNING":
-        close_run(client, run_id, state)
-        return
-    with answering(client):
-        if client.get_run(run_id).info.status != MLFLOW_STATUS[state]:
-            client.update_run(run_id, status=MLFLOW_STATUS[state])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.guardian import attempts, pods, requests
+from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.line import ask
 from updraft.guardian.records import ledger
@@ -36,8 +36,6 @@ LINE_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
-
-
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
 
 
@@ -53,6 +51,7 @@ class GangTrigger(BaseTrigger):
         self.role = role
         self._core: Any = None
         self._told: object = None  # the back-off that was logged
+        self._telling: asyncio.Task[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -88,6 +87,7 @@ class GangTrigger(BaseTrigger):
 
     async def _step(self, watch: PodWatch) -> dict[str, Any] | None:
         """One thing that the ledger asks for; the task's event when there is nothing left to do."""
+        self._tell()
         match await asyncio.to_thread(self._standing):
             case Over(reason):
                 return {"kind": "ended", "reason": reason}
@@ -95,6 +95,7 @@ class GangTrigger(BaseTrigger):
                 if after is not None:  # whoever closed it may have died before its pods were stopped
                     await self._call(self._stop, await self._cluster(), after, True)
                 if await asyncio.to_thread(requests.rest, self.job_id, after):
+                    self._tell()
                     await self._wait_for_resume()
             case InLine():
                 await self._wait_in_line(watch)
@@ -116,6 +117,16 @@ class GangTrigger(BaseTrigger):
                     return REVISED
                 await self._guard(watch, attempt)
         return None
+
+    def _tell(self) -> None:
+        """MLflow is told beside the work, which does not wait for it; the reaper tells what could not be told."""
+
+        async def tell() -> None:
+            with suppress(UnavailableError):
+                await self._call(outbox.deliver, self.job_id)
+
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(tell())
 
     def _standing(self) -> Standing:
         job, halt = requests.wanted(self.job_id)

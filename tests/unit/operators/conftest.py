@@ -91,8 +91,9 @@ def make_platform(
 ) -> Iterator[Callable[..., Any]]:
     """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use."""
     from unit.operators.airflow_fakes import Platform
-    from unit.operators.platform_fakes import Watched
+    from unit.operators.platform_fakes import FakeTrackingServer, Watched
 
+    import updraft.guardian.outbox
     import updraft.kubernetes.secrets
     import updraft.ledger
     import updraft.storage
@@ -143,6 +144,7 @@ def make_platform(
         monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: core)
         mlflow = Watched(platform.mlflow, platform.blade)
         monkeypatch.setattr(updraft.tracking, "client", lambda: mlflow)
+        monkeypatch.setattr(updraft.guardian.outbox, "tracking_server", lambda run: FakeTrackingServer(mlflow, run))
         monkeypatch.setattr(
             updraft.validation, "validate_stored", lambda fetch, tree, suite, format: ValidationResult(True, 1)
         )

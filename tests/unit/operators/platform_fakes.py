@@ -206,6 +206,39 @@ def _refusal(code: int, message: str) -> Exception:
     return MlflowException(message, error_code=code)
 
 
+class FakeTrackingServer:
+    """The REST calls that the outbox makes, over the same server's memory."""
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self._client, self.run_id = client, run_id
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        if path == "runs/log-batch":
+            tags = [SimpleNamespace(**tag) for tag in body["tags"]]
+            return self._answer(lambda: self._client.log_batch(self.run_id, tags=tags))
+        assert path == "runs/update"
+        if body["status"] == "RUNNING":
+            return self._answer(lambda: self._client.update_run(self.run_id, status="RUNNING"))
+        return self._answer(lambda: self._client.set_terminated(self.run_id, status=body["status"]))
+
+    def get(self, path: str, query: dict[str, Any]) -> Any:
+        assert path == "runs/get"
+        return self._answer(lambda: self._client.get_run(self.run_id))
+
+    def _answer(self, call: Callable[[], Any]) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        from updraft_learner.sidecar.tracking import Answer, ServerUnavailable
+
+        try:
+            run = call()
+        except MlflowException as exc:
+            if exc.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return Answer(404, {"message": str(exc)})
+            raise ServerUnavailable(f"MLflow cannot be reached ({exc})", ambiguous=True) from exc
+        return Answer(200, {} if run is None else {"run": {"info": {"status": run.info.status}}})
+
+
 class FakeMlflowClient:
     """MlflowClient's methods that the platform calls, over one server's memory."""
 

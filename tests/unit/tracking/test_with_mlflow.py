@@ -17,7 +17,7 @@ import pytest
 from unit.operators.platform_fakes import Blade, SimulatedKill, Watched
 
 from updraft import tracking
-from updraft.exceptions import UnavailableError
+from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import State
 
 PYTHON = os.environ.get("UPDRAFT_TEST_MLFLOW_PYTHON")
@@ -168,13 +168,31 @@ def test_the_champion_is_found_or_not(client: Any) -> None:
     assert found[1] == {}
 
 
-def test_a_run_ends_once(client: Any) -> None:
+def test_a_run_shows_a_jobs_state_and_ends_once(client: Any) -> None:
+    from updraft.guardian import outbox
+    from updraft_learner.pod import MlflowCredentials
+    from updraft_learner.sidecar.tracking import TrackingServer
+
     ref = open_run(client, "end-1")
-    tracking.close_run(client, ref.run_id, State.FAILED)
-    first = client.get_run(ref.run_id).info
-    tracking.close_run(client, ref.run_id, State.FAILED)
-    assert client.get_run(ref.run_id).info.end_time == first.end_time
-    assert first.status == "FAILED"
+    server = TrackingServer(MlflowCredentials(client.tracking_uri, "u", "p"), run_id=ref.run_id)
+    seen = []
+    for state in (State.HALTED, State.QUEUED, State.FAILED, State.FAILED):
+        outbox._tell(server, state, {"updraft.reason": f"is {state.value}"})
+        run = client.get_run(ref.run_id)
+        seen.append((run.info.status, run.data.tags["updraft.state"], run.data.tags["updraft.reason"]))
+        ended = run.info.end_time if state is State.FAILED else None
+    assert seen == [
+        ("KILLED", "HALTED", "is HALTED"),
+        ("RUNNING", "QUEUED", "is QUEUED"),
+        ("FAILED", "FAILED", "is FAILED"),
+        ("FAILED", "FAILED", "is FAILED"),
+    ]
+    outbox._tell(server, State.FAILED, {})
+    assert client.get_run(ref.run_id).info.end_time == ended
+    with pytest.raises(NotFoundError):
+        outbox._tell(
+            TrackingServer(MlflowCredentials(client.tracking_uri, "u", "p"), run_id="0" * 32), State.FAILED, {}
+        )
 
 
 def test_late_metrics_are_replayed_once(client: Any, tmp_path: Path) -> None:
@@ -211,7 +229,7 @@ def test_a_server_that_is_away_is_an_error_that_waiting_may_cure(monkeypatch: py
         away = MlflowClient(tracking_uri=uri, registry_uri=uri)
         for call in (
             lambda: open_run(away, "x"),
-            lambda: tracking.close_run(away, "r", State.FAILED),
+            lambda: tracking.set_tags(away, "r", {"a": "b"}),
             lambda: tracking.log_json(away, "r", "a.json", {}),
             lambda: tracking.champion(away, "digits"),
         ):

@@ -49,7 +49,9 @@ class Sleeps:
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     made = Sleeps()
-    replaced = SimpleNamespace(**{name: getattr(asyncio, name) for name in ("to_thread", "get_running_loop")})
+    replaced = SimpleNamespace(
+        **{name: getattr(asyncio, name) for name in ("to_thread", "get_running_loop", "create_task")}
+    )
     replaced.sleep = made.sleep
     monkeypatch.setattr(gang, "asyncio", replaced)
     return made

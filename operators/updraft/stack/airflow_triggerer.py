@@ -1,0 +1,37 @@
+"""`python -m updraft.stack.airflow_triggerer`: Airflow's triggerer, with the imports of our triggers made once.
+
+It forks the process whose event loop runs all triggers. Imported on first use there, they would hold up that loop, and
+with it every job that is watched, for seconds after each start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from updraft.stack.airflow_scheduler import preload
+
+PRELOADED = (
+    "airflow.providers.cncf.kubernetes.hooks.kubernetes",
+    "airflow.sdk.execution_time.task_runner",
+    "kubernetes.client",
+    "kubernetes_asyncio.client",
+    "sqlalchemy",
+    "updraft.manifest",
+    "updraft.storage",
+    "updraft.triggers.admit",
+    "updraft.triggers.checkpoints",
+    "updraft.triggers.gang",
+    "updraft.triggers.reaper",
+    "updraft.triggers.requests",
+)
+
+
+def main() -> None:
+    preload(PRELOADED)
+    sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]
+    importlib.import_module("airflow.__main__").main()
+
+
+if __name__ == "__main__":
+    main()
