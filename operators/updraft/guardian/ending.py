@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.guardian.lastwords import LastWords
 from updraft.guardian.outbox import deliver
-from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, ledger, manifest_of
+from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, launch_of, ledger, manifest_of
 from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.recovery.outcome import Cause
@@ -51,17 +52,25 @@ def end(job: Job, verdict: Verdict) -> Job:
 
 
 def remove(job: Job) -> None:
-    """What learners and their helpers left; after a normal end there is nothing."""
+    """What learners and their helpers left; after a normal end there is nothing. What they say meanwhile is kept."""
     from updraft.kubernetes import gang
     from updraft.kubernetes.secrets import core_api
     from updraft_learner.contract import LABEL_JOB
 
     core, namespace = core_api(settings()), settings().namespace(job.tenant)
-    selector = f"{LABEL_JOB}={job.id}"
-    left = gang.delete(core, namespace, selector, grace_seconds=settings().stop_grace_seconds)
+    selector, grace_seconds = f"{LABEL_JOB}={job.id}", settings().stop_grace_seconds
+    newest = {attempt.role: attempt for attempt in ledger().attempts(job.id)}  # older ones are refused
+    words = []
+    for attempt in newest.values():
+        launch = launch_of(job, manifest_of(job), attempt.role, attempt.number)
+        if pods := gang.observe(core, launch):
+            words.append(LastWords(core, launch, pods, limit_seconds=grace_seconds + 10))
+    left = gang.delete(core, namespace, selector, grace_seconds=grace_seconds)
     if left:
         log.warning("%d pod(s) were left and are removed", left)
-        if not gang.wait_gone(core, namespace, selector, timeout_seconds=settings().stop_grace_seconds + 30):
+        for word in words:
+            word.wait()
+        if not gang.wait_gone(core, namespace, selector, timeout_seconds=grace_seconds + 30):
             log.warning("Not all of them are gone yet; their node may not answer")
 
 

@@ -86,26 +86,36 @@ async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cur
     async with response:
         if response.status >= 400:
             raise ConnectionError(f"log of {pod}: the cluster answered {response.status}")
-        start, seen_same, buffer = cursor.t, 0, b""
+        reader, buffer = Reader(cursor), b""
         async for part in response.content.iter_any():
             buffer += part
             *whole, buffer = buffer.split(b"\n")
             buffer = buffer[:MAX_LINE_BYTES]
             for raw in whole:
-                time, text = split_line(raw.decode("utf-8", "replace"))
-                time = time or cursor.t
-                if start:
-                    if time == start:
-                        seen_same += 1
-                    if time < start or (time == start and not cursor.accept(time, seen_same)):
-                        continue
-                    if time > start:
-                        start = ""
-                yield Line(cursor.advance(time), time, text)
-        if buffer:
-            time, text = split_line(buffer.decode("utf-8", "replace"))
-            if not start or time > start:
-                yield Line(cursor.advance(time or cursor.t), time or cursor.t, text)
+                if (line := reader.take(raw)) is not None:
+                    yield line
+        if buffer and (line := reader.take(buffer)) is not None:
+            yield line
+
+
+class Reader:
+    """Takes the lines of one answer, which begins in the second of the cursor's last line, and gives those after it."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor, self._start, self._seen_same = cursor, cursor.t, 0
+
+    def take(self, raw: bytes) -> Line | None:
+        """The line with its number, or None if it is recorded already."""
+        time, text = split_line(raw.decode("utf-8", "replace"))
+        time = time or self._cursor.t
+        if self._start:
+            if time == self._start:
+                self._seen_same += 1
+            if time < self._start or (time == self._start and not self._cursor.accept(time, self._seen_same)):
+                return None
+            if time > self._start:
+                self._start = ""
+        return Line(self._cursor.advance(time), time, text)
 
 
 def _chunk(pending: Iterable[Line]) -> list[Line]:

@@ -106,7 +106,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
             "refresh_interval": 10,
             "bundle_refresh_check_interval": 5,
-            "min_file_process_interval": 60,
+            "min_file_process_interval": 120,  # each parse of all files costs 1.5 s of a core
             "parsing_processes": 1,
             "print_stats_interval": 0,
         },

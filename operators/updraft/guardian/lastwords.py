@@ -1,0 +1,94 @@
+"""What learners say while they are removed: read to its end into the job's record, where no trigger reads any more.
+
+A trigger whose task a person has ended is cancelled at once; its learners print on until they are stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import UpdraftError
+from updraft.kubernetes import gang
+from updraft.kubernetes.logs import CHUNK_LINES, Cursor, Line, Reader
+from updraft.recovery.facts import PodFacts
+from updraft_learner.contract import MAIN_CONTAINER
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+    from updraft.kubernetes.objects import Launch
+
+log = logging.getLogger(__name__)
+
+
+class LastWords:
+    """Follows the programs' logs of one attempt from where the record ends, in threads, until `wait`."""
+
+    def __init__(self, core: CoreV1Api, launch: Launch, pods: Sequence[PodFacts], *, limit_seconds: float) -> None:
+        self._core, self._launch, self._limit_seconds = core, launch, limit_seconds
+        self._deadline = time.monotonic() + limit_seconds
+        said = [pod for pod in pods if pod.main.state in ("running", "terminated")]
+        self._threads = [threading.Thread(target=self._read, args=(pod,), daemon=True) for pod in said]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Until every log has ended, or the time is over."""
+        for thread in self._threads:
+            thread.join(max(0.0, self._deadline - time.monotonic()))
+
+    def _read(self, pod: PodFacts) -> None:
+        try:
+            self._follow(pod)
+        except UpdraftError as exc:
+            log.warning("The end of learner %d's log is not kept: %s", pod.learner, exc)
+        except Exception as exc:  # noqa: BLE001 - outermost line of the thread: the pod may vanish in the middle
+            log.warning("The end of learner %d's log is not kept: %s", pod.learner, type(exc).__name__)
+
+    def _follow(self, pod: PodFacts) -> None:
+        from updraft.storage import objects
+
+        launch = self._launch
+        book = objects.LogBook.open(launch.tenant, launch.job_id, launch.role, launch.attempt, pod.learner)
+        reader = Reader(Cursor(n=book.last.n, t=book.last.t, same=book.last.same))
+        response = gang.call(
+            f"read the log of {pod.name}",
+            self._core.read_namespaced_pod_log,
+            pod.name,
+            launch.namespace,
+            container=MAIN_CONTAINER,
+            follow=True,
+            timestamps=True,
+            _preload_content=False,
+        )
+        lines: list[Line] = []
+        try:
+            for raw in _lines(response):
+                if (line := reader.take(raw)) is not None:
+                    lines.append(line)
+                if len(lines) >= CHUNK_LINES:
+                    _store(book, lines)
+                if time.monotonic() > self._deadline:
+                    break
+        finally:
+            response.release_conn()
+            _store(book, lines)
+
+
+def _lines(response: Any) -> Any:
+    rest = b""
+    for part in response.stream(1 << 16, decode_content=False):
+        *whole, rest = (rest + part).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _store(book: Any, lines: list[Line]) -> None:
+    if lines:
+        book.append([{"n": line.n, "t": line.t, "line": line.line} for line in lines])
+        lines.clear()

@@ -1,0 +1,42 @@
+"""What a program says while it is removed is read to its end, each line once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance_helpers import eventually
+from folder_store import FolderStore
+
+from updraft.guardian.lastwords import LastWords
+from updraft.kubernetes import gang
+from updraft.kubernetes.objects import Launch
+from updraft.storage import logbook, objects
+
+
+def test_the_last_words_of_a_removed_learner_are_kept(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStore(tmp_path)
+    for module in (logbook, objects):
+        monkeypatch.setattr(module, "platform_store", lambda *_: store, raising=False)
+    launch = Launch(cluster.namespace, "default", "words-1", "train", 1, 1)
+    asked = "trap 'echo asked to stop; sleep 1; echo bye; exit 75' TERM"
+    script = f"{asked}; n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"
+    cluster.create(cluster.pod(launch.pod_name(1), script, labels=launch.labels(1)))
+    cluster.wait_phase(launch.pod_name(1), "Running")
+    said = eventually(lambda: cluster.log(launch.pod_name(1), timestamps=True).splitlines()[:3])
+    first = said[0].split(" ", 1)
+    book = objects.LogBook.open("default", "words-1", "train", 1, 1, store=store)
+    from updraft.kubernetes.logs import pad_nanoseconds
+
+    book.append([{"n": 1, "t": pad_nanoseconds(first[0]), "line": first[1]}])
+
+    words = LastWords(cluster.core, launch, gang.observe(cluster.core, launch), limit_seconds=30)
+    gang.delete(cluster.core, launch.namespace, launch.selector, grace_seconds=20)
+    words.wait()
+
+    lines = [line["line"] for line in objects.read_log("default", "words-1", "train", 1, 1, store=store)]
+    assert lines[-2:] == ["asked to stop", "bye"]
+    assert lines[:-2] == [f"line {n}" for n in range(1, len(lines) - 1)]
