@@ -6,13 +6,14 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, make_paths
+from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.sidecar import app
@@ -255,6 +256,17 @@ def test_mlflow_away_at_the_end_leaves_everything_in_the_store(pod: Pod, mlflow:
     }
     chunks = b"".join(pod.store.get_bytes(item.key) or b"" for item in pod.store.list(KEYS.metrics(*PLACE)))
     assert [json.loads(line)["metrics"] for line in chunks.splitlines()] == [{"loss": 1.0}]
+
+
+def test_an_mlflow_that_was_away_all_the_time_is_not_waited_for_again(pod: Pod, mlflow: FakeMlflow) -> None:
+    mlflow.behave = lambda *_: "drop"
+    (pod.paths.io / "metrics.jsonl").write_text(json.dumps({"step": 1, "metrics": {"loss": 1}}) + "\n")
+    until("it is known to be away", lambda: pod.sidecar.forwarder.failing_since)
+    pod.sidecar.forwarder.failing_since = time.monotonic() - 60
+    began = time.monotonic()
+    pod.sidecar.drain()
+    assert time.monotonic() - began < 10
+    assert pod.done().metrics_pending == 1
 
 
 def test_a_stop_request_touches_the_stop_file_and_follows_no_link(pod: Pod, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ MIRROR_SECONDS = 15.0
 STOP_POLL_SECONDS = 3.0
 IDLE_HEARTBEAT_SECONDS = 10.0
 MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow is away
+LAST_TRY_SECONDS = 1.0
 ARTIFACT_FLUSH_SECONDS = 120.0
 LONGEST_DELAY_SECONDS = 15.0
 JOIN_SECONDS = 0.5
@@ -186,6 +187,8 @@ class Sidecar:
         self._insist("results", lambda: self.results.poll(final=True))
         self._insist("log files", lambda: self.logs.poll(final=True))
         self.journal.write_held()
+        # What waited for MLflow all the time will not get it now; a next attempt may be waiting for this one's end.
+        mlflow_seconds = max(mlflow_seconds - self.forwarder.failing_seconds, LAST_TRY_SECONDS)
         while before := self.forwarder.pending:
             self.forwarder.flush(mlflow_seconds, patient=True)
             if self.forwarder.pending >= before:  # MLflow is away; the points stay in the record

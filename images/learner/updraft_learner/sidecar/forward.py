@@ -90,6 +90,12 @@ class Forwarder:
         """How many points, params, tags and calls of the journal are not in MLflow yet."""
         return self._backlog + self._journal.appended_points - self._appended_before - self._handled
 
+    @property
+    def failing_seconds(self) -> float:
+        """For how long the server has been away."""
+        since = self.failing_since
+        return 0.0 if since is None else self._clock() - since
+
     def run(self, stop: threading.Event) -> None:
         """Forward until `stop` is set."""
         delay_seconds = FIRST_DELAY_SECONDS
