@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
+
+with suppress(ImportError):  # not in every environment of a learner
+    from hypothesis import settings
+
+    # A test is never timed: these machines are shared, and an example that took long says nothing.
+    settings.register_profile("updraft", deadline=None)
+    settings.load_profile("updraft")
 
 REPOSITORY = Path(__file__).parents[1]
 HOME = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")

@@ -130,7 +130,7 @@ def learner_pod(
         "startupProbe": {
             "exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]},
             "periodSeconds": 1,
-            "failureThreshold": 120,
+            "failureThreshold": 30,  # each probe waits some seconds by itself
             "timeoutSeconds": 10,
         },
         **copy.deepcopy(ours),
