@@ -1,6 +1,6 @@
 """`python bench/faults [--runs N] [--seed S] [--kinds A,B] ...`: do what is planned and not done yet, then report.
 
-Called by `make faults`, whose variables are these options. Exit status 1 when a run failed.
+Called by `make faults`, whose variables are these options. Exit status 1 when a run failed, 2 when the lab itself did.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import machine
-from benchmarks.stack import PREPARED
+from benchmarks.stack import PREPARED, BenchmarkError
 
 from faults import outcomes, report
 from faults.kinds import KINDS
-from faults.lab import Lab, running_lab
+from faults.lab import Lab, check_environment, running_lab
 from faults.outcomes import RunRecord, ViolationRecord
 from faults.plan import Planned, is_stack_wide, plan, selection
 from faults.run import perform
@@ -83,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tell(record)
     except KeyboardInterrupt:
         print("interrupted; a later call goes on from here", file=sys.stderr)
+    except BenchmarkError as exc:
+        print(f"the lab cannot go on: {exc}", file=sys.stderr)
+        return 2
     if records or published:
         _report(options.results, published)
     failed = [record for record in records if record.outcome == "failed"]
@@ -110,6 +113,7 @@ def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -
         with _lab(options.home, options.scale) as lab, ThreadPoolExecutor(options.lanes) as pool:
             spoilt = False
             while left and not spoilt and not _over(deadline):
+                check_environment(lab.home)
                 for record in pool.map(lambda planned: do(lab, planned), left.pop(0)):
                     spoilt = spoilt or any(v.kind in POLLUTING for v in record.violations)
                     yield record

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import psutil
 from benchmarks.machine import REPOSITORY
-from benchmarks.stack import PREPARED, STACK, BenchmarkError, down, environment, learner_python
+from benchmarks.stack import PREPARED, STACK, BenchmarkError, down, environment
 
 from updraft.client import Client
 from updraft.client import load_config as connection_of
@@ -195,9 +195,9 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
     down(home)
     shutil.rmtree(home.root, ignore_errors=True)
     home.root.mkdir(parents=True, mode=0o700)
-    learner_python("updraft-sidecar-0-1")
     for folder in (home.images, home.environments):
         folder.symlink_to(PREPARED / folder.name, target_is_directory=True)
+    check_environment(home)
     witness = home.root / "witness"
     witness.mkdir()
     try:
@@ -207,6 +207,22 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
             yield replace(lab, small_disks=_small_disks(lab))
     finally:
         down(home)
+
+
+def check_environment(home: Home) -> None:
+    """Environments are shared by the homes of a checkout: what somebody has rebuilt or removed is no defect of a job.
+
+    Raises BenchmarkError.
+    """
+    python = home.images / "updraft-sidecar-0-1" / "bin" / "python"
+    asked = [str(python), "-c", "import updraft_learner.stage, updraft_learner.sidecar, boto3"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    except OSError as exc:
+        problem = str(exc)
+    if problem:
+        raise BenchmarkError(f"the environment of the jobs is broken ({problem}): python -m updraft.stack prepare")
 
 
 def _small_disks(lab: Lab) -> bool:

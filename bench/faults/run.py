@@ -29,7 +29,7 @@ from faults.plan import Planned, is_stack_wide
 from updraft.exceptions import UnavailableError, UpdraftError
 
 FLEET = 5
-SPREAD_SECONDS = 20.0  # within which a fleet is submitted
+SPREAD_SECONDS = 12.0  # within which a fleet is submitted
 LONG_STEPS = 400  # about 80 s
 EARLY = 0.25  # of the faults of the whole stack come while the first jobs are being launched, the others later
 EARLY_SECONDS = (2.0, 15.0)  # after the first submission

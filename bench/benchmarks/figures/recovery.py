@@ -123,9 +123,8 @@ def on_platform(stack: Stack, notes: Path) -> Restart:
         def stored() -> int:
             return max((c.step or 0 for c in stack.client.checkpoints(job.id).checkpoints), default=0)
 
-        at_step = _await_steps(notes, stored)
-        process = _process_of(job.id)
-        restart = _kill_and_watch(process, notes, at_step, lambda: _started(job.id, process.pid))
+        _await_steps(notes, stored)
+        restart = _kill_and_watch(_process_of(job.id), notes)
     finally:
         stack.client.cancel(job.id)
         stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS)
@@ -155,51 +154,44 @@ def alone(folder: Path) -> Restart:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    shell = psutil.Process(loop.pid)
 
     def complete() -> int:
         found = (folder / "checkpoints").glob("step-*/COMPLETE")
         return max((int(path.parent.name.rpartition("-")[2]) for path in found), default=0)
 
-    def successor(old: int) -> float | None:
-        living = [child for child in shell.children() if child.pid != old]
-        return living[0].create_time() if living else None
-
     try:
-        at_step = _await_steps(notes, complete)
-        process = shell.children()[0]
-        return _kill_and_watch(process, notes, at_step, lambda: successor(process.pid))
+        _await_steps(notes, complete)
+        return _kill_and_watch(psutil.Process(loop.pid).children()[0], notes)
     finally:
         os.killpg(loop.pid, signal.SIGKILL)
         loop.wait(timeout=30)
 
 
-def _await_steps(notes: Path, checkpoint: Callable[[], int]) -> int:
-    """The step at which it is: some after its newest checkpoint, once it has two behind it."""
+def _await_steps(notes: Path, checkpoint: Callable[[], int]) -> None:
+    """Until it is some steps beyond its newest checkpoint, and has two behind it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     first = 0
     while time.monotonic() < deadline:
         saved, steps = checkpoint(), read_steps(notes)
         first = first or saved
         if first and saved > first and steps and steps[-1]["step"] >= saved + STEPS_BEFORE:
-            return int(steps[-1]["step"])
+            return
         time.sleep(0.2)
     raise BenchmarkError(f"the program did not come to its second checkpoint in {PATIENCE_SECONDS:.0f} s")
 
 
-def _kill_and_watch(process: psutil.Process, notes: Path, at_step: int, started: Callable[[], float | None]) -> Restart:
+def _kill_and_watch(process: psutil.Process, notes: Path) -> Restart:
     old = process.pid
     killed = time.time()
     process.kill()
-    began: float | None = None
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        began = began or started()
-        later = [note for note in read_steps(notes) if note["pid"] != old]
-        if later:
-            last = max(note["step"] for note in read_steps(notes) if note["pid"] == old)
-            repeated = max(last, at_step) - (later[0]["step"] - 1)
-            return Restart(killed, began or killed, float(later[0]["t"]), repeated)
+        noted = read_steps(notes)
+        later = [note for note in noted if note["pid"] != old]
+        steps = [note for note in later if note["step"]]
+        if steps:
+            last = max(note["step"] for note in noted if note["pid"] == old)
+            return Restart(killed, float(later[0]["t"]), float(steps[0]["t"]), last - (steps[0]["step"] - 1))
         time.sleep(LOOK_SECONDS)
     raise BenchmarkError(f"no step followed the kill within {PATIENCE_SECONDS:.0f} s")
 
@@ -217,24 +209,11 @@ def read_steps(notes: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _programs(job_id: str) -> list[psutil.Process]:
-    found = []
+def _process_of(job_id: str) -> psutil.Process:
     for process in psutil.process_iter():
         try:
             if process.environ().get("TRAINING_ID") == job_id and "train.py" in process.cmdline():
-                found.append(process)
+                return process
         except (psutil.Error, OSError):
             continue
-    return found
-
-
-def _process_of(job_id: str) -> psutil.Process:
-    found = _programs(job_id)
-    if not found:
-        raise BenchmarkError(f"no program of {job_id} runs")
-    return found[0]
-
-
-def _started(job_id: str, old: int) -> float | None:
-    later = [process.create_time() for process in _programs(job_id) if process.pid != old]
-    return min(later) if later else None
+    raise BenchmarkError(f"no program of {job_id} runs")

@@ -1,7 +1,7 @@
 """A language model of some million parameters, as people train it: imports, a corpus to encode, a state to restore.
 
-Runs on the platform and bare, the same way, until it is asked to stop. Each step is noted with its time in the file of
-BENCH_STEPS, which the platform does not know of.
+Runs on the platform and bare, the same way, until it is asked to stop. Its start and each step are noted with their
+times in the file of BENCH_STEPS, which the platform does not know of.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
 
-import updraft_learner as updraft
+def note(step: int) -> None:
+    with Path(os.environ["BENCH_STEPS"]).open("a") as file:
+        file.write(json.dumps({"t": time.time(), "step": step, "pid": os.getpid()}) + "\n")
+
+
+note(0)  # before anything that takes time
+
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import updraft_learner as updraft  # noqa: E402
 
 WORDS, VOCABULARY = 1_200_000, 8_000
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 8, 256, 4, 4
@@ -64,7 +72,6 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
     print(f"goes on after step {step}", flush=True)
-    notes = Path(os.environ["BENCH_STEPS"])
     while not updraft.stop_requested():
         starts = torch.randint(0, len(tokens) - CONTEXT - 1, (BATCH,))
         batch = torch.stack([tokens[start : start + CONTEXT + 1] for start in starts])
@@ -73,8 +80,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         step += 1
-        with notes.open("a") as file:
-            file.write(json.dumps({"t": time.time(), "step": step, "pid": os.getpid()}) + "\n")
+        note(step)
         updraft.log_metrics({"loss": loss.item()}, step=step)
         if checkpoints.due():
             checkpoints.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)
