@@ -157,7 +157,7 @@ class JobSummary(Wire):
     updated_at: datetime
     progress: Progress | None = None
     model: Model | None = None
-    attempt: int = Field(0, description="Newest launch; none before the first")
+    attempt: int = Field(0, description="Launches of the training so far")
     loss: Loss | None = Field(None, description="How the newest attempt that has ended was lost; none if it was done")
     requests: tuple[Request, ...] = Field((), description="Asked for and not answered yet")
     override: str | None = Field(None, description="What a person made Airflow say against the evidence")

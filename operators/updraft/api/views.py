@@ -62,7 +62,8 @@ def _common(job: Job, known: Known) -> dict[str, Any]:
         "created_at": job.submitted_at,
         "updated_at": job.ended_at or known.transitions[-1].at,
         "model": known.model,
-        "attempt": max((attempt.number for attempt in known.attempts), default=0),
+        # Numbers rise over all roles; people count how often the training was launched.
+        "attempt": sum(attempt.role == "train" for attempt in known.attempts),
         "loss": history.loss(known.attempts),
         "requests": tuple(history.request(item) for item in known.requests),
         "override": history.override(job),
