@@ -12,6 +12,8 @@ import logging
 import sys
 from collections.abc import Iterable
 
+from updraft.stack.airflow_wakeup import install
+
 PRELOADED = (
     "airflow.dag_processing.bundles.manager",
     "airflow.dag_processing.dagbag",
@@ -39,6 +41,10 @@ def preload(names: Iterable[str]) -> None:
 
 def main() -> None:
     preload(PRELOADED)
+    from airflow.configuration import conf  # takes seconds, and other modules import this one
+    from airflow.jobs import scheduler_job_runner
+
+    install(scheduler_job_runner, conf.get("database", "sql_alchemy_conn"))
     sys.argv = ["airflow", "scheduler", "--skip-serve-logs"]
     importlib.import_module("airflow.__main__").main()
 

@@ -95,7 +95,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "orphaned_tasks_check_interval": 30,  # tasks of a dead scheduler wait for this
             "task_instance_heartbeat_timeout": 120,
             "parsing_cleanup_interval": 60,
-            "scheduler_idle_sleep_time": 1,
+            "scheduler_idle_sleep_time": 5,  # at most; `airflow_wakeup` ends it as soon as there is something to do
         },
         "workers": {
             # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
@@ -106,7 +106,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
             "refresh_interval": 10,
             "bundle_refresh_check_interval": 5,
-            "min_file_process_interval": 120,  # each parse of all files costs 1.5 s of a core
+            "min_file_process_interval": 300,  # changed files sooner; each parse of all costs 1.5 s of a core
             "parsing_processes": 1,
             "print_stats_interval": 0,
         },

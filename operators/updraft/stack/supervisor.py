@@ -23,12 +23,14 @@ from updraft.stack import processes, records
 from updraft.stack.backoff import deaths_in_a_row, delay_seconds
 from updraft.stack.config import port_owner, port_taken
 from updraft.stack.layout import Home, StackError, write_private
+from updraft.stack.manifest_watch import ManifestWatch
 from updraft.stack.parts import Part, stop_order
 from updraft.stack.probes import not_ready_because
 from updraft.stack.records import Failure, PartRecord, PartState, Phase, SupervisorRecord
 
 TICK_SECONDS = 0.2
 PROBE_SECONDS = 0.5
+MANIFESTS_SECONDS = 2.0
 LOG_TAIL_LINES = 15
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ class Supervisor:
         self._stopping = False
         self._started = time.time()
         self._phase = Phase.STARTING
+        self._manifests = ManifestWatch(home.repository / "jobs", home.repository / "dags" / "jobs.py")
+        self._next_look = 0.0
 
     def run(self) -> int:
         """0 after an orderly stop, 1 when a part did not come up (the rest is stopped then)."""
@@ -127,6 +131,9 @@ class Supervisor:
                     self._start(watched)
                 case _:
                     pass
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + MANIFESTS_SECONDS
+            self._manifests.look()
         if self._phase is Phase.STARTING and all(
             w.record.state in (PartState.READY, PartState.DONE) for w in self._watched.values()
         ):
