@@ -197,9 +197,13 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
         return None
     earlier = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
     ended = [a for a in earlier if a.outcome in set(Cause)]
-    losses = [Loss(a.number, Cause(str(a.outcome)), a.label or "") for a in ended if a.relaunch is not None]
-    nodes = {node for a in ended if a.relaunch for node in a.relaunch.get("avoid_nodes") or ()}
-    losses += [Loss(0, Cause.PREEMPTED, "", node) for node in sorted(nodes)]
+    now = datetime.now(UTC)
+    losses = [
+        Loss(a.number, Cause(str(a.outcome)), a.label or "", age_seconds=_age_seconds(a, now))
+        for a in ended
+        if a.relaunch is not None
+    ]
+    losses += [Loss(0, Cause.PREEMPTED, "", node, _age_seconds(a, now)) for node, a in _avoided(ended).items()]
     budget = manifest.budget
     budgets = Budgets(
         infra_attempts=5 if budget.infra_attempts is None else budget.infra_attempts,
@@ -207,6 +211,21 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
     )
     preempted = sum(a.outcome == Cause.PREEMPTED for a in ended)
     return decide(outcome, losses, budgets, preempted_before=preempted)
+
+
+def _age_seconds(attempt: Attempt, now: datetime) -> float:
+    return (now - attempt.ended_at).total_seconds() if attempt.ended_at else 0.0
+
+
+def _avoided(ended: Sequence[Attempt]) -> dict[str, Attempt]:
+    """The nodes that are avoided, each with the attempt since whose end it is: later ones only repeat it."""
+    found: dict[str, Attempt] = {}
+    before: Sequence[str] = ()
+    for attempt in ended:
+        nodes = (attempt.relaunch or {}).get("avoid_nodes") or ()
+        found |= {node: attempt for node in nodes if node not in before}
+        before = nodes
+    return found
 
 
 def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen: Seen) -> Outcome | None:

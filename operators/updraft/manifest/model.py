@@ -184,14 +184,14 @@ class Budget(Part):
         None,
         ge=0,
         le=1000,
-        description="Launches that may be lost to infrastructure; without it 5",
+        description="Launches that may be lost to infrastructure within 24 hours; without it 5",
         examples=[5],
     )
     app_attempts: Count | None = Field(
         None,
         ge=0,
         le=1000,
-        description="Launches that may be lost to the program's own failure; without it 0",
+        description="Launches that may be lost to the program's own failure in all; without it 0",
         examples=[1],
     )
     max_runtime: Duration | None = Field(

@@ -14,11 +14,13 @@ from updraft.recovery.outcome import Outcome
 INFRA_BACKOFF_SECONDS = 5.0  # before the second relaunch; the first one has none
 APP_BACKOFF_SECONDS = 10.0
 BACKOFF_LIMIT_SECONDS = 300.0
+# A job of a week loses nodes now and then, and that is no reason to give it up; one that loses them all the time is.
+INFRA_WINDOW_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """Launches that may be lost."""
+    """Launches that may be lost: to infrastructure within a day, to the program's own failures in all."""
 
     infra_attempts: int = 5
     app_attempts: int = 0
@@ -32,6 +34,7 @@ class Loss:
     cause: Cause
     label: str
     node: str | None = None  # to be avoided: given where the attempt's action was ELSEWHERE
+    age_seconds: float = 0.0  # since its end
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preemp
     """What becomes of a role whose newest attempt ended so.
 
     `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request. A
-    preemption costs no budget, but one that comes again and again waits longer each time."""
+    preemption costs no budget, but one that comes again and again waits longer each time. What infrastructure cost more
+    than a day ago no longer counts, and its nodes are no longer avoided."""
+    losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is Cause.PREEMPTED:
         return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
@@ -63,16 +68,18 @@ def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preemp
     count = 1 + sum(loss.cause is outcome.cause for loss in losses)
     if outcome.cause is Cause.INFRASTRUCTURE:
         kind, field, limit = "infrastructure loss", "budget.infra_attempts", budgets.infra_attempts
+        span = " within 24 hours"
         delay = backoff(count - 1, INFRA_BACKOFF_SECONDS)
     else:
         kind, field, limit = "program failure", "budget.app_attempts", budgets.app_attempts
+        span = ""
         delay = backoff(count, APP_BACKOFF_SECONDS)
     if outcome.action in (Action.STOP, Action.NONE):
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
         if outcome.cause is Cause.PROGRAM and limit == 0:
             return Stop("")  # nobody asked for more than one try
-        return Stop(f"{kind} {count}, and {field} allows {limit}")
+        return Stop(f"{kind} {count}{span}, and {field} allows {limit}")
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 
 

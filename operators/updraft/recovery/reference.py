@@ -56,7 +56,8 @@ is shown. Nothing is guessed from a colour: the evidence is read again after eve
 
 | class | what it means | what it costs | what is done |
 |---|---|---|---|
-| `infrastructure` | not the program's fault | one of `budget.infra_attempts` (default {defaults.infra_attempts}) | \
+| `infrastructure` | not the program's fault | one of `budget.infra_attempts` (default {defaults.infra_attempts}), \
+which comes back after a day | \
 launched again from the last verified checkpoint |
 | `program` | the program failed | one of `budget.app_attempts` (default {defaults.app_attempts}) | launched again, \
 if the budget allows any |

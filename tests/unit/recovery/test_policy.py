@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.recovery.outcome import Action, Cause, Outcome
-from updraft.recovery.policy import BACKOFF_LIMIT_SECONDS, Budgets, Loss, Relaunch, Stop, decide
+from updraft.recovery.policy import BACKOFF_LIMIT_SECONDS, INFRA_WINDOW_SECONDS, Budgets, Loss, Relaunch, Stop, decide
 
 INFRA = Outcome(Cause.INFRASTRUCTURE, "learner 1: Evicted", label="node.evicted", action=Action.ELSEWHERE, node="n1")
 CRASH = Outcome(Cause.PROGRAM, "learner 1: the program exited with 1", label="program.exit", action=Action.RELAUNCH)
@@ -43,10 +43,26 @@ def test_back_off(outcome: Outcome, count: int, seconds: float) -> None:
 
 def test_a_spent_budget_is_named() -> None:
     losses = lost(Cause.INFRASTRUCTURE, 5)
-    assert decide(INFRA, losses, Budgets()) == Stop("infrastructure loss 6, and budget.infra_attempts allows 5")
+    assert decide(INFRA, losses, Budgets()) == Stop(
+        "infrastructure loss 6 within 24 hours, and budget.infra_attempts allows 5"
+    )
     assert decide(CRASH, lost(Cause.PROGRAM, 2), Budgets(app_attempts=2)) == Stop(
         "program failure 3, and budget.app_attempts allows 2"
     )
+
+
+def test_a_loss_to_infrastructure_is_forgiven_after_a_day_and_its_node_forgotten() -> None:
+    day = INFRA_WINDOW_SECONDS
+    old = [Loss(number, Cause.INFRASTRUCTURE, "node.lost", f"n{number}", day + 1) for number in range(10, 30)]
+    recent = Loss(40, Cause.INFRASTRUCTURE, "node.lost", "n40", day - 1)
+    assert decide(INFRA, [*old, recent], Budgets()) == Relaunch(
+        5.0, "infrastructure loss 2 of 5: launched again in 5 s, away from n1, n40", ("n1", "n40")
+    )
+
+
+def test_a_failure_of_the_program_is_never_forgiven() -> None:
+    losses = [Loss(1, Cause.PROGRAM, "program.exit", age_seconds=10 * INFRA_WINDOW_SECONDS)]
+    assert isinstance(decide(CRASH, losses, Budgets(app_attempts=1)), Stop)
 
 
 def test_a_program_that_may_fail_once_only_ends_with_its_own_words() -> None:
