@@ -52,10 +52,17 @@ def main(arguments):  # no annotations here: older Pythons must get as far as th
     uv = find_uv() or install_uv()
     synchronise(uv, dev="--dev" in options)
     binary = REPOSITORY / ".venv" / "bin"
+    os.execve(str(binary / command[0]), command, program_environment(binary, uv))
+
+
+def program_environment(binary, uv):
+    """What the program that `run` becomes finds in its environment."""
     environment = dict(os.environ, UPDRAFT_UV=uv, UV_PYTHON_DOWNLOADS="never")
     environment["PATH"] = os.pathsep.join([str(binary), environment.get("PATH", os.defpath)])
     environment.pop("VIRTUAL_ENV", None)
-    os.execve(str(binary / command[0]), command, environment)
+    # As container images set it. Without bytecode every process compiles Airflow's thousands of modules anew, for 5 s.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
 def use_fitting_python():

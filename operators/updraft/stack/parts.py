@@ -88,6 +88,8 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
         and (not name.startswith("UPDRAFT_") or name in names)
         # Those of a single terminal or shell would make each start look like another configuration.
         and name not in ("OLDPWD", "PWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
+        # As container images set it. Without bytecode each process, and many a task, compiles what it imports anew.
+        and name != "PYTHONDONTWRITEBYTECODE"
         and not name.startswith(("MAKE", "MFLAGS", "SSH_", "UV_"))
     }
     no_proxy = {HOST, "localhost", *filter(None, kept.get("NO_PROXY", kept.get("no_proxy", "")).split(","))}

@@ -67,6 +67,19 @@ def test_git_is_asked_for_when_it_is_missing(
         bootstrap.check_tools()
 
 
+def test_a_program_keeps_bytecode_and_finds_its_environment_first(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("VIRTUAL_ENV", "/somebody/elses")
+    monkeypatch.setenv("PATH", "/usr/bin")
+
+    environment = bootstrap.program_environment(tmp_path, "/tools/uv")
+
+    assert not {"PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"} & set(environment)
+    assert (environment["PATH"], environment["UPDRAFT_UV"]) == (f"{tmp_path}:/usr/bin", "/tools/uv")
+
+
 def test_stop_ends_a_program_that_run_became(bootstrap: ModuleType, tmp_path: Path) -> None:
     code = (
         f"import importlib.util, os, sys; s = importlib.util.spec_from_file_location('b', {str(SCRIPT)!r});"

@@ -43,6 +43,7 @@ def test_what_a_shell_holds_for_other_tools_does_not_reach_the_parts(home: Home)
         "AWS_SECRET_ACCESS_KEY": "mine",
         "MLFLOW_TRACKING_URI": "http://elsewhere",
         "PYTHONPATH": "/checkout",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "KUBECONFIG": "/home/me/.kube/config",
     }
 
