@@ -8,10 +8,11 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci clean format
+.PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci cluster \
+	cluster-down clean format
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## From a manifest to a registered model: installs, starts everything, trains, says where to look
 	@$(BOOTSTRAP) --announce run -- python -m updraft.stack demo
@@ -67,6 +68,13 @@ faults-ci: ## A short selection of faults, drawn by the number of commits
 	$(DEV) python bench/faults --selection --minutes 5.5 --scale 0.4 --again \
 		--seed $(or $(SEED),$$(git rev-list --count HEAD)) --results $${UPDRAFT_HOME:-.updraft}/faults-ci.jsonl $(ARGS)
 
+cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, and Debian or Ubuntu)
+	$(DEV) python tests/cluster up
+
+cluster-down: ## End that Kubernetes and leave nothing of it
+	$(DEV) python tests/cluster down
+
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
 	@$(MAKE) --no-print-directory down
+	@if [ -d .updraft/cluster ]; then $(MAKE) --no-print-directory cluster-down; fi
 	rm -rf .venv .tools .updraft .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -24,7 +24,7 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
     pytest = [sys.executable, "-m", "pytest"]
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
-        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", "not system"]),
+        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", "not system and not cluster"]),
         (REAL, [*pytest, "-v", "--no-header", "-m", "system"]),
     ]
     if torch.exists():
