@@ -57,11 +57,11 @@ bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench $(ARGS)
 
-faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KINDS=a,b+c SCALE=f MINUTES=m AGAIN=1 LAB=folder)
+faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KINDS=a,b+c PAIRED=1 SCALE=f MINUTES=m ...)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench/faults $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 		$(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGAIN),--again) \
-		$(if $(LAB),--home $(LAB)) $(ARGS)
+		$(if $(PAIRED),--in-pairs) $(if $(LAB),--home $(LAB)) $(ARGS)
 
 faults-ci: ## A short selection of faults, drawn by the number of commits
 	$(DEV) python -m updraft.stack prepare

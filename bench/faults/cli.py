@@ -25,7 +25,7 @@ from faults import outcomes, report
 from faults.kinds import KINDS
 from faults.lab import Lab, check_environment, running_lab
 from faults.outcomes import RunRecord, ViolationRecord
-from faults.plan import Planned, is_stack_wide, plan, selection
+from faults.plan import Planned, is_stack_wide, paired, plan, selection
 from faults.run import perform
 
 LANES = 4  # faults that meet one job only come side by side
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--results", type=Path, default=outcomes.FILE, help="JSON lines, appended")
     made.add_argument("--lanes", type=int, default=LANES, help="runs at once, of faults that meet one job only")
     made.add_argument("--again", action="store_true", help="also what is done already for this code")
+    made.add_argument("--in-pairs", action="store_true", help="all kinds; those of the whole platform two to a run")
     made.add_argument("--no-pairs", action="store_true", help="single faults only")
     made.add_argument(
         "--selection", action="store_true", help="all kinds in an order drawn by the seed, for a short time"
@@ -66,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.selection:
         chosen = selection(KINDS, options.seed)
     try:
-        runs = plan(KINDS, chosen, runs=options.runs, seed=options.seed, pairs=not options.no_pairs)
+        if options.in_pairs and not chosen:
+            runs = paired(KINDS, runs=options.runs, seed=options.seed)
+        else:
+            runs = plan(KINDS, chosen, runs=options.runs, seed=options.seed, pairs=not options.no_pairs)
     except ValueError as exc:
         made.error(str(exc))
     code = outcomes.code_digest()

@@ -45,6 +45,27 @@ def plan(
     return list(dict.fromkeys(found))
 
 
+def paired(kinds: Mapping[str, Kind], *, runs: int, seed: int) -> list[Planned]:
+    """Rounds in which each kind comes once: those that meet the whole platform two to a run, drawn by the seed.
+
+    It proves more in half of the time: such a run takes as long as one with a single fault."""
+    narrow = [kind.name for kind in kinds.values() if kind.scope == "job"]
+    found = []
+    for number in range(seed, seed + runs):
+        wide = [kind for kind in kinds.values() if kind.scope == "stack"]
+        Random(f"paired:{number}").shuffle(wide)
+        wide.sort(key=lambda kind: kind.special)  # so that two of them meet only when nothing else is left
+        while wide:
+            first = wide.pop()
+            free = [kind for kind in wide if not (kind.special and first.special)]
+            second = free[0] if free else None
+            if second is not None:
+                wide.remove(second)
+            found.append(Planned((first.name,) if second is None else (first.name, second.name), number))
+        found += [Planned((name,), number) for name in narrow]
+    return found
+
+
 def pair_with(kinds: Mapping[str, Kind], name: str, seed: int) -> Planned:
     """The kind and another one that it can meet: only one of them may ask for a job or an end of its own."""
     first = kinds[name]

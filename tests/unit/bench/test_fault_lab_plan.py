@@ -13,7 +13,7 @@ from faults.jobs import Shape, manifest
 from faults.kinds import KINDS
 from faults.lab import Lab
 from faults.outcomes import RunRecord
-from faults.plan import Planned, is_stack_wide, pair_with, plan, selection
+from faults.plan import Planned, is_stack_wide, pair_with, paired, plan, selection
 from faults.run import FLEET, draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,3 +163,14 @@ def test_faults_of_single_jobs_are_done_side_by_side_and_others_alone() -> None:
         [mixed],
         narrow[4:],
     ]
+
+
+@given(st.integers(0, 1000), st.integers(1, 4))
+def test_in_pairs_each_kind_comes_once_a_round_and_no_run_has_two_that_exclude_each_other(seed: int, runs: int) -> None:
+    planned = paired(KINDS, runs=runs, seed=seed)
+    assert planned == paired(KINDS, runs=runs, seed=seed)
+    for number in range(seed, seed + runs):
+        own = [run.kinds for run in planned if run.seed == number]
+        assert sorted(name for names in own for name in names) == sorted(KINDS)
+        assert all(sum(KINDS[name].special for name in names) <= 1 for names in own)
+        assert all(KINDS[name].scope == "stack" for names in own if len(names) == 2 for name in names)
