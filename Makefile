@@ -9,7 +9,7 @@ DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci cluster \
-	cluster-down clean format
+	cluster-down images images-record images-down test-containers clean format
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,18 @@ cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, a
 
 cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
+
+images: ## Build the container images (ARGS="sidecar learner-sklearn" chooses, --archives FOLDER saves them)
+	$(PYTHON) tests/containers images $(ARGS)
+
+images-record: ## Build the images and keep their sizes and build times for the documentation
+	$(PYTHON) tests/containers images --record $(ARGS)
+
+images-down: ## End the container engine that was started for tests, with everything that it made
+	@$(PYTHON) tests/containers down
+
+test-containers: ## Build, start and try every image and docker-compose.yaml (needs root on Debian or Ubuntu, or Docker)
+	$(DEV) pytest -v --no-header -m containers tests/containers $(ARGS)
 
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
 	@$(MAKE) --no-print-directory down

@@ -16,6 +16,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 REAL = "tests with real processes"
+QUICK = "not system and not cluster and not containers"
 NO_TESTS = 5  # pytest's exit code when everything was deselected
 
 
@@ -24,7 +25,7 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
     pytest = [sys.executable, "-m", "pytest"]
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
-        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", "not system and not cluster"]),
+        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", QUICK]),
         (REAL, [*pytest, "-v", "--no-header", "-m", "system"]),
     ]
     if torch.exists():

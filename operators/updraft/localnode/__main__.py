@@ -41,10 +41,13 @@ def _gpus(text: str) -> tuple[str, int]:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m updraft.localnode",
-        description="Serves the part of the Kubernetes pod API that Updraft uses, for this machine, on 127.0.0.1.",
+        description="Serves the part of the Kubernetes pod API that Updraft uses, for this machine.",
     )
     result.add_argument("--state-dir", type=Path, required=True, help="folder for objects, logs and pods' files")
     result.add_argument("--port", type=int, required=True, help="TCP port; 0 takes a free one and prints it")
+    result.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; in a container, where nobody else is, 0.0.0.0"
+    )
     result.add_argument("--token-file", type=Path, required=True, help="file with the bearer token of all clients")
     result.add_argument("--catalogue", type=Path, required=True, help="TOML file of the images that are known")
     result.add_argument("--images-dir", type=Path, required=True, help="folder of the images' virtual environments")
@@ -77,6 +80,7 @@ def config_of(arguments: argparse.Namespace) -> NodeConfig:
         catalogue=arguments.catalogue.absolute(),
         images_dir=arguments.images_dir.absolute(),
         port=arguments.port,
+        host=arguments.host,
         gpus=tuple(arguments.gpus),
         timing=Timing(backoff_seconds=arguments.restart_backoff_seconds),
         shutdown_grace_seconds=arguments.shutdown_grace_seconds,

@@ -51,6 +51,7 @@ class NodeConfig:
     catalogue: Path
     images_dir: Path
     port: int = 0
+    host: str = "127.0.0.1"
     cpu_milli: int = 1000 * (os.cpu_count() or 1)
     memory_bytes: int = psutil.virtual_memory().total
     gpus: Sequence[tuple[str, int]] = ()
@@ -79,16 +80,16 @@ def _alone(state_dir: Path) -> Iterator[None]:
         yield
 
 
-def listen(port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Raises UpdraftError if the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host, port))
         listener.listen(1024)  # clients may come as soon as the address is printed
     except OSError as exc:
         listener.close()
-        raise UpdraftError(f"port: {port} on 127.0.0.1 cannot be used ({exc.strerror}); give a free port") from exc
+        raise UpdraftError(f"port: {port} on {host} cannot be used ({exc.strerror}); give a free port") from exc
     return listener
 
 
@@ -146,7 +147,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     }
     tasks = {asyncio.create_task(part, name=name) for name, part in parts.items()}
     stopping = asyncio.create_task(stop.wait())
-    print(f"local node: http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    print(f"local node: http://{config.host}:{listener.getsockname()[1]}", flush=True)
     try:
         ended, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in ended - {stopping}:
@@ -173,6 +174,6 @@ def run(config: NodeConfig) -> None:
     (config.state_dir / "pods").mkdir(exist_ok=True)
     load_catalogue(config.catalogue)
     with _alone(config.state_dir):
-        listener = listen(config.port)
+        listener = listen(config.host, config.port)
         with listener:
             asyncio.run(_serve(config, listener))

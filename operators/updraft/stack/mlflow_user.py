@@ -1,11 +1,15 @@
 """`python -m updraft.stack.mlflow_user`: makes the platform's own log-in in MLflow, if it is not there.
 
-The platform is no administrator of MLflow: what it makes belongs to it, and people look at it as `admin`.
+The platform is no administrator of MLflow: what it makes belongs to it, and people look at it as `admin`. By itself it
+means the embedded stack; with `--url` and `--passwords` (a JSON file, password by user) another server.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from pathlib import Path
 
 import httpx
 
@@ -16,14 +20,14 @@ from updraft.stack.layout import Home, StackError, find_home
 def ensure_user(home: Home) -> None:
     """Raises StackError when MLflow refuses."""
     shown = reveal(load_secrets(home))
-    password = shown["mlflow_platform_password"]
+    url = load_config(home).ports.url("mlflow")
+    ensure_user_at(url, shown["mlflow_admin_password"], shown["mlflow_platform_password"])
+
+
+def ensure_user_at(url: str, admin_password: str, password: str) -> None:
+    """Raises StackError when MLflow refuses."""
     users = "/api/2.0/mlflow/users"
-    with httpx.Client(
-        base_url=load_config(home).ports.url("mlflow"),
-        auth=(ADMIN_USER, shown["mlflow_admin_password"]),
-        timeout=30,
-        trust_env=False,
-    ) as client:
+    with httpx.Client(base_url=url, auth=(ADMIN_USER, admin_password), timeout=30, trust_env=False) as client:
         try:
             found = client.get(f"{users}/get", params={"username": MLFLOW_USER})
             if found.status_code == httpx.codes.OK:
@@ -33,13 +37,21 @@ def ensure_user(home: Home) -> None:
         except httpx.HTTPError as exc:
             raise StackError(f"MLflow did not answer ({type(exc).__name__}) while its user was made.") from exc
     if answer.is_error:
-        hint = " Its administrator's password is not the one in secrets.json." if answer.status_code == 401 else ""
+        hint = " Its administrator's password is another one than the one given." if answer.status_code == 401 else ""
         raise StackError(f"MLflow refused the user {MLFLOW_USER!r} with status {answer.status_code}.{hint}")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m updraft.stack.mlflow_user")
+    parser.add_argument("--url", help="address of the server")
+    parser.add_argument("--passwords", type=Path, help="JSON file: password of each user")
+    given = parser.parse_args(arguments)
     try:
-        ensure_user(find_home())
+        if given.url is None:
+            ensure_user(find_home())
+        else:
+            passwords = json.loads(given.passwords.read_text())
+            ensure_user_at(given.url, passwords[ADMIN_USER], passwords[MLFLOW_USER])
     except StackError as exc:
         print(exc, file=sys.stderr)
         return 1

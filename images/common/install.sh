@@ -1,0 +1,27 @@
+#!/bin/sh
+# install.sh FOLDER [uv sync's options]: an environment from uv.lock. For build stages only: nothing of what is set
+# here (certificates, addresses of registries) reaches an image.
+set -eu
+target=$1
+shift
+
+# Certificate authorities of a company's proxy: files images/ca/*.crt of the build context.
+if ls /ca/*.crt >/dev/null 2>&1; then
+    cat /etc/ssl/certs/ca-certificates.crt /ca/*.crt >/tmp/ca-bundle.pem
+    export SSL_CERT_FILE=/tmp/ca-bundle.pem PIP_CERT=/tmp/ca-bundle.pem
+fi
+
+python=$(command -v python3)
+if ! command -v uv >/dev/null; then
+    if ! "$python" -m pip --version >/dev/null 2>&1; then
+        apt-get -qq update
+        apt-get -qq --yes install --no-install-recommends python3-pip >/dev/null
+    fi
+    "$python" -m pip install --quiet --no-cache-dir --root-user-action=ignore --break-system-packages "uv==$UV_VERSION"
+fi
+
+export UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=never UV_PYTHON="$python" UV_PROJECT_ENVIRONMENT="$target"
+# Relocatable: the local node's image holds environments of other images at another place.
+[ -x "$target/bin/python" ] || uv venv --quiet --relocatable "$target"
+uv sync --quiet --frozen --no-editable --compile-bytecode "$@"
+rm -f "$target/.lock" "$target/.gitignore"
