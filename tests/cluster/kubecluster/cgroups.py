@@ -23,7 +23,7 @@ def hierarchies(mounted: Path = MOUNTED) -> list[Path]:
     for folder in sorted(mounted.iterdir()) if mounted.is_dir() else []:
         if (folder / "cgroup.procs").exists():
             found[os.stat(folder).st_dev, os.stat(folder).st_ino] = folder  # `cpu,cpuacct` has links to it
-    return [path for path in found.values() if path.name != "unified"]
+    return list(found.values())
 
 
 def make(name: str, mounted: Path = MOUNTED) -> None:

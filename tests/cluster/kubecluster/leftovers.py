@@ -1,0 +1,58 @@
+"""What a cluster has left on this machine, in sentences: processes, mounts, devices, routes, control groups, files.
+
+Called by tests, after `down`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from kubecluster import cgroups
+from kubecluster.building import UNFINISHED
+from kubecluster.layout import Layout
+from kubecluster.running import members
+
+# Made by kubelets, container runtimes and network plugins where nothing keeps them from it.
+FOREIGN = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/var/log/containers", "/usr/libexec/kubernetes")
+
+
+def namespaces(layout: Layout) -> frozenset[str]:
+    """Process, mount and network namespaces of the cluster's machines, while they run."""
+    own = set(_namespaces(os.getpid()))
+    return frozenset(found for process in members(layout) for found in _namespaces(process.pid)) - own
+
+
+def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]:
+    """What is still there. `before`: namespaces that the cluster had."""
+    found = [f"process {p.pid} {p.name()}" for p in members(layout)]
+    for pid in psutil.pids():
+        inside = before.intersection(_namespaces(pid))
+        if inside:
+            found.append(f"process {pid} in the namespaces {', '.join(sorted(inside))}")
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line}" for line in mounts if str(layout.root) in line or layout.name in line]
+    for what in (["link"], ["route"], ["netns"]):
+        lines = subprocess.run(["ip", *what], capture_output=True, text=True, check=True).stdout.splitlines()
+        found += [f"{what[0]} {line}" for line in lines if layout.name in line]
+    found += [f"control group {path}" for path in cgroups.remains(layout.name)]
+    found += [f"folder {layout.root}"] if layout.root.exists() else []
+    found += [f"unfinished {path}" for path in layout.cache.glob(f"{UNFINISHED}{layout.name}*")]
+    return found
+
+
+def foreign_folders() -> set[str]:
+    """Which of the places exist that a cluster without machines of its own would write to."""
+    return {path for path in FOREIGN if Path(path).exists()}
+
+
+def _namespaces(pid: int) -> list[str]:
+    found = []
+    for kind in ("pid", "mnt", "net"):
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/ns/{kind}"))
+    return found
