@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     images = verbs.add_parser("images")
     images.add_argument("names", nargs="*", help="such as sidecar or updraft/sidecar:0.1; default: all but PyTorch's")
     images.add_argument("--archives", nargs="?", const="", metavar="FOLDER", help="also `docker save` each into FOLDER")
-    images.add_argument("--record", action="store_true", help=f"keep size and time in {build.RESULTS.name}")
+    images.add_argument("--record", action="store_true", help="build afresh; keep size and time for the docs")
     given = parser.parse_args(arguments)
     if given.verb == "list":
         print(recipes.as_json())
@@ -54,7 +54,7 @@ def _images(names: list[str], archives: str | None, record: bool) -> None:
     here = places.find_places()
     wanted = recipes.chosen(names)
     docker = engine.find_or_start(here)
-    results = build.build(docker, here, wanted, build.warn)
+    results = build.build(docker, here, wanted, build.warn, fresh=record)
     if record:
         build.record(results)
         report.write()

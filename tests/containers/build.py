@@ -64,15 +64,15 @@ def bases(engine: Engine, places: Places, say: Say, environment: Mapping[str, st
     return {argument: image or public[argument] for argument, image in named.items()}
 
 
-def build(engine: Engine, places: Places, recipes: Iterable[Recipe], say: Say) -> list[Built]:
-    """Raises ContainersError with the end of what the build said."""
+def build(engine: Engine, places: Places, recipes: Iterable[Recipe], say: Say, *, fresh: bool = False) -> list[Built]:
+    """`fresh` uses no layer of an earlier build. Raises ContainersError with the end of what the build said."""
     found = bases(engine, places, say)
     results = []
     context = make_context(os.environ)
     for recipe in recipes:
         began = time.monotonic()
-        fresh = _build_one(engine, recipe, found, context, os.environ)
-        seconds = round(time.monotonic() - began, 1) if fresh else None
+        changed = _build_one(engine, recipe, found, context, fresh=fresh)
+        seconds = round(time.monotonic() - began, 1) if changed else None
         built = measure(engine, recipe, found, seconds)
         took = "nothing to do" if seconds is None else f"{seconds:.0f} s"
         say(f"{recipe.name}: {took}, {built.bytes / 1e6:.0f} MB, {built.own_bytes / 1e6:.0f} MB above its base")
@@ -119,10 +119,9 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, *, executable: bool) -
     tar.addfile(entry, io.BytesIO(content))
 
 
-def _build_one(
-    engine: Engine, recipe: Recipe, found: Mapping[str, str], context: bytes, environment: Mapping[str, str]
-) -> bool:
+def _build_one(engine: Engine, recipe: Recipe, found: Mapping[str, str], context: bytes, *, fresh: bool) -> bool:
     """Whether anything had to be built."""
+    environment = os.environ
     arguments = {"VERSION": project_version(), **dict(recipe.arguments), **dict(recipe.needs)}
     for name in PASSED_ON:
         if environment.get(name):
@@ -134,6 +133,7 @@ def _build_one(
         arguments["BASE"] = found[recipe.base]
     known |= set(PASSED_ON)  # proxies need no declaration; the others are dropped where no stage asks for them
     command = [engine.cli, "build", "--network", "host", "--file", recipe.dockerfile, "--tag", recipe.name]
+    command += ["--no-cache"] if fresh else []
     command += [part for k, v in arguments.items() if k in known for part in ("--build-arg", k)]
     given = {**engine.environment, **arguments}  # by environment: values may hold a password
     before = engine.docker("image", "inspect", recipe.name, "--format", "{{.Id}}", check=False).stdout.strip()

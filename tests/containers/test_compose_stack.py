@@ -1,0 +1,135 @@
+"""docker-compose.yaml for real: an empty disk, one `up`, a trained model; down, up, and the job is still there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from containers import build
+from containers.engine import Engine
+from containers.places import REPOSITORY
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+UP_SECONDS = 900
+JOB_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A compose project of its own: other names, ports and volumes than anybody's real one."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    engine: Engine
+    project: str
+
+    def compose(self, *arguments: str, check: bool = True, seconds: float = 300) -> str:
+        done = subprocess.run(
+            [*self.command, "--project-name", self.project, *arguments],
+            cwd=REPOSITORY,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
+        if check and done.returncode != 0:
+            states = self.compose("ps", "--all", check=False)
+            logs = self.compose("logs", "--no-color", "--tail", "40", check=False)
+            raise AssertionError(
+                f"compose {arguments[0]} ended with {done.returncode}:\n{done.stderr}\n{states}\n{logs}"
+            )
+        return done.stdout
+
+    def cli(self, *arguments: str, seconds: float = 120) -> str:
+        return self.compose("run", "--rm", "--no-TTY", "cli", *arguments, seconds=seconds)
+
+    def up(self) -> None:
+        self.compose("up", "--wait", "--wait-timeout", str(UP_SECONDS), seconds=UP_SECONDS + 60)
+
+
+@pytest.fixture(scope="module")
+def stack(
+    engine: Engine,
+    images: dict[str, build.Built],
+    compose_command: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    secrets = tmp_path_factory.mktemp("compose") / "secrets"
+    made = [sys.executable, str(REPOSITORY / "scripts" / "compose_secrets.py"), str(secrets)]
+    subprocess.run(made, check=True, capture_output=True)
+    environment = {
+        **engine.environment,
+        "UPDRAFT_SECRETS": str(secrets),
+        **{name: str(free_port()) for name in ("UPDRAFT_AIRFLOW_PORT", "UPDRAFT_MLFLOW_PORT", "UPDRAFT_S3_PORT")},
+    }
+    stack = Stack(tuple(compose_command), environment, engine, f"updraft-test-{os.getpid()}")
+    try:
+        yield stack
+    finally:
+        stack.compose("--profile", "tools", "down", "--volumes", "--timeout", "20", check=False, seconds=300)
+        shutil.rmtree(secrets)
+
+
+def test_a_job_trains_and_outlives_the_containers(stack: Stack) -> None:
+    stack.up()
+    said = stack.cli(*("submit", "jobs/digits-sklearn/manifest.yaml", "--id", "kept", "--follow"), seconds=JOB_SECONDS)
+    assert "val_accuracy" in said
+    before = job(stack)
+    assert before["state"] == "COMPLETED"
+    stack.compose("down", "--timeout", "60", seconds=300)
+    assert not stack.engine.docker(
+        "ps", "--quiet", "--filter", f"label=com.docker.compose.project={stack.project}"
+    ).stdout
+    stack.up()
+    assert job(stack) == before
+    metrics = json.loads(stack.cli("metrics", "kept", "--json"))
+    assert "val_accuracy" in json.dumps(metrics)
+    # The second life takes jobs too, in an image without Python.
+    stack.cli("submit", "jobs/shell-hello/manifest.yaml", "--id", "second", "--follow", seconds=JOB_SECONDS)
+    assert job(stack, "second")["state"] == "COMPLETED"
+
+
+def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(stack: Stack) -> None:
+    stack.up()
+    containers = stack.compose("ps", "--all", "--quiet").split()
+    text = stack.engine.docker("inspect", *containers).stdout
+    words = secret_words(Path(stack.environment["UPDRAFT_SECRETS"]))
+    assert len(words) > 10
+    assert not [word for word in words if word in text]
+    for container in json.loads(text):
+        assert container["HostConfig"]["ReadonlyRootfs"] is True
+        for bindings in (container["NetworkSettings"]["Ports"] or {}).values():
+            assert {b["HostIp"] for b in bindings or []} <= {"127.0.0.1"}
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{stack.environment['UPDRAFT_AIRFLOW_PORT']}/api/v2/version"
+    ) as answer:
+        assert json.load(answer)["version"].startswith("3.")
+
+
+def job(stack: Stack, name: str = "kept") -> dict[str, object]:
+    found: dict[str, object] = json.loads(stack.cli("show", name, "--json"))
+    return found
+
+
+def secret_words(folder: Path) -> set[str]:
+    """What of the files is random: long, and of capitals and digits too."""
+    words = {word for file in folder.iterdir() for word in re.findall(r"[A-Za-z0-9_=-]{16,}", file.read_text())}
+    return {word for word in words if re.search(r"[A-Z]", word) and re.search(r"\d", word)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
