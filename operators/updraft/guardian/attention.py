@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from updraft.exceptions import UpdraftError
 from updraft.guardian.attempts import note_steps
+from updraft.guardian.pace import Pace
 from updraft.guardian.records import ledger, manifest_of
 from updraft.recovery.progress import Finding, Limits, Seen, Watch, observe
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
+PACE = Pace(least_seconds=10.0, most_per_second=10.0)
 
 
 class Attention:
@@ -38,14 +39,14 @@ class Attention:
         self._limits = Limits(limit, budget.on_no_progress)
         self._watch = Watch()
         self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
-        self._next = clock() + LOOK_SECONDS
+        self._next = clock() + PACE.seconds
         self._dumps = 0
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[str, str] | None:
         """Why the attempt is to be ended (`stalled` or `given up`), if it is."""
         if self._clock() < self._next or self._launch.role != "train":
             return None
-        self._next = self._clock() + LOOK_SECONDS
+        self._next = self._clock() + PACE.seconds
         running = [pod.learner for pod in pods if pod.main.state == "running"]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))

@@ -147,6 +147,11 @@ class Ledger:
             with writing(self._engine) as connection:
                 jobs.touch_guardian(connection, job_id, what, now)
 
+    def touch_guardians(self, guarded: Mapping[str, str]) -> None:
+        """`guarded`: job id -> what guards it, for many jobs in one transaction."""
+        with writing(self._engine) as connection:
+            jobs.touch_guardians(connection, guarded, self._clock())
+
     def set_run(self, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
         with writing(self._engine) as connection:
             return jobs.set_run(connection, job_id, mlflow_run_id, mlflow_experiment_id)
@@ -171,6 +176,11 @@ class Ledger:
         """The newest unanswered one of the kind."""
         with reading(self._engine) as connection:
             return requests.pending(connection, job_id, kind)
+
+    def asked(self) -> frozenset[str]:
+        """Ids of all jobs of which something is asked that nobody has answered."""
+        with reading(self._engine) as connection:
+            return requests.asked(connection)
 
     def answer(self, job_id: str, seq: int, text: str) -> Request:
         """The first answer stands."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
@@ -199,6 +199,15 @@ def touch_guardian(connection: Connection, job_id: str, what: str, now: datetime
     values = {"guardian_seen_at": now, "guardian_what": bounds.word("what", what, NAME_LENGTH)}
     due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
     connection.execute(update(jobs).where(jobs.c.id == job_id, due).values(**values))
+
+
+def touch_guardians(connection: Connection, guarded: Mapping[str, str], now: datetime) -> None:
+    """The same for many jobs, in one statement; jobs that do not exist are passed over."""
+    due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
+    change = update(jobs).where(jobs.c.id == bindparam("job"), due)
+    values = change.values(guardian_seen_at=bindparam("now"), guardian_what=bindparam("what"))
+    rows = [{"job": k, "now": now, "what": bounds.word("what", v, NAME_LENGTH)} for k, v in sorted(guarded.items())]
+    connection.execute(values, rows)
 
 
 def touch_is_due(job: Job, now: datetime) -> bool:

@@ -69,6 +69,12 @@ def pending(connection: Connection, job_id: str, kind: RequestKind) -> Request |
     return None if row is None else _request(row)
 
 
+def asked(connection: Connection) -> frozenset[str]:
+    """Jobs with an unanswered request of any kind. Those of ended jobs are answered."""
+    query = select(requests.c.job_id).where(requests.c.answered_at.is_(None)).distinct()
+    return frozenset(connection.execute(query).scalars())
+
+
 def answer(connection: Connection, job_id: str, seq: int, text: str, now: datetime) -> Request:
     """The first answer stands."""
     job_rows.get(connection, job_id, lock=True)

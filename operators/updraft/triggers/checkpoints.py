@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.guardian.pace import Pace
 from updraft.recovery.causes import Cause
 from updraft_learner.checkpoint_names import parse_name
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 4.0
+PACE = Pace(least_seconds=4.0, most_per_second=5.0)  # of looks at the store
+END_PACE = Pace(least_seconds=4.0, most_per_second=50.0)  # of asking Airflow whether the training has ended
 LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
@@ -54,11 +57,20 @@ class CheckpointTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        ended, last_looks = False, 0
+        with PACE.joined(), END_PACE.joined():
+            await self._follow()
+        yield TriggerEvent({"kind": "ended"})
+
+    async def _follow(self) -> None:
+        ended, last_looks, next_look = False, 0, 0.0
         while True:
             try:
                 # Asked first: what is stored before the end is seen by the look after it.
                 ended = ended or await self._train_ended()
+                if not ended and time.monotonic() < next_look:
+                    await asyncio.sleep(END_PACE.seconds)
+                    continue
+                next_look = time.monotonic() + PACE.seconds
                 for checkpoint in await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep):
                     self.log.info(
                         "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
@@ -70,8 +82,7 @@ class CheckpointTrigger(BaseTrigger):
                 last_looks += ended
                 if last_looks >= LAST_LOOKS:
                     break
-            await asyncio.sleep(POLL_SECONDS)
-        yield TriggerEvent({"kind": "ended"})
+            await asyncio.sleep(END_PACE.seconds)
 
     async def _train_ended(self) -> bool:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

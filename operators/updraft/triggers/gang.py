@@ -26,12 +26,14 @@ from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Runnin
 from updraft.kubernetes.watch import PodWatch, shared_watch
 from updraft.lifecycle import State
 from updraft.settings import settings
+from updraft.triggers.desk import desk
 from updraft.triggers.observation import Observation
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt
 
 TICK_SECONDS = 2.0  # requests are looked at this often
+HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
 LINE_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
@@ -161,13 +163,16 @@ class GangTrigger(BaseTrigger):
     # --- halted, in line ----------------------------------------------------------------------------------------
 
     async def _wait_for_resume(self) -> None:
-        while True:
-            await asyncio.to_thread(requests.resumed, self.job_id)
-            job, _ = await asyncio.to_thread(requests.wanted, self.job_id)
-            await asyncio.to_thread(self._touch, "halted")
-            if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
-                return
-            await asyncio.sleep(TICK_SECONDS)
+        with desk().guarding(self.job_id, f"{self.role}: halted"):
+            while True:
+                await asyncio.to_thread(requests.resumed, self.job_id)
+                job, _ = await asyncio.to_thread(requests.wanted, self.job_id)
+                if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
+                    return
+                for _ in range(HALTED_TICKS):
+                    await asyncio.sleep(TICK_SECONDS)
+                    if await desk().asked(self.job_id):
+                        break
 
     async def _wait_in_line(self, watch: PodWatch) -> None:
         while True:

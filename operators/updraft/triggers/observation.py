@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
+from updraft.guardian.attention import PACE as ATTENTION_PACE
 from updraft.guardian.attention import Attention
 from updraft.guardian.records import ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, stage_of
 from updraft.settings import settings
+from updraft.triggers.desk import desk
 from updraft.triggers.followers import Followers
 from updraft_learner.contract import ExitCode
 
@@ -50,8 +52,11 @@ class Observation:
         self._shown: tuple[State, str] | None = None
 
     async def run(self) -> Seen:
+        launch = self._launch
         try:
-            kind, reason = await self._watch_pods()
+            what = f"{launch.role}: watching attempt {launch.attempt}"
+            with desk().guarding(launch.job_id, what), ATTENTION_PACE.joined():
+                kind, reason = await self._watch_pods()
             await self._followers.finish()
         finally:
             await self._followers.stop()
@@ -126,8 +131,10 @@ class Observation:
     async def _asked(self) -> tuple[str, str] | None:
         """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
         try:
+            if not await desk().asked(self._launch.job_id):
+                self._lasts("halt", False, 0)
+                return None
             job, halt = await asyncio.to_thread(requests.wanted, self._launch.job_id)
-            await asyncio.to_thread(self._touch)
             if job.cancel_requested_by is not None:
                 return "cancelled", f"cancelled by {job.cancel_requested_by}"
             if halt is None:
@@ -140,10 +147,6 @@ class Observation:
         except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None
-
-    def _touch(self) -> None:
-        launch = self._launch
-        ledger().touch_guardian(launch.job_id, f"{launch.role}: watching attempt {launch.attempt}")
 
     def _runtime_left_seconds(self) -> float | None:
         launch = self._launch

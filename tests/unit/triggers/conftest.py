@@ -8,8 +8,9 @@ from folder_store import FolderStore
 from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
+from updraft.guardian.pace import Pace
 from updraft.ledger import Ledger, NewJob
-from updraft.triggers import admit, checkpoints, followers, observation
+from updraft.triggers import admit, checkpoints, desk, followers, observation
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 
@@ -44,12 +45,15 @@ def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
 def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(observation, "time", clock)
-    for module, name, seconds in (
+    changes: tuple[tuple[object, str, object], ...] = (
         (observation, "TICK_SECONDS", 0.005),
         (followers, "LOG_RETRY_SECONDS", 0.01),
         (followers, "LOG_END_SECONDS", 5.0),
         (admit, "POLL_SECONDS", 0.01),
-        (checkpoints, "POLL_SECONDS", 0.01),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+        (checkpoints, "PACE", Pace(0.01, 1e9)),
+        (checkpoints, "END_PACE", Pace(0.01, 1e9)),
+        (desk, "LOOK_SECONDS", 0.005),
+    )
+    for module, name, value in changes:
+        monkeypatch.setattr(module, name, value)
     return clock

@@ -19,6 +19,7 @@ from updraft.guardian.attempts import Seen
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
 from updraft.triggers import gang
+from updraft.triggers.desk import Desk
 from updraft.triggers.gang import GangTrigger
 
 REAL_SLEEP = asyncio.sleep
@@ -143,14 +144,15 @@ class TestWaiting:
         halted(ledger)
         looks = []
 
-        def touch(self: GangTrigger, what: str) -> None:
-            looks.append(what)
+        async def asked(self: Desk, job_id: str) -> bool:
+            looks.append(self._guarded[job_id])
             if len(looks) == 20:
                 ledger.request(JOB, "cancel", "bob")
+            return job_id in ledger.asked()
 
-        monkeypatch.setattr(GangTrigger, "_touch", touch)
+        monkeypatch.setattr(Desk, "asked", asked)
         assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
-        assert set(looks) == {"halted"}
+        assert set(looks) == {"train: halted"}
         assert sleeps.seconds == [gang.TICK_SECONDS] * 20
         assert log.lines == []
 
@@ -164,6 +166,10 @@ class TestWaiting:
         async def nodes(self: GangTrigger, watch: Any) -> list[Any]:
             return []
 
+        async def asked(self: Desk, job_id: str) -> bool:
+            waits.set()
+            return False
+
         async def main() -> None:
             made = trigger()
             made._touch = lambda what: loop.call_soon_threadsafe(waits.set)  # type: ignore[assignment,misc,return-value]
@@ -175,6 +181,8 @@ class TestWaiting:
                 await asyncio.wait_for(asyncio.shield(running), 5)
 
         monkeypatch.setattr(GangTrigger, "_nodes", nodes)
+        monkeypatch.setattr(Desk, "asked", asked)
+        monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
         assert not ledger.job(JOB).ended
 
