@@ -10,10 +10,11 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from updraft.exceptions import UpdraftError
 
@@ -58,6 +59,19 @@ class Settings(BaseModel):
     airflow_public_uri: str = Field("http://localhost:8080", description="Airflow's UI as a browser reaches it")
     credentials_file: Path = Field(description="JSON file with the S3 and MLflow credentials, mode 0600")
     kubernetes_conn_id: str = Field("updraft_kubernetes", description="Airflow connection of the cluster")
+    network_policy: bool = Field(
+        True, description="Whether each launch gets a NetworkPolicy; only for clusters that forbid them: false"
+    )
+    closed_networks: tuple[str, ...] = Field(
+        ("169.254.0.0/16",),
+        description="Networks that learners never reach, comma-separated; the address of the API server, where it is "
+        "known, is always among them",
+    )
+    disruption_budget: bool = Field(
+        False,
+        description="Whether each launch gets a PodDisruptionBudget: `kubectl drain` then waits for the end of every "
+        "job on the node, instead of having it go on elsewhere from its checkpoint",
+    )
     namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
     tenants: tuple[str, ...] = Field(("default",), description="Tenants that exist, comma-separated")
     local_sources: tuple[Path, ...] = Field(
@@ -106,6 +120,16 @@ class Settings(BaseModel):
             raise ValueError(f"UPDRAFT_SOURCE_BUCKETS: {wrong[0]!r} holds the platform's own objects; leave it out")
         return self
 
+    @field_validator("closed_networks")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            try:
+                ip_network(text, strict=False)
+            except ValueError:
+                raise ValueError(f"{text!r} is no network, such as 10.0.0.0/8 or 192.168.1.1") from None
+        return value
+
     @property
     def mlflow_browser_uri(self) -> str:
         return self.mlflow_public_uri or self.mlflow_uri
@@ -135,7 +159,7 @@ class Settings(BaseModel):
             value = environment.get(f"UPDRAFT_{name.upper()}")
             if value is None:
                 continue
-            if name in ("tenants", "source_buckets"):
+            if name in ("tenants", "source_buckets", "closed_networks"):
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
             elif name == "local_sources":
                 raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)

@@ -11,6 +11,7 @@ from folder_store import FolderStore
 
 from updraft.guardian.lastwords import LastWords
 from updraft.kubernetes import gang
+from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
 from updraft.storage import logbook, objects
 
@@ -33,8 +34,9 @@ def test_the_last_words_of_a_removed_learner_are_kept(
 
     book.append([{"n": 1, "t": pad_nanoseconds(first[0]), "line": first[1]}])
 
-    words = LastWords(cluster.core, launch, gang.observe(cluster.core, launch), limit_seconds=30)
-    gang.delete(cluster.core, launch.namespace, launch.selector, grace_seconds=20)
+    core = cluster_api(cluster.api_client)
+    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
+    gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()
 
     lines = [line["line"] for line in objects.read_log("default", "words-1", "train", 1, 1, store=store)]

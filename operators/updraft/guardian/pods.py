@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import launch_of, ledger, manifest_of
-from updraft.kubernetes import gang, objects
+from updraft.kubernetes import clients, gang, objects, policies
 from updraft.kubernetes.objects import Launch
 from updraft.settings import settings
 from updraft_learner import contract
@@ -79,7 +79,9 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         core,
         launch,
         secret=objects.credentials_secret(launch, _pod_credentials()),
+        policy=_policy(core, launch) if settings().network_policy else None,
         service=objects.headless_service(launch) if launch.learners > 1 else None,
+        budget=policies.disruption_budget(launch) if settings().disruption_budget else None,
         pods=objects.role_to_pods(pod, launch, config, restores=_restores(config)),
     )
     now = ledger().current_attempt(job.id, attempt.role)
@@ -91,6 +93,12 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
     ledger().record_effect(job.id, deployed, {"pods": names, "at": datetime.now(UTC).isoformat()})
     log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
     return launch
+
+
+def _policy(core: CoreV1Api, launch: Launch) -> objects.Manifest:
+    urls = (settings().s3_endpoint, settings().mlflow_uri)
+    closed = (*settings().closed_networks, *clients.api_server_addresses(core))
+    return policies.network_policy(launch, policies.outside_of(launch.namespace, urls, closed))
 
 
 def deployed_at(attempt: Attempt) -> datetime:

@@ -1,6 +1,8 @@
 """Translation between jobs and Kubernetes objects. Everything that speaks to the pod API is in here.
 
 objects.py   pure: a pod built by KubernetesPodOperator becomes a gang of pods, a service and a secret
+policies.py  pure: what guards a launch (network policy, disruption budget), and who owns whom
+clients.py   the one client of the cluster, from Airflow's connection
 gang.py      create, observe and delete a gang through the synchronous client (workers)
 watch.py     one watch shared by all triggers of a triggerer
 logs.py      follow a container's log with nanosecond timestamps (triggerer)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError, UnavailableError
+from updraft.kubernetes import policies
 from updraft.kubernetes.objects import Launch, Manifest
 from updraft.recovery.facts import PodFacts, pod_facts
 
@@ -42,6 +43,11 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
     except ApiException as exc:
         if exc.status in ok:
             return None
+        if exc.status == 401:  # a token that ran out: the learners do not need it, and a new one goes on from here
+            raise UnavailableError(
+                f"The cluster did not {what}: it does not accept the platform's token (401); put a valid one into the "
+                "kubeconfig of the platform's connection"
+            ) from exc
         if exc.status in TRANSIENT_STATUS:
             raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
         raise RefusedError(f"The cluster refused to {what}: {_message(exc)}") from exc
@@ -73,33 +79,60 @@ def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
 
 
 def create(
-    core: CoreV1Api, launch: Launch, *, secret: Manifest, service: Manifest | None, pods: Sequence[Manifest]
+    core: CoreV1Api,
+    launch: Launch,
+    *,
+    secret: Manifest,
+    pods: Sequence[Manifest],
+    policy: Manifest | None = None,
+    service: Manifest | None = None,
+    budget: Manifest | None = None,
 ) -> None:
     """All objects of the launch, or none: what was made is deleted when one is refused.
 
-    A caller that dies in the middle leaves a part, which the next call with the same launch completes.
+    The secret is first, and owns what guards the pods; the pods own the secret. A caller that dies in the middle leaves
+    a part, which the next call with the same launch completes, and which `delete` finds by its labels.
     """
-    namespace = launch.namespace
+    namespace, as_dict = launch.namespace, core.api_client.sanitize_for_serialization
     try:
-        call("create the job's secret", core.create_namespaced_secret, namespace, secret, ok=EXISTS)
-        if service is not None:
-            call("create the gang's service", core.create_namespaced_service, namespace, service, ok=EXISTS)
+        made = call("create the job's secret", core.create_namespaced_secret, namespace, secret, ok=EXISTS)
+        name = secret["metadata"]["name"]
+        anchor = made or call("read the job's secret", core.read_namespaced_secret, name, namespace)
+        owner = {"apiVersion": "v1", "kind": "Secret", **as_dict(anchor)}
+        for what, method, companion in (
+            ("network policy", core.create_namespaced_network_policy, policy),
+            ("service", core.create_namespaced_service, service),
+            ("disruption budget", core.create_namespaced_pod_disruption_budget, budget),
+        ):
+            if companion is not None:
+                call(f"create the job's {what}", method, namespace, policies.owned_by(companion, [owner]), ok=EXISTS)
         for pod in pods:
             call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
+        created = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in _listed(core, launch)]
+        if created:
+            change = {"metadata": {"ownerReferences": policies.owners(created)}}
+            call("bind the job's secret to its pods", core.patch_namespaced_secret, name, namespace, change, ok=GONE)
     except RefusedError:
         delete(core, namespace, launch.selector, grace_seconds=0)
         raise
 
 
+def _listed(core: CoreV1Api, launch: Launch) -> list[Manifest]:
+    listed = call("list pods", core.list_namespaced_pod, launch.namespace, label_selector=launch.selector)
+    return [core.api_client.sanitize_for_serialization(pod) for pod in listed.items]
+
+
 def observe(core: CoreV1Api, launch: Launch) -> list[PodFacts]:
     """The launch's pods in order of their learner."""
-    listed = call("list pods", core.list_namespaced_pod, launch.namespace, label_selector=launch.selector)
-    as_dict = core.api_client.sanitize_for_serialization
-    return sorted((pod_facts(as_dict(pod)) for pod in listed.items), key=lambda facts: facts.learner)
+    return sorted(map(pod_facts, _listed(core, launch)), key=lambda facts: facts.learner)
 
 
 def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int) -> int:
-    """Ask for the deletion of every pod, service and secret that the selector matches; returns the pods' number."""
+    """Ask for the deletion of every pod that the selector matches, and of all that goes with them; returns the pods'
+    number.
+
+    A secret that pods own goes after the last of them, and with it the policy that guards them until then.
+    """
     pods = call("list pods", core.list_namespaced_pod, namespace, label_selector=selector, ok=GONE)
     for pod in pods.items if pods else ():
         call(
@@ -110,14 +143,12 @@ def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int
             grace_period_seconds=grace_seconds,
             ok=GONE,
         )
-    services = call("list services", core.list_namespaced_service, namespace, label_selector=selector, ok=GONE)
-    for service in services.items if services else ():
-        name = service.metadata.name
-        call(f"delete service {name}", core.delete_namespaced_service, name, namespace, ok=GONE)
+    going = {pod.metadata.uid for pod in pods.items} if pods else set()
     secrets = call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=GONE)
     for secret in secrets.items if secrets else ():
-        name = secret.metadata.name
-        call(f"delete secret {name}", core.delete_namespaced_secret, name, namespace, ok=GONE)
+        if going.isdisjoint(owner.uid for owner in secret.metadata.owner_references or ()):
+            name = secret.metadata.name
+            call(f"delete secret {name}", core.delete_namespaced_secret, name, namespace, ok=GONE)
     return len(pods.items) if pods else 0
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from updraft.exceptions import NotFoundError, RefusedError
 from updraft.kubernetes import gang
+from updraft.kubernetes.clients import core_api
 from updraft.settings import Settings
 from updraft_learner.contract import LABEL_TENANT
 
-if TYPE_CHECKING:
-    from kubernetes.client import CoreV1Api
+__all__ = ["core_api", "delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 # Keeps tenants' secrets apart from the platform's own, which nobody may name: those are named after jobs, whose ids
@@ -33,13 +33,6 @@ def object_name(name: str) -> str:
             "letter or digit"
         )
     return PREFIX + name
-
-
-def core_api(settings: Settings) -> CoreV1Api:
-    """Client of the configured cluster, from Airflow's connection."""
-    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-
-    return KubernetesHook(conn_id=settings.kubernetes_conn_id).core_v1_client
 
 
 def put_secret(settings: Settings, tenant: str, name: str, data: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ class ApiError(Exception):
 
 def success(kind: str, name: str, uid: str) -> Json:
     """The `Status` that answers a finished deletion."""
-    details = {"name": name, "kind": kind, "uid": uid}
+    details = {**_details(kind, name), "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
@@ -63,8 +63,22 @@ def unauthorized() -> ApiError:
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
+# Groups of the API other than the core, whose resources are written `networkpolicies.networking.k8s.io`.
+GROUPS = {"networkpolicies": "networking.k8s.io", "poddisruptionbudgets": "policy"}
+
+
+def qualified(resource: str) -> str:
+    return f"{resource}.{GROUPS[resource]}" if resource in GROUPS else resource
+
+
+def _details(resource: str, name: str) -> Json:
+    group = {"group": GROUPS[resource]} if resource in GROUPS else {}
+    return {"name": name, **group, "kind": resource}
+
+
 def not_found(resource: str, name: str) -> ApiError:
-    return ApiError(404, "NotFound", f'{resource} "{name}" not found', {"name": name, "kind": resource})
+    message = f'{qualified(resource)} "{name}" not found'
+    return ApiError(404, "NotFound", message, _details(resource, name))
 
 
 def no_such_route() -> ApiError:
@@ -77,12 +91,13 @@ def method_not_allowed() -> ApiError:
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', {"name": name, "kind": resource})
+    message = f'{qualified(resource)} "{name}" already exists'
+    return ApiError(409, "AlreadyExists", message, _details(resource, name))
 
 
 def conflict(resource: str, name: str, why: str) -> ApiError:
-    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return ApiError(409, "Conflict", message, {"name": name, "kind": resource})
+    message = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {why}'
+    return ApiError(409, "Conflict", message, _details(resource, name))
 
 
 def bad_request(message: str) -> ApiError:

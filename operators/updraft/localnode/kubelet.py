@@ -53,6 +53,11 @@ class Kubelet:
         """Short, because sockets in TMPDIR have short names only."""
         return self.pods_dir / uid.replace("-", "")[:12]
 
+    @property
+    def claims_dir(self) -> Path:
+        """Folders that pods may mount by name, see `claims`."""
+        return self.pods_dir.parent / "claims"
+
     def container_folder(self, uid: str, container: str, restart_count: int) -> Path:
         return self.pod_folder(uid) / "c" / container / str(restart_count)
 

@@ -20,7 +20,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from updraft.localnode import claims
 from updraft.localnode.errors import (
+    GROUPS,
     ApiError,
     Json,
     bad_request,
@@ -37,9 +39,10 @@ from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.lifecycle import delete_object, disrupt, orphan_dependents
 from updraft.localnode.logs import read_log
 from updraft.localnode.requests import DeleteOptions, flag, json_body, log_options, number, page, patched
+from updraft.localnode.rights import access_review, rules_review
 from updraft.localnode.runtime import Runtime
 from updraft.localnode.selectors import Selector, parse_selector
-from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, list_object, now_text
+from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, api_version, list_object, now_text
 from updraft.localnode.streams import Watch, log_attempt, log_container, until_disconnected
 from updraft.localnode.validation import check_patched_labels, complete
 from updraft.localnode.wires import Wires
@@ -48,6 +51,7 @@ logger = logging.getLogger(__name__)
 VERSION = "v1.34.4-local"
 PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 WRITABLE = ("pods", "services", "secrets")
+STATUS_ON_DELETE = ("secrets", *GROUPS)  # others are answered with the object itself
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -168,8 +172,8 @@ class Api:
         if options.orphan:
             orphan_dependents(self.store, obj["metadata"]["uid"])
         deleted = delete_object(self.store, key, options.grace_seconds)
-        if key[0] == "secrets":
-            return JSONResponse(success("secrets", key[2], obj["metadata"]["uid"]))
+        if key[0] in STATUS_ON_DELETE:
+            return JSONResponse(success(key[0], key[2], obj["metadata"]["uid"]))
         return JSONResponse(deleted)
 
     async def delete_collection(self, request: Request) -> Response:
@@ -180,6 +184,18 @@ class Api:
         for obj in found:
             delete_object(self.store, (resource, namespace, obj["metadata"]["name"]), options.grace_seconds)
         return JSONResponse(list_object(resource, [_listed(resource, obj) for obj in found], self.store.version))
+
+    # --- Claims ---------------------------------------------------------------------------------------
+    async def get_claim(self, request: Request) -> Response:
+        path = request.path_params
+        return JSONResponse(claims.claim(self.kubelet.claims_dir, path["namespace"], path["name"]))
+
+    async def list_claims(self, request: Request) -> Response:
+        query, found = request.query_params, claims.claims(self.kubelet.claims_dir, request.path_params["namespace"])
+        selector = parse_selector(query.get("labelSelector"), query.get("fieldSelector"), claims.RESOURCE)
+        meta, items = {"resourceVersion": str(self.store.version)}, [c for c in found if selector.matches(c)]
+        listed = {"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "metadata": meta, "items": items}
+        return JSONResponse(listed)
 
     # --- The fault lab --------------------------------------------------------------------------------
     async def show_faults(self, _: Request) -> Response:
@@ -324,7 +340,7 @@ def _of(resource: str, handler: Handler) -> Handler:
 def _namespaced(handler: Handler, allowed: tuple[str, ...]) -> Handler:
     async def checked(request: Request) -> Response:
         resource = request.path_params["resource"]
-        if resource not in KINDS or resource in CLUSTER_SCOPED:
+        if resource not in KINDS or resource in CLUSTER_SCOPED or resource in GROUPS:
             raise no_such_route()
         if resource not in allowed:
             raise method_not_allowed()
@@ -333,8 +349,29 @@ def _namespaced(handler: Handler, allowed: tuple[str, ...]) -> Handler:
     return checked
 
 
+def _review(answer: Callable[[Any], Json]) -> Handler:
+    async def review(request: Request) -> Response:
+        return JSONResponse(answer(await json_body(request)), 201)
+
+    return review
+
+
+def _group_routes(api: Api, resource: str) -> list[tuple[str, str, Handler]]:
+    """What is stored and shown, and does nothing else here."""
+    every, one = f"/apis/{api_version(resource)}", "/namespaces/{namespace}/"
+    return [
+        (f"{every}/{resource}", "GET", _of(resource, api.list_or_watch)),
+        (f"{every}{one}{resource}", "GET", _of(resource, api.list_or_watch)),
+        (f"{every}{one}{resource}", "POST", _of(resource, api.create)),
+        (f"{every}{one}{resource}", "DELETE", _of(resource, api.delete_collection)),
+        (f"{every}{one}{resource}/{{name}}", "GET", _of(resource, api.get)),
+        (f"{every}{one}{resource}/{{name}}", "PATCH", _of(resource, api.patch)),
+        (f"{every}{one}{resource}/{{name}}", "DELETE", _of(resource, api.delete)),
+    ]
+
+
 def routes(api: Api) -> list[Route]:
-    every = tuple(kind for kind in KINDS if kind not in CLUSTER_SCOPED)
+    every = tuple(kind for kind in KINDS if kind not in CLUSTER_SCOPED and kind not in GROUPS)
     base, one = "/api/v1/namespaces/{namespace}/{resource}", "/api/v1/namespaces/{namespace}/{resource}/{name}"
     table: list[tuple[str, str, Handler]] = [
         *((path, "GET", _healthy) for path in ("/healthz", "/livez", "/readyz")),
@@ -353,6 +390,11 @@ def routes(api: Api) -> list[Route]:
         *((f"/api/v1/{kind}", "GET", _of(kind, api.list_or_watch)) for kind in every),
         ("/api/v1/namespaces/{namespace}/pods/{name}/log", "GET", api.log),
         ("/api/v1/namespaces/{namespace}/pods/{name}/eviction", "POST", api.evict),
+        ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "POST", _review(access_review)),
+        ("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", "POST", _review(rules_review)),
+        ("/api/v1/namespaces/{namespace}/persistentvolumeclaims", "GET", api.list_claims),
+        ("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}", "GET", api.get_claim),
+        *(route for resource in GROUPS for route in _group_routes(api, resource)),
         (base, "GET", _namespaced(api.list_or_watch, every)),
         (base, "POST", _namespaced(api.create, WRITABLE)),
         (base, "DELETE", _namespaced(api.delete_collection, WRITABLE)),

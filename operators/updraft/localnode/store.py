@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from updraft.localnode.errors import ApiError, Json, already_exists, conflict, expired, not_found
+from updraft.localnode.errors import GROUPS, ApiError, Json, already_exists, conflict, expired, not_found
 
 KINDS = {
     "pods": "Pod",
@@ -28,9 +28,15 @@ KINDS = {
     "secrets": "Secret",
     "namespaces": "Namespace",
     "nodes": "Node",
+    "networkpolicies": "NetworkPolicy",
+    "poddisruptionbudgets": "PodDisruptionBudget",
 }
 CLUSTER_SCOPED = frozenset({"namespaces", "nodes"})
 Key = tuple[str, str, str]  # resource, namespace ("" for cluster-scoped), name
+
+
+def api_version(resource: str) -> str:
+    return f"{GROUPS[resource]}/v1" if resource in GROUPS else "v1"
 
 
 def now_text() -> str:
@@ -200,7 +206,7 @@ class Store:
 def list_object(resource: str, items: list[Json], version: int) -> Json:
     kind = KINDS[resource]
     meta = {"resourceVersion": str(version)}
-    return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": meta, "items": items}
+    return {"kind": f"{kind}List", "apiVersion": api_version(resource), "metadata": meta, "items": items}
 
 
-__all__ = ["CLUSTER_SCOPED", "KINDS", "ApiError", "Change", "Key", "Store", "list_object", "now_text"]
+__all__ = ["CLUSTER_SCOPED", "KINDS", "ApiError", "Change", "Key", "Store", "api_version", "list_object", "now_text"]

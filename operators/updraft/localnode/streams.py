@@ -13,7 +13,7 @@ from updraft.localnode.away import LostNode
 from updraft.localnode.errors import ApiError, Json, bad_request
 from updraft.localnode.faultstate import FaultState
 from updraft.localnode.selectors import Selector
-from updraft.localnode.store import KINDS, Store
+from updraft.localnode.store import KINDS, Store, api_version
 
 BOOKMARK_SECONDS = 30.0
 
@@ -52,7 +52,10 @@ class Watch:
 
     def _bookmark(self) -> Json:
         meta = {"resourceVersion": str(self.store.version)}
-        return {"type": "BOOKMARK", "object": {"kind": KINDS[self.resource], "apiVersion": "v1", "metadata": meta}}
+        return {
+            "type": "BOOKMARK",
+            "object": {"kind": KINDS[self.resource], "apiVersion": api_version(self.resource), "metadata": meta},
+        }
 
     async def stream(
         self, version: int | None, timeout_seconds: float, faults: FaultState, request: Request

@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from updraft.localnode import policies
 from updraft.localnode.affinity import OPERATORS, TAINT_EFFECTS
 from updraft.localnode.errors import Cause, Json, bad_request, invalid
 from updraft.localnode.quantity import GPU, is_sidecar, parse_quantity
+from updraft.localnode.store import api_version
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(rf"^{_LABEL}$")
@@ -23,7 +25,7 @@ _DNS_SUBDOMAIN = re.compile(rf"^{_LABEL}(?:\.{_LABEL})*$")
 _QUALIFIED = re.compile(r"^[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 _ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
 _SECRET_KEY = re.compile(r"^[-._a-zA-Z0-9]+$")
-VOLUME_TYPES = ("emptyDir", "secret")
+VOLUME_TYPES = ("emptyDir", "secret", "persistentVolumeClaim")
 _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
     "and must start and end with an alphanumeric character"
@@ -175,6 +177,8 @@ def _check_volumes(causes: _Causes, volumes: list[Json]) -> set[str]:
             causes.unsupported(f"spec.volumes[{i}]", ", ".join(kinds) or "no type", VOLUME_TYPES)
         elif kinds[0] == "secret" and not volume["secret"].get("secretName"):
             causes.required(f"spec.volumes[{i}].secret.secretName")
+        elif kinds[0] == "persistentVolumeClaim" and not volume["persistentVolumeClaim"].get("claimName"):
+            causes.required(f"spec.volumes[{i}].persistentVolumeClaim.claimName")
     return names
 
 
@@ -333,6 +337,8 @@ _RULES: dict[str, tuple[str, Callable[[Json], None], Callable[[_Causes, Json], N
     "services": ("Service", _default_service, _check_service),
     "secrets": ("Secret", _default_secret, _check_secret),
     "namespaces": ("Namespace", _default_namespace, _check_namespace),
+    "networkpolicies": ("NetworkPolicy", policies.default_network_policy, policies.check_network_policy),
+    "poddisruptionbudgets": ("PodDisruptionBudget", policies.default_budget, policies.check_budget),
 }
 
 
@@ -343,9 +349,9 @@ def complete(resource: str, body: Any) -> Json:
         raise bad_request(f"the body must be a JSON object of kind {kind}")
     if body.get("kind") not in (None, "", kind):
         raise bad_request(f'the object provided is unrecognized: kind "{body["kind"]}" is not {kind}')
-    obj: Json = {**copy.deepcopy(body), "apiVersion": "v1", "kind": kind}
+    obj: Json = {**copy.deepcopy(body), "apiVersion": api_version(resource), "kind": kind}
     obj["metadata"] = obj.get("metadata") or {}
-    if resource in ("pods", "services"):
+    if resource not in ("secrets", "namespaces"):
         obj["spec"] = obj.get("spec") or {}
     try:
         default(obj)
@@ -353,7 +359,9 @@ def complete(resource: str, body: Any) -> Json:
         _check_metadata(causes, obj)
         check(causes, obj)
     except (AttributeError, TypeError) as exc:
-        raise bad_request(f"{kind} in version v1 cannot be handled: a field has the wrong JSON type ({exc})") from exc
+        raise bad_request(
+            f"{kind} in version {api_version(resource)} cannot be handled: a field has the wrong JSON type ({exc})"
+        ) from exc
     if causes:
         raise invalid(kind, obj["metadata"].get("name") or "", list(dict.fromkeys(causes)))
     return obj

@@ -1,4 +1,4 @@
-"""A pod's volumes as folders of the host. Knows emptyDir and secret; readOnly is not enforced."""
+"""A pod's volumes as folders of the host. Knows emptyDir, secret and claims; readOnly is not enforced."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from updraft.localnode.errors import Json
 
 SecretReader = Callable[[str], Json | None]
+ClaimFinder = Callable[[str], Path | None]
 
 
 class NotYetError(Exception):
@@ -44,22 +45,37 @@ def _write_secret(folder: Path, volume: Json, read_secret: SecretReader) -> None
             handle.write(data[key])
 
 
-def prepare_volumes(pod: Json, folder: Path, read_secret: SecretReader) -> None:
+def prepare_volumes(pod: Json, folder: Path, read_secret: SecretReader, find_claim: ClaimFinder) -> None:
     """Makes the folders below `folder`. May be repeated. Raises NotYetError."""
     for volume in pod["spec"].get("volumes") or []:
         path = folder / volume["name"]
+        if volume.get("persistentVolumeClaim") is not None:
+            _link_claim(path, volume["persistentVolumeClaim"]["claimName"], find_claim)
+            continue
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if volume.get("secret") is not None:
             _write_secret(path, volume, read_secret)
 
 
+def _link_claim(path: Path, name: str, find_claim: ClaimFinder) -> None:
+    target = find_claim(name)
+    if target is None:
+        raise NotYetError(f'persistentvolumeclaim "{name}" not found')
+    if not path.is_symlink():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.symlink_to(target)
+
+
 def mounts_of(container: Json, folder: Path) -> dict[str, str]:
-    """mountPath -> folder (or, with a subPath, a file) of the host."""
+    """mountPath -> folder (or, with a subPath, a file) of the host. Raises NotYetError."""
     mounts: dict[str, str] = {}
     for mount in container.get("volumeMounts") or []:
         path = folder / mount["name"]
         if mount.get("subPath"):
-            path = path / mount["subPath"]
+            of_claim, path = path.is_symlink(), path / mount["subPath"]
+            if of_claim and not path.exists():
+                what = f'failed to prepare subPath for volumeMount "{mount["name"]}" of container "{container["name"]}"'
+                raise NotYetError(f"{what}: there is no {mount['subPath']}")
             if not path.exists():
                 path.mkdir(parents=True, exist_ok=True)
         mounts[mount["mountPath"].rstrip("/")] = str(path)

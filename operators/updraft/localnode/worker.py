@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from updraft.localnode import disks, processes
+from updraft.localnode import claims, disks, processes
 from updraft.localnode.containers import ContainerRunner
 from updraft.localnode.errors import Json
 from updraft.localnode.kubelet import Kubelet
@@ -125,7 +125,12 @@ class PodWorker:
             disks.prepare(folder, self._kubelet.disk_bytes)
         except OSError as exc:
             raise NotYetError(f"the pod's disk cannot be made: {exc.strerror}") from exc
-        prepare_volumes(self._report.pod, folder / "v", lambda name: secrets.find("secrets", namespace, name))
+        prepare_volumes(
+            self._report.pod,
+            folder / "v",
+            lambda name: secrets.find("secrets", namespace, name),
+            lambda name: claims.folder_of(self._kubelet.claims_dir, namespace, name),
+        )
 
     def _adopt_all(self) -> None:
         """Takes over what an earlier local node started."""

@@ -81,18 +81,25 @@ class Obj:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
-        self.metadata = SimpleNamespace(name=raw["metadata"]["name"])
+        meta = raw["metadata"]
+        owners = [SimpleNamespace(**owner) for owner in meta.get("ownerReferences") or ()]
+        self.metadata = SimpleNamespace(name=meta["name"], uid=meta.get("uid"), owner_references=owners)
 
 
 class FakeCluster:
     """The part of CoreV1Api that the operators call. Pods end when a test says so."""
 
     def __init__(self, cpus: str = "4") -> None:
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {"pod": {}, "service": {}, "secret": {}, "namespace": {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {
+            kind: {} for kind in ("pod", "service", "secret", "policy", "budget", "claim", "namespace")
+        }
+        self.uids = 0
         self.created: list[str] = []
         self.cpus = cpus
         self.refuse: Callable[[str, str], int | None] = lambda verb, name: None
-        self.api_client = SimpleNamespace(sanitize_for_serialization=self._plain)
+        self.api_client = SimpleNamespace(
+            sanitize_for_serialization=self._plain, configuration=SimpleNamespace(host="https://10.0.0.2:6443")
+        )
 
     @staticmethod
     def _plain(value: Any) -> Any:
@@ -109,7 +116,9 @@ class FakeCluster:
         self._check(f"create {kind}", name)
         if name in self.objects[kind]:
             raise _api_error(409)
+        self.uids += 1
         self.objects[kind][name] = copy.deepcopy(body)
+        self.objects[kind][name]["metadata"]["uid"] = f"uid-{self.uids}"
         self.created.append(f"{kind} {name}")
         return Obj(self.objects[kind][name])
 
@@ -123,6 +132,19 @@ class FakeCluster:
         self._check(f"delete {kind}", name)
         if self.objects[kind].pop(name, None) is None:
             raise _api_error(404)
+        while self._collect():
+            pass
+
+    def _collect(self) -> bool:
+        """The garbage collector: what all owners have left goes too."""
+        living = {raw["metadata"].get("uid") for kind in self.objects.values() for raw in kind.values()}
+        for kind in self.objects.values():
+            for name, raw in kind.items():
+                owners = {owner["uid"] for owner in raw["metadata"].get("ownerReferences") or ()}
+                if owners and owners.isdisjoint(living):
+                    del kind[name]
+                    return True
+        return False
 
     def read_namespace(self, name: str, **_: Any) -> Obj:
         if name not in self.objects["namespace"]:
@@ -152,20 +174,42 @@ class FakeCluster:
     def create_namespaced_secret(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
         return self._create("secret", body)
 
+    def create_namespaced_network_policy(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("policy", body)
+
+    def create_namespaced_pod_disruption_budget(self, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        return self._create("budget", body)
+
+    def read_namespaced_secret(self, name: str, namespace: str, **_: Any) -> Obj:
+        return self._read("secret", name)
+
+    def patch_namespaced_secret(self, name: str, namespace: str, body: dict[str, Any], **_: Any) -> Obj:
+        self._check("patch secret", name)
+        found = self._read("secret", name)
+        found.raw["metadata"].update(copy.deepcopy(body["metadata"]))
+        self._collect()
+        return found
+
+    def read_namespaced_persistent_volume_claim(self, name: str, namespace: str, **_: Any) -> Obj:
+        return self._read("claim", name)
+
+    def _read(self, kind: str, name: str) -> Obj:
+        if name not in self.objects[kind]:
+            raise _api_error(404)
+        return Obj(self.objects[kind][name])
+
+    def get_api_versions(self, **_: Any) -> Obj:
+        address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "10.0.0.1:6443"}
+        return Obj({"metadata": {"name": ""}, "serverAddressByClientCIDRs": [address]})
+
     def list_namespaced_pod(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
         return self._list("pod", label_selector)
-
-    def list_namespaced_service(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
-        return self._list("service", label_selector)
 
     def list_namespaced_secret(self, namespace: str, *, label_selector: str, **_: Any) -> Any:
         return self._list("secret", label_selector)
 
     def delete_namespaced_pod(self, name: str, namespace: str, **_: Any) -> None:
         self._delete("pod", name)
-
-    def delete_namespaced_service(self, name: str, namespace: str, **_: Any) -> None:
-        self._delete("service", name)
 
     def delete_namespaced_secret(self, name: str, namespace: str, **_: Any) -> None:
         self._delete("secret", name)
@@ -176,7 +220,7 @@ class FakeCluster:
 
     @property
     def left(self) -> list[str]:
-        return [name for kind in ("pod", "service", "secret") for name in self.objects[kind]]
+        return [name for kind in ("pod", "service", "secret", "policy", "budget") for name in self.objects[kind]]
 
     def set_status(self, name: str, *, exit_code: int | None = None, phase: str = "", **status: Any) -> None:
         """A pod whose program runs, or has ended with this code."""

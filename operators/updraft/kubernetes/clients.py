@@ -1,0 +1,79 @@
+"""The clients of the cluster: one object with all calls that the platform makes, and what it says of its addresses.
+
+The one place that knows how Airflow's connection names a cluster. Called by operators, guardian and the plugin.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from updraft.exceptions import RefusedError
+from updraft.settings import Settings
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, CoreV1Api
+
+
+@cache
+def _cluster_api_type() -> type:
+    from kubernetes import client
+
+    # The generated classes hold nothing but their client; the names of their methods are their own.
+    apis = (client.CoreV1Api, client.NetworkingV1Api, client.PolicyV1Api, client.AuthorizationV1Api)
+    return type("ClusterApi", (*apis, client.VersionApi, client.CoreApi), {})
+
+
+def cluster_api(api_client: ApiClient) -> CoreV1Api:
+    """Every call of the platform as a method of one object."""
+    api: CoreV1Api = _cluster_api_type()(api_client)
+    return api
+
+
+def core_api(settings: Settings) -> CoreV1Api:
+    """Client of the configured cluster, from Airflow's connection.
+
+    Raises RefusedError when the connection does not lead to a cluster's address.
+    """
+    from airflow.exceptions import AirflowException, AirflowNotFoundException
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    name = settings.kubernetes_conn_id
+    try:
+        return cluster_api(KubernetesHook(conn_id=name).api_client)
+    except AirflowNotFoundException as exc:
+        raise RefusedError(
+            f"Airflow has no connection {name!r}, which names the cluster; add it (type kubernetes, with the path of a "
+            "kubeconfig and the name of its context), or set UPDRAFT_KUBERNETES_CONN_ID to one that exists"
+        ) from exc
+    except (ConfigException, AirflowException, OSError, ValueError, YAMLError) as exc:
+        # Only these say nothing of what stands in the file.
+        why = str(exc) if isinstance(exc, ConfigException | OSError) else type(exc).__name__
+        raise RefusedError(
+            f"connection {name!r} does not lead to a cluster: {why}; correct its kubeconfig and context, and look at "
+            "them with `updraft doctor --kubeconfig FILE --context NAME`"
+        ) from None
+
+
+def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:
+    """Addresses of the API server as far as they are known, to keep learners away from it."""
+    from updraft.kubernetes.gang import GONE, call
+
+    known = [core.api_client.configuration.host, f"//{os.environ.get('KUBERNETES_SERVICE_HOST', '')}"]
+    answer = call("tell its addresses", core.get_api_versions, ok=GONE | {401, 403, 405, 406})
+    told: dict[str, Any] = core.api_client.sanitize_for_serialization(answer) if answer is not None else {}
+    known += [f"//{item['serverAddress']}" for item in told.get("serverAddressByClientCIDRs") or ()]
+    found = {_address_in(url) for url in known} - {None}
+    return tuple(sorted(str(address) for address in found))
+
+
+def _address_in(url: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(urlsplit(url).hostname or ""))
+    except ValueError:
+        return None

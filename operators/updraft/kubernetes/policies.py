@@ -1,0 +1,147 @@
+"""Pure functions: what stands beside the pods of a launch and guards them, as plain dictionaries in API form.
+
+A NetworkPolicy, an optional PodDisruptionBudget, and who owns whom: the launch's secret owns policy, budget and
+service, and its pods own the secret. So the cluster's garbage collector removes everything after the last pod, whoever
+deleted that and whether or not Airflow still exists. No pod owns another: one that is lost must not take away what its
+peers show. Called by `updraft.guardian.pods` and `updraft.kubernetes.gang`; talks to nobody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from updraft.kubernetes.objects import Launch, Manifest
+from updraft_learner.contract import LABEL_JOB
+
+EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
+DNS_PORT = 53
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What learners may reach beside each other and name servers."""
+
+    namespaces: tuple[str, ...] = ()  # of the cluster, where the store and MLflow run
+    services: tuple[tuple[str, int], ...] = ()  # address and port of the store and of MLflow, where given as numbers
+    closed: tuple[str, ...] = ()  # networks that are never reached: the API server, the cloud's metadata service
+
+
+def outside_of(namespace: str, urls: Iterable[str], closed: Iterable[str]) -> Outside:
+    """`urls` as a pod in `namespace` uses them; `closed` are networks or single addresses."""
+    namespaces: set[str] = set()
+    services: set[tuple[str, int]] = set()
+    for url in urls:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if (address := _address(host)) is not None:
+            services.add((str(address), parts.port or (443 if parts.scheme == "https" else 80)))
+        elif (found := _namespace_of(host, namespace)) is not None:
+            namespaces.add(found)
+    networks = sorted({ipaddress.ip_network(text, strict=False) for text in closed}, key=lambda n: (n.version, str(n)))
+    return Outside(tuple(sorted(namespaces)), tuple(sorted(services)), tuple(map(str, networks)))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _namespace_of(host: str, own: str) -> str | None:
+    """The namespace of a service's name in the cluster's DNS: `minio`, `minio.storage`, `minio.storage.svc...`."""
+    labels = host.rstrip(".").split(".")
+    if len(labels) == 1:
+        return None if host in ("", "localhost") else own
+    return labels[1] if len(labels) == 2 or labels[2] == "svc" else None
+
+
+def network_policy(launch: Launch, outside: Outside) -> Manifest:
+    """The learners of one launch reach each other, DNS and what is outside of the cluster; nobody else reaches them.
+
+    An older attempt on a node that does not answer is somebody else. No rule names a port of the outside: data sources
+    are the program's business.
+    """
+    gang = {"podSelector": {"matchLabels": launch.labels()}}
+    no_learner = {"matchExpressions": [{"key": LABEL_JOB, "operator": "DoesNotExist"}]}
+    dns = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+    egress: list[Manifest] = [{"to": [gang]}, {"ports": dns}]
+    egress += [
+        {
+            "to": [
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+                    "podSelector": no_learner,
+                }
+            ]
+        }
+        for name in outside.namespaces
+    ]
+    egress += [
+        {"to": [{"ipBlock": {"cidr": _single(address)}}], "ports": [{"protocol": "TCP", "port": port}]}
+        for address, port in outside.services
+    ]
+    egress.append({"to": [_all_but(version, outside.closed) for version in (4, 6)]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(launch),
+        "spec": {
+            "podSelector": {"matchLabels": launch.labels()},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [gang]}],
+            "egress": egress,
+        },
+    }
+
+
+def _single(address: str) -> str:
+    return str(ipaddress.ip_network(address))
+
+
+def _all_but(version: int, closed: Sequence[str]) -> Manifest:
+    block: Manifest = {"cidr": EVERYWHERE[version]}
+    if excepted := [text for text in closed if ipaddress.ip_network(text).version == version]:
+        block["except"] = excepted
+    return {"ipBlock": block}
+
+
+def disruption_budget(launch: Launch) -> Manifest:
+    """No learner is evicted while its peers train: `kubectl drain` waits until the launch has ended.
+
+    A number, since for pods without a controller the API knows nothing else.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(launch),
+        "spec": {
+            "minAvailable": launch.learners,
+            "selector": {"matchLabels": launch.labels()},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def _metadata(launch: Launch) -> Manifest:
+    return {"name": launch.base_name, "namespace": launch.namespace, "labels": launch.labels()}
+
+
+def owners(created: Sequence[Manifest]) -> list[Manifest]:
+    """References to objects as the cluster made them. They block nothing and control nothing: they only bury."""
+    return [
+        {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+        }
+        for owner in created
+    ]
+
+
+def owned_by(manifest: Manifest, created: Sequence[Manifest]) -> Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners(created)}}
