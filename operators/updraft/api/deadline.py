@@ -1,14 +1,18 @@
 """No part of the platform is waited for longer than `SECONDS`: a route answers 503 with the part's name instead. Few
 routes give it more.
 
+What a part's client imports at its first use is imported before the time runs: on a busy machine that alone takes
+seconds, and the part is not to blame.
+
 A call that is late goes on in its daemon thread until its own library gives up; at most `PARALLEL` of them per
 part, and while all of them hang the next callers are refused at once.
 """
 
 from __future__ import annotations
 
+import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,6 +21,16 @@ from updraft.wire import PART_TITLES
 
 SECONDS = 5.0
 PARALLEL = 16
+CLIENTS: Mapping[str, Sequence[str]] = {
+    "ledger": ("updraft.ledger",),
+    "storage": ("boto3", "updraft.storage"),
+    "mlflow": ("httpx", "mlflow.store.tracking.rest_store", "updraft.tracking"),
+    "cluster": (
+        "airflow.providers.cncf.kubernetes.hooks.kubernetes",
+        "kubernetes.client",
+        "updraft.kubernetes.secrets",
+    ),
+}
 
 T = TypeVar("T")
 
@@ -48,6 +62,8 @@ class Deadline:
     def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
         """The result of `work`, or its exception; UnavailableError when the part does not answer in time."""
         patience_seconds = self.seconds if seconds is None else seconds
+        for name in CLIENTS[part]:
+            importlib.import_module(name)
         slot = self._slots[part]
         if not slot.acquire(blocking=False):
             raise UnavailableError(f"{PART_TITLES[part]} does not answer; earlier requests to it are still waiting")

@@ -1,0 +1,25 @@
+"""No part is waited for longer than its time, and only its own time is counted."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from updraft.api import deadline
+from updraft.api.deadline import Deadline
+from updraft.wire import PART_TITLES
+
+
+def test_a_slow_first_import_is_not_held_against_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_client_of_a_part.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(deadline, "CLIENTS", {"mlflow": ("slow_client_of_a_part",)})
+    assert Deadline(seconds=0.2).call("mlflow", lambda: "answered") == "answered"
+
+
+def test_every_part_says_what_its_client_is_and_it_can_be_imported() -> None:
+    assert set(deadline.CLIENTS) == set(PART_TITLES)
+    for names in deadline.CLIENTS.values():
+        assert all(importlib.util.find_spec(name) for name in names)
