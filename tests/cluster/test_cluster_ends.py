@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from cluster_helpers import Pods, eventually
 from kubecluster import running
+from kubecluster.images import PAUSE_IMAGE
 from kubecluster.layout import STATE_VARIABLE, Layout, find_layout
 from kubecluster.leftovers import foreign_folders, leftovers, namespaces
-from kubecluster.machines import CONTROL, read_record
+from kubecluster.machines import CONTROL, read_record, run_on
 from kubecluster.running import Cluster
 from kubecluster.target import Target
 
@@ -69,7 +70,7 @@ def test_nothing_is_left_when_the_start_was_killed(other: Layout, moment: str) -
     up.kill()
     up.wait()
     had = namespaces(other)
-    assert had
+    assert had or moment == MOMENTS[0]
     end(other)
     assert leftovers(other, had) == []
 
@@ -118,13 +119,13 @@ def test_a_start_after_a_killed_one_begins_anew_and_a_second_finds_it_running(ot
 def test_nothing_is_left_when_something_of_it_was_killed_while_a_pod_ran(other: Layout, victim: str) -> None:
     folders = foreign_folders()
     cluster = running.up(other, print)
-    pods = Pods(Target(other.kubeconfig, cluster.load_python_image(), cluster), "victims")
+    pods = Pods(Target(other.kubeconfig, PAUSE_IMAGE, cluster), "victims")
     pods.create_namespace()
     pods.create(
         "runs",
-        "sleep 600",
+        "",
         nodeName="node-a",
-        base={"volumeMounts": [{"name": "v", "mountPath": "/v"}]},
+        base={"command": ["/pause"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]},
         volumes=[{"name": "v", "emptyDir": {"medium": "Memory"}}],
     )
     pods.in_phase("runs", "Running")
@@ -185,6 +186,4 @@ def test_running_pods_do_not_notice_that_the_control_plane_was_restarted(
 
 
 def _processes_on(cluster: Cluster, machine: str) -> str:
-    from kubecluster.machines import run_on
-
     return run_on(cluster.layout, machine, ["ps", "-A", "-o", "args"]).stdout

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import urllib3
 from cluster_helpers import Pods, eventually
-from kubecluster.images import PAUSE_IMAGE, PYTHON_IMAGE, ctr
-from kubecluster.machines import NODES, run_on
+from kubecluster.images import PAUSE_IMAGE, PYTHON_IMAGE, image_names
+from kubecluster.machines import NODES
 from kubecluster.parts import GPU, GPU_TYPE_LABEL, GPUS
 from kubecluster.running import Cluster
 from kubernetes import client
@@ -156,5 +156,4 @@ def test_a_pod_sees_its_secret_and_no_token_that_it_did_not_ask_for(pods: Pods) 
 
 def test_an_image_is_loaded_on_every_node(own_cluster: Cluster) -> None:
     for node in NODES:
-        listed = run_on(own_cluster.layout, node, [*ctr(own_cluster.layout), "images", "list", "-q"])
-        assert {PAUSE_IMAGE, PYTHON_IMAGE} <= set(listed.stdout.split())
+        assert {PAUSE_IMAGE, PYTHON_IMAGE} <= image_names(own_cluster.layout, node)

@@ -1,7 +1,8 @@
 """A `cluster` for the conformance tests: a local node of their own, or a real cluster.
 
-UPDRAFT_CONFORMANCE_KUBECONFIG names the real one. There UPDRAFT_CONFORMANCE_IMAGE names an image with /bin/sh,
-and tests of `local_cluster` do not run.
+UPDRAFT_TEST_KUBECONFIG names the real one; that of `make cluster` is `.updraft/cluster/kubeconfig`. Its image with
+python3 and /bin/sh is UPDRAFT_TEST_IMAGE_PREFIX/python:1. There each test stays inside a namespace that it makes, and
+those about the local node, its faults and its restarts do not run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import urllib3
 from conformance_helpers import eventually
+from kubecluster.target import named_target
 from kubernetes import client, config
 
 CATALOGUE = '[images."updraft/shell:1"]\n\n[images."updraft/unbuilt:1"]\npackage = "updraft-learner"\n'
@@ -145,10 +147,11 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[client.ApiClient, str, LocalNode | None]]:
-    kubeconfig = os.environ.get("UPDRAFT_CONFORMANCE_KUBECONFIG")
-    if kubeconfig:
-        image = os.environ.get("UPDRAFT_CONFORMANCE_IMAGE", "busybox:1")
-        yield config.new_client_from_config(kubeconfig), image, None
+    named = named_target()
+    if named is not None:
+        if named.own is not None:
+            named.own.load_python_image()
+        yield config.new_client_from_config(str(named.kubeconfig)), named.python_image, None
         return
     node = LocalNode(tmp_path_factory.mktemp("localnode"), "--cpus", "4", "--memory", "8GiB", "--gpus", "nvidia-a100=2")
     try:
@@ -163,6 +166,8 @@ def cluster(_target: tuple[client.ApiClient, str, LocalNode | None]) -> Iterator
     namespace = f"t-{uuid.uuid4().hex[:8]}"
     core = client.CoreV1Api(api_client)
     core.create_namespace({"metadata": {"name": namespace}})
+    if node is None:  # pods are refused until a controller has made it
+        eventually(lambda: core.list_namespaced_service_account(namespace).items)
     try:
         yield Cluster(api_client, namespace, image, node)
     finally:
@@ -173,13 +178,27 @@ def cluster(_target: tuple[client.ApiClient, str, LocalNode | None]) -> Iterator
 @pytest.fixture
 def local_cluster(cluster: Cluster) -> Cluster:
     """For what a real cluster does otherwise, or cannot be asked to do."""
-    if cluster.node is None:
-        pytest.skip("about the local node only")
+    only_local()
     return cluster
+
+
+@pytest.fixture
+def free_cluster(cluster: Cluster) -> Cluster:
+    """For what reaches beyond the test's namespace: nobody wants that on a cluster of their own."""
+    named = named_target()
+    if named is not None and named.own is None:
+        pytest.skip("it is not confined to a namespace")
+    return cluster
+
+
+def only_local() -> None:
+    if named_target() is not None:
+        pytest.skip("it is about the local node, its faults or its restarts")
 
 
 @pytest.fixture(scope="module")
 def _lab_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
+    only_local()
     node = LocalNode(tmp_path_factory.mktemp("lab"), "--cpus", "8", "--memory", "8GiB", "--shutdown-grace-seconds", "1")
     try:
         yield node
@@ -205,6 +224,7 @@ def lab(_lab_node: LocalNode) -> Iterator[Cluster]:
 @pytest.fixture
 def own_node(tmp_path: Path) -> Iterator[Cluster]:
     """A local node that the test may kill. Its namespace is `default`."""
+    only_local()
     node = LocalNode(tmp_path, "--shutdown-grace-seconds", "1")
     try:
         yield Cluster(node.api_client(), "default", "updraft/shell:1", node)

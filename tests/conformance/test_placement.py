@@ -109,7 +109,8 @@ def test_an_affinity_that_makes_no_sense_is_refused(cluster):
     assert "nodeSelectorTerms[0].matchExpressions[0].operator" in caught.value.body
 
 
-def test_a_cordoned_node_takes_no_new_pods_and_keeps_those_it_has(cluster):
+def test_a_cordoned_node_takes_no_new_pods_and_keeps_those_it_has(free_cluster):
+    cluster = free_cluster
     node = cluster.core.list_node().items[-1].metadata.name
     here = affinity("required", "In", hostnames(cluster)[-1])
     cluster.create(cluster.pod("before", "sleep 60", affinity=here))

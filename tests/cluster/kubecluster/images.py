@@ -32,6 +32,10 @@ def load_image(archive: Path, layout: Layout, nodes: tuple[str, ...] | None = No
     return names
 
 
+def image_names(layout: Layout, node: str) -> set[str]:
+    return set(run_on(layout, node, [*ctr(layout), "images", "list", "--quiet"]).stdout.split())
+
+
 def ctr(layout: Layout) -> list[str]:
     """Kubernetes' images are in a namespace of containerd's."""
     return ["ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]

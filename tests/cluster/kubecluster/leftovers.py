@@ -30,10 +30,11 @@ def namespaces(layout: Layout) -> frozenset[str]:
 def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]:
     """What is still there. `before`: namespaces that the cluster had."""
     found = [f"process {p.pid} {p.name()}" for p in members(layout)]
-    for pid in psutil.pids():
-        inside = before.intersection(_namespaces(pid))
-        if inside:
-            found.append(f"process {pid} in the namespaces {', '.join(sorted(inside))}")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            inside = before.intersection(_namespaces(process.pid))
+            if inside and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"process {process.pid} {process.name()} in {', '.join(sorted(inside))}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(layout.root) in line or layout.name in line]
     for what in (["link"], ["route"], ["netns"]):

@@ -21,7 +21,7 @@ import psutil
 
 from kubecluster import archives, building, certificates, cgroups, configuration, network, objects
 from kubecluster.building import PAUSE, Programs
-from kubecluster.images import PAUSE_IMAGE, PYTHON_IMAGE, load_image
+from kubecluster.images import PAUSE_IMAGE, PYTHON_IMAGE, image_names, load_image
 from kubecluster.layout import MARK_VARIABLE, STATE_VARIABLE, ClusterError, Layout, refuse_hidden
 from kubecluster.machines import CONTROL, NODES, cgroup_of, read_record, spawn_on, start
 from kubecluster.needs import install_packages, marked_environment, missing_packages, this_machine
@@ -85,7 +85,10 @@ class Cluster:
 
     def load_python_image(self, say: Say = print) -> str:
         """An image with python3 and /bin/sh, on all nodes. Returns its name."""
-        self.load_image(archives.python_archive(self.layout, PYTHON_IMAGE, marked_environment(self.layout), say))
+        lacking = tuple(node for node in NODES if PYTHON_IMAGE not in image_names(self.layout, node))
+        if lacking:
+            archive = archives.python_archive(self.layout, PYTHON_IMAGE, marked_environment(self.layout), say)
+            load_image(archive, self.layout, lacking)
         return PYTHON_IMAGE
 
 

@@ -31,13 +31,21 @@ class Target:
 
 
 def named_target() -> Target | None:
-    """The cluster that the environment names; its image with python3 is PREFIX/python:1, else a public one."""
+    """The cluster that the environment names; its image with python3 is PREFIX/python:1, else a public one.
+
+    Where that is the one of `make cluster`, tests may do with it what they like, and its image is made here.
+    """
     kubeconfig = os.environ.get(KUBECONFIG_VARIABLE)
     if not kubeconfig:
         return None
+    path = Path(kubeconfig).expanduser().resolve()
+    layout = find_layout()
+    own = running.running(layout) if path == layout.kubeconfig else None
+    if own is not None:
+        return Target(path, PYTHON_IMAGE, own)
     prefix = os.environ.get(PREFIX_VARIABLE)
     image = f"{prefix.rstrip('/')}/{PYTHON_IMAGE.rpartition('/')[2]}" if prefix else PUBLIC_IMAGE
-    return Target(Path(kubeconfig).expanduser(), image, None)
+    return Target(path, image, None)
 
 
 def why_not(layout: Layout) -> str | None:
