@@ -152,8 +152,9 @@ def _start(places: Places) -> Engine:
     if free < DISK_BYTES:
         raise ContainersError(f"{places.state} has {free / 1e9:.0f} GB free; images need {DISK_BYTES / 1e9:.0f} GB.")
     engine = _own(places)
-    places.pid_file.unlink(missing_ok=True)
-    places.socket.unlink(missing_ok=True)
+    # Of an engine that was killed: its containerd may be a zombie by now, which the new one would take for alive.
+    for stale in (places.pid_file, places.socket, places.run / "containerd" / "containerd.pid"):
+        stale.unlink(missing_ok=True)
     (places.state / "client").mkdir(exist_ok=True)
     configuration = places.state / "daemon.json"  # not the machine's own /etc/docker/daemon.json
     configuration.write_text("{}\n")
