@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,16 @@ from containers.places import REPOSITORY
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 UP_SECONDS = 900
+AIRFLOW = ("airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+# The ledger as an earlier version of our image had it.
+OLDER_LEDGER = """
+import os
+from alembic import command
+from updraft.ledger.engine import make_engine, writing
+from updraft.ledger.migrate import configuration
+with writing(make_engine(os.environ["UPDRAFT_LEDGER_URL"])) as connection:
+    command.downgrade(configuration(connection), "0001")
+"""
 JOB_SECONDS = 600
 
 
@@ -99,6 +109,26 @@ def test_a_job_trains_and_outlives_the_containers(stack: Stack) -> None:
     # The second life takes jobs too, in an image without Python.
     stack.cli("submit", "jobs/shell-hello/manifest.yaml", "--id", "second", "--follow", seconds=JOB_SECONDS)
     assert job(stack, "second")["state"] == "COMPLETED"
+
+
+def test_an_older_versions_tables_are_brought_up_to_date_before_anything_uses_them(stack: Stack) -> None:
+    stack.up()
+    stack.compose("stop", *AIRFLOW)
+    stack.compose("run", "--rm", "--no-TTY", "ledger-migrate", "python", "-c", OLDER_LEDGER)
+    stack.up()
+    assert job(stack)["state"] == "COMPLETED"
+    assert "second" in stack.cli("list", "--json")
+
+
+def test_a_clusters_kubeconfig_takes_the_place_of_the_bundled_nodes(stack: Stack, tmp_path: Path) -> None:
+    mine = tmp_path / "kubeconfig"
+    variables = {"UPDRAFT_KUBECONFIG": str(mine), "UPDRAFT_S3_ENDPOINT": "https://s3.example.org"}
+    described = replace(stack, environment={**stack.environment, **variables}).compose("config", "--format", "json")
+    found = json.loads(described)
+    assert found["secrets"]["kubeconfig"]["file"] == str(mine)
+    scheduler = found["services"]["airflow-scheduler"]
+    assert scheduler["environment"]["UPDRAFT_S3_ENDPOINT"] == "https://s3.example.org"
+    assert "kubeconfig" in {secret["source"] for secret in scheduler["secrets"]}
 
 
 def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(stack: Stack) -> None:
