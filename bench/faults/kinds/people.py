@@ -8,11 +8,13 @@ from typing import Any
 
 from benchmarks.stack import BenchmarkError
 
-from faults.kinds.base import Kind, Rule, Scene, any_time, before_its_end, good_shape
+from faults import witness
+from faults.kinds.base import Kind, Rule, Scene, TooLateError, any_time, before_its_end, good_shape
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
 from updraft.wire import API_PREFIX
 
 HALT_SECONDS = 120.0
+OBEYED_SECONDS = 20.0  # a request is seen within some seconds, on a busy machine too
 PAUSE_SECONDS = (2.0, 10.0)
 TRIES = 20
 DELETE_SECONDS = 120.0
@@ -44,12 +46,20 @@ def _halt(scene: Scene) -> None:
     _ask(scene, "halt")
     deadline = time.monotonic() + HALT_SECONDS * max(1.0, scene.lab.scale)
     while (state := _state(scene)) != "HALTED":
+        if state == "COMPLETED" and _left_by_itself(scene, asked):
+            raise TooLateError(f"{scene.target.id} came to its own end before it could be halted")
         if time.monotonic() > deadline or state in ("COMPLETED", "FAILED", "CANCELLED"):
             raise BenchmarkError(f"{scene.target.id} was asked to halt and is {state}")
         time.sleep(0.2)
     scene.notes["halted_after_seconds"] = round(time.time() - asked, 1)
     time.sleep(scene.rng.uniform(*PAUSE_SECONDS))
     scene.notes["while_halted"] = _while_halted(scene)
+
+
+def _left_by_itself(scene: Scene, asked: float) -> bool:
+    """Whether the last program ended well so soon after the request that nobody was late."""
+    ends = [s.last_at for s in witness.read(scene.witness_of(scene.target)) if s.exit_code == 0]
+    return bool(ends) and max(ends) < asked + OBEYED_SECONDS
 
 
 def _while_halted(scene: Scene) -> dict[str, Any]:

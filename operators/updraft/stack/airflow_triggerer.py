@@ -12,6 +12,8 @@ import sys
 from updraft.stack.airflow_scheduler import preload
 
 PRELOADED = (
+    "airflow.api_fastapi.execution_api.app",  # which it asks in its own process
+    "airflow.api_fastapi.execution_api.routes",
     "airflow.providers.cncf.kubernetes.hooks.kubernetes",
     "airflow.sdk.execution_time.task_runner",
     "kubernetes.client",
