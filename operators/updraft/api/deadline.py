@@ -32,6 +32,10 @@ CLIENTS: Mapping[str, Sequence[str]] = {
     ),
 }
 
+# Two threads that import parts of MLflow at once find it half made: its modules import each other in a circle.
+_importing = threading.Lock()
+_imported: set[str] = set()
+
 T = TypeVar("T")
 
 
@@ -62,8 +66,7 @@ class Deadline:
     def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
         """The result of `work`, or its exception; UnavailableError when the part does not answer in time."""
         patience_seconds = self.seconds if seconds is None else seconds
-        for name in CLIENTS[part]:
-            importlib.import_module(name)
+        _import_client(part)
         slot = self._slots[part]
         if not slot.acquire(blocking=False):
             raise UnavailableError(f"{PART_TITLES[part]} does not answer; earlier requests to it are still waiting")
@@ -74,3 +77,12 @@ class Deadline:
         if call.error is not None:
             raise call.error
         return call.result[0]
+
+
+def _import_client(part: str) -> None:
+    if part in _imported:
+        return
+    with _importing:
+        for name in CLIENTS[part]:
+            importlib.import_module(name)
+        _imported.add(part)
