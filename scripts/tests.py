@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-REAL = "tests with real processes"
 QUICK = "not system and not cluster and not containers"
 NO_TESTS = 5  # pytest's exit code when everything was deselected
 
@@ -25,8 +24,8 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
     pytest = [sys.executable, "-m", "pytest"]
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
-        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "loadfile", "-m", QUICK]),
-        (REAL, [*pytest, "-v", "--no-header", "-m", "system"]),
+        ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "worksteal", "-m", QUICK]),
+        ("tests with real processes", [*pytest, "-v", "--no-header", "-m", "system"]),
     ]
     if torch.exists():
         options = ["-q", "-m", "torch", "-p", "no:cacheprovider", "tests/learner"]
@@ -46,11 +45,6 @@ def main(arguments: list[str]) -> int:
             continue
         started = time.monotonic()
         code = subprocess.run([*command, *arguments], cwd=REPOSITORY, check=False).returncode
-        if code == 1 and name == REAL:
-            # Airflow on SQLite stalls now and then on a loaded machine. A defect fails twice; a stall is told as one.
-            print("\n=== FLAKY: some of these failed; those are run once more ===", flush=True)
-            code = subprocess.run([*command, "--last-failed", *arguments], cwd=REPOSITORY, check=False).returncode
-            name += " (FLAKY: some only at the second try)" if code == 0 else " (failed twice)"
         ok = code == 0 or (code == NO_TESTS and bool(arguments))
         failed = failed or not ok
         summary.append(f"{name}: {'passed' if ok else f'FAILED ({code})'} in {time.monotonic() - started:.0f} s")
