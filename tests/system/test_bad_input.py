@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ SUITE = {
     "name": "rows",
     "expectations": [{"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "max_value": 2}}],
 }
+RAW = {"name": "raw", "comand": "x", "framework": {"name": "shell"}, "resources": {"memory": "16 Gigs"}}
+FORM = {
+    **{"name": "form-bad", "framework_name": "shell", "command": "true", "resources_memory": "16 Gigs"},
+    "manifest": {"resources": {"learners": -1}, "data": [{"sorce": "x"}]},
+}
+NAN = 'echo "{\\"t\\": 1, \\"step\\": 1, \\"metrics\\": {\\"loss\\": NaN}}" >> "$UPDRAFT_METRICS_FILE"; sleep 3'
 HOG = "/usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 60'"
 
 
@@ -34,9 +41,20 @@ def failed(stack: Stack, job_id: str) -> str:
     return reason
 
 
+def archive(folder: Path, *, escapes: bool) -> Path:
+    """A code archive that is no zip, or one whose member lies outside of it."""
+    path = folder / "code.zip"
+    if escapes:
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr("../escape.sh", "true")
+    else:
+        path.write_bytes(b"this is no zip")
+    return path
+
+
 @pytest.fixture(scope="module")
 def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """All jobs that must fail, submitted at once."""
+    """All jobs of this module, submitted at once: they wait for each other's gaps and not one after the other."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "bad").mkdir()
     (folder / "bad" / "t.csv").write_text("a,b\n1,1\n5,2\n")
@@ -54,8 +72,21 @@ def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
         "bad-data": shell_job("bad-data", "true", data=[{"source": "bad", "expectations": SUITE}]),
         "no-image": {**shell_job("no-image", "true"), "framework": None, "image": "nobody/nothing:1"},
         "too-large": shell_job("too-large", "true", resources={"learners": 1, "cpus": 64, "memory": "64MiB"}),
+        "peek": shell_job("peek", "true", data=[{"source": "s3://mlflow/artifacts/"}]),
+        "nan": shell_job("nan", NAN),
     }
-    return {name: stack.submit(manifest, base=folder) for name, manifest in manifests.items()}
+    for escapes in (False, True):
+        key = f"archive-{escapes}/code.zip"
+        stack.put_object("datasets", key, archive(folder, escapes=escapes).read_bytes())
+        manifests[key] = shell_job("stored", "true", code=f"s3://datasets/{key}")
+    ids = {name: stack.submit(manifest, base=folder) for name, manifest in manifests.items()}
+    stack.client.trigger("raw-manifest-1", {"manifest": RAW})
+    stack.trigger("form-bad-1", FORM)
+    with ThreadPoolExecutor(2) as pool:
+        ids["twin"], ids["other twin"] = pool.map(lambda _: stack.submit(shell_job("twin", "true")), range(2))
+    for name in ("once", "once again"):
+        ids[name] = stack.client.submit(shell_job("once", "true"), job_id="once-1").id
+    return ids
 
 
 def test_a_failing_programs_last_words_are_the_reason(stack: Stack, jobs: dict[str, str]) -> None:
@@ -109,11 +140,8 @@ def test_a_job_that_can_never_fit_does_not_wait(stack: Stack, jobs: dict[str, st
     assert "2" in reason
 
 
-def test_a_wrong_manifest_sent_past_the_cli_fails_with_every_field(stack: Stack) -> None:
-    job_id = "raw-manifest-1"
-    wrong = {"name": "raw", "comand": "x", "framework": {"name": "shell"}, "resources": {"memory": "16 Gigs"}}
-    stack.client.trigger(job_id, {"manifest": wrong})
-    reason = failed(stack, job_id)
+def test_a_wrong_manifest_sent_past_the_cli_fails_with_every_field(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, "raw-manifest-1")
     for part in ("comand", "command", "16 Gigs", "16GiB"):
         assert part in reason
 
@@ -128,17 +156,6 @@ def test_a_wrong_manifest_is_refused_before_anything_is_sent(stack: Stack) -> No
 def test_what_this_version_does_not_act_on_is_refused_by_name(stack: Stack) -> None:
     with pytest.raises(ManifestError, match="priority"):
         stack.submit(shell_job("hurry", "true", priority="high"))
-
-
-def archive(folder: Path, *, escapes: bool) -> Path:
-    """A code archive that is no zip, or one whose member lies outside of it."""
-    path = folder / "code.zip"
-    if escapes:
-        with zipfile.ZipFile(path, "w") as packed:
-            packed.writestr("../escape.sh", "true")
-    else:
-        path.write_bytes(b"this is no zip")
-    return path
 
 
 @pytest.mark.parametrize(("escapes", "problem"), [(False, "is no zip archive"), (True, "../escape.sh")])
@@ -157,17 +174,16 @@ def test_a_code_archive_that_is_none_or_escapes_is_refused_in_the_terminal(
 
 @pytest.mark.parametrize(("escapes", "problem"), [(False, "is no zip archive"), (True, "../escape.sh")])
 def test_a_code_archive_in_a_bucket_that_is_none_or_escapes_fails_the_job(
-    stack: Stack, tmp_path: Path, escapes: bool, problem: str
+    stack: Stack, jobs: dict[str, str], escapes: bool, problem: str
 ) -> None:
     key = f"archive-{escapes}/code.zip"
-    stack.put_object("datasets", key, archive(tmp_path, escapes=escapes).read_bytes())
-    reason = failed(stack, stack.submit(shell_job("stored", "true", code=f"s3://datasets/{key}")))
+    reason = failed(stack, jobs[key])
     assert f"s3://datasets/{key}" in reason
     assert problem in reason
 
 
-def test_the_platforms_own_buckets_are_no_sources(stack: Stack) -> None:
-    reason = failed(stack, stack.submit(shell_job("peek", "true", data=[{"source": "s3://mlflow/artifacts/"}])))
+def test_the_platforms_own_buckets_are_no_sources(stack: Stack, jobs: dict[str, str]) -> None:
+    reason = failed(stack, jobs["peek"])
     assert "'mlflow' is not open to manifests" in reason
     assert "datasets" in reason
 
@@ -178,18 +194,15 @@ def test_airflows_form_refuses_negative_learners_itself(stack: Stack) -> None:
         stack.trigger("form-neg-1", flat)
 
 
-def test_what_airflows_form_lets_through_fails_the_run_with_every_field(stack: Stack) -> None:
+def test_what_airflows_form_lets_through_fails_the_run_with_every_field(stack: Stack, jobs: dict[str, str]) -> None:
     """The form's text fields, and the box that holds what has no field, are judged by the run's first task."""
-    flat = {"name": "form-bad", "framework_name": "shell", "command": "true", "resources_memory": "16 Gigs"}
-    stack.trigger("form-bad-1", {**flat, "manifest": {"resources": {"learners": -1}, "data": [{"sorce": "x"}]}})
     reason = failed(stack, "form-bad-1")
     for part in ("resources.memory", "16 Gigs", "resources.learners", "sorce"):
         assert part in reason
 
 
-def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
-    script = 'echo "{\\"t\\": 1, \\"step\\": 1, \\"metrics\\": {\\"loss\\": NaN}}" >> "$UPDRAFT_METRICS_FILE"; sleep 3'
-    job_id = stack.submit(shell_job("nan", script))
+def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack, jobs: dict[str, str]) -> None:
+    job_id = jobs["nan"]
     detail = stack.end(job_id)
     assert detail.state == "COMPLETED", pretty(detail)
     told = "metric loss at step 1 is NaN"
@@ -200,6 +213,19 @@ def test_nan_is_recorded_and_never_promoted_or_fatal(stack: Stack) -> None:
     assert "NaN" in shown.stdout
 
 
+def test_two_submissions_of_one_name_at_once_are_two_jobs_of_one_series(stack: Stack, jobs: dict[str, str]) -> None:
+    first, second = jobs["twin"], jobs["other twin"]
+    assert first != second
+    assert {stack.end(first).state, stack.end(second).state} == {"COMPLETED"}
+    assert {j.id for j in stack.client.jobs(name="twin")} == {first, second}
+
+
+def test_the_same_id_twice_is_one_job(stack: Stack, jobs: dict[str, str]) -> None:
+    assert jobs["once"] == jobs["once again"] == "once-1"
+    assert stack.end("once-1").state == "COMPLETED"
+    assert [j.id for j in stack.client.jobs(name="once")] == ["once-1"]
+
+
 def test_a_part_that_does_not_answer_is_named_at_submission_and_nothing_is_submitted(stack: Stack) -> None:
     for part, name in (("mlflow", "MLflow"), ("s3", "object store")):
         with stack.frozen(part):
@@ -207,21 +233,3 @@ def test_a_part_that_does_not_answer_is_named_at_submission_and_nothing_is_submi
         assert answer.returncode == 4, answer.stdout + answer.stderr
         assert name in answer.stderr
         assert "nothing was submitted" in answer.stderr
-
-
-def test_two_submissions_of_one_name_at_once_are_two_jobs_of_one_series(stack: Stack) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: stack.submit(shell_job("twin", "true")), range(2))
-    assert first != second
-    assert {stack.end(first).state, stack.end(second).state} == {"COMPLETED"}
-    assert {j.id for j in stack.client.jobs(name="twin")} == {first, second}
-
-
-def test_the_same_id_twice_is_one_job(stack: Stack) -> None:
-    manifest = shell_job("once", "true")
-    first = stack.client.submit(manifest, job_id="once-1")
-    again = stack.client.submit(manifest, job_id="once-1")
-    assert first.id == again.id == "once-1"
-    assert stack.end("once-1").state == "COMPLETED"
