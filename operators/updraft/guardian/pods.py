@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import launch_of, ledger, manifest_of
-from updraft.kubernetes import clients, gang, objects, policies
+from updraft.kubernetes import claims, clients, gang, objects, policies
 from updraft.kubernetes.objects import Launch
 from updraft.settings import settings
 from updraft_learner import contract
@@ -72,6 +72,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         node_lost_seconds=settings().node_lost_seconds,
         avoid_nodes=_avoid_nodes(attempt),
     )
+    pod = claims.with_claims(pod, claims.claims_of(job.data))
     gang.ensure_namespace(core, launch.namespace)
     if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
         return launch
@@ -158,7 +159,7 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         mlflow_run_id=job.mlflow_run_id or "",
         mlflow_experiment_id=job.mlflow_experiment_id or "",
         code_tree=job.code_tree,
-        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in job.data or ()),
+        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in job.data or () if "claim" not in d),
         params=dict(manifest.params),
         restore_checkpoint=resume.get("checkpoint"),
         restore_results=launch.role != "train",

@@ -94,6 +94,12 @@ def _secrets(raw: Mapping[str, Any]) -> Iterator[FieldError]:
 def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     taken: set[str] = set()
     for number, data in enumerate(_items(raw, "data")):
+        source = str(data.get("source", ""))
+        if data.get("secret") is not None and not source.startswith("s3://"):
+            problem = "is given, but the source is not in an object store"
+            yield FieldError(f"data[{number}].secret", None, problem, "a secret only for s3://")
+        if source.startswith("pvc://"):
+            yield from _claim(number, data)
         mount = data.get("as", ".")
         if not isinstance(mount, str):
             continue
@@ -101,9 +107,33 @@ def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
             problem = f"{show(mount)} is already the folder of another data set"
             yield FieldError(f"data[{number}].as", show(mount), problem, "a folder of its own", f"data-{number}")
         taken.add(mount)
-        if data.get("secret") is not None and not str(data.get("source", "")).startswith("s3://"):
-            problem = "is given, but the source is not in an object store"
-            yield FieldError(f"data[{number}].secret", None, problem, "a secret only for s3://")
+    yield from _hidden(_items(raw, "data"))
+
+
+def _claim(number: int, data: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What cannot be had of data that nobody but the learners reads."""
+    if data.get("expectations") is not None:
+        problem = "is given, but data of a claim is mounted as it is and not read before the learners start"
+        allowed = "no expectations for pvc://, or a copy of the data in s3://"
+        yield FieldError(f"data[{number}].expectations", None, problem, allowed)
+    if data.get("limit") is not None:
+        problem = "is given, but nothing of a claim is copied"
+        yield FieldError(f"data[{number}].limit", None, problem, "no limit for pvc://")
+
+
+def _hidden(items: list[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """A claim covers its folder: what another data set puts below it would not be seen."""
+    mounts = [item.get("as", ".") for item in items]
+    claims = [m for m, item in zip(mounts, items, strict=True) if str(item.get("source", "")).startswith("pvc://")]
+    for number, mount in enumerate(mounts):
+        above = [c for c in claims if isinstance(mount, str) and isinstance(c, str) and _is_below(mount, c)]
+        if above:
+            problem = f"{show(mount)} is below {show(above[0])}, which a claim covers"
+            yield FieldError(f"data[{number}].as", show(mount), problem, "folders that lie beside each other")
+
+
+def _is_below(mount: str, other: str) -> bool:
+    return mount != other and (other == "." or mount.startswith(f"{other}/"))
 
 
 def _elastic(raw: Mapping[str, Any]) -> Iterator[FieldError]:

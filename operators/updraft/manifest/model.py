@@ -117,7 +117,8 @@ class Data(Part):
     """A data set of the job, laid out as files below DATA_DIR before the program starts."""
 
     source: Annotated[Text, AfterValidator(values.check_data_source)] = Field(
-        description="s3://bucket/prefix, or a folder or file beside the manifest (the CLI uploads it)",
+        description="s3://bucket/prefix, a folder or file beside the manifest (the CLI uploads it), or "
+        "pvc://claim/folder of a persistent volume",
         examples=["s3://datasets/digits/"],
     )
     mount: Annotated[Text, AfterValidator(values.check_mount)] = Field(

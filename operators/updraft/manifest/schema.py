@@ -101,11 +101,16 @@ is neither.
 |---|---|---|
 | `folder` or `file.zip` beside the manifest, uploaded by the CLI | yes | yes |
 | `s3://bucket/prefix`, or one object | yes | yes |
+| `pvc://claim/folder`: a PersistentVolumeClaim of the tenant's namespace, mounted read-only | no | yes |
 | `git+https://host/repository@<commit>` (7 or more digits), `@v1.2` or `@refs/tags/NAME` | yes | no |
 | `tree:<sha256>`: content that is already stored; the CLI writes it | yes | yes |
 
 `#subdirectory=FOLDER` after a git address takes one folder of the repository. A branch is refused, because two runs
 of it could differ. No address may hold credentials.
+
+A claim must be bound when the job is submitted; for several learners its access modes must allow several nodes.
+Nothing of it is copied or read before the learners start: it takes neither `expectations` nor `limit`, and the job
+records which volume it was, not what was in it. No other data set may lie below a claim's folder.
 
 ## Commands
 

@@ -12,10 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from updraft.manifest.errors import VALUE, wrong
 
-Kind = Literal["local", "s3", "git", "tree"]
+Kind = Literal["local", "s3", "pvc", "git", "tree"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}", re.ASCII)
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_CLAIM_CHARACTERS = 253
+_CLAIM_FORM = "pvc://claim or pvc://claim/folder"
 _TREE = re.compile(r"tree:([0-9a-f]{64})", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
 _VERSION_TAG = re.compile(r"v?\d+(\.\d+)+([-+.]?[A-Za-z0-9.]+)?|v\d+", re.ASCII)
@@ -30,7 +33,8 @@ class Source:
     kind: Kind
     path: str = ""  # local: a folder or file, relative to the manifest
     bucket: str = ""  # s3
-    key: str = ""  # s3: object or prefix
+    key: str = ""  # s3: object or prefix; pvc: folder of the volume
+    claim: str = ""  # pvc: the PersistentVolumeClaim in the tenant's namespace
     url: str = ""  # git: address of the repository
     ref: str = ""  # git: commit or tag
     subfolder: str = ""  # git: folder inside the repository
@@ -44,7 +48,7 @@ class Source:
 def parse_source(text: str, *, git: bool) -> Source:
     """Takes `text` apart. Raises PydanticCustomError (a `FieldError` in the making) if it is no source."""
     kinds = "a folder or file, s3://bucket/prefix"
-    kinds += " or git+https://host/repository@commit" if git else ""
+    kinds += " or git+https://host/repository@commit" if git else " or pvc://claim/folder"
     if not text.strip() or text != text.strip():
         raise wrong(f"{VALUE} is empty or has blanks around it", kinds, value=text)
     if text.startswith("tree:"):
@@ -58,6 +62,8 @@ def parse_source(text: str, *, git: bool) -> Source:
     name = scheme[1].lower()
     if name == "s3":
         return _s3(text)
+    if not git and name == "pvc":
+        return _pvc(text)
     if git and name in _GIT_SCHEMES:
         return _git(text)
     raise wrong(f"{VALUE} has the scheme {scheme[1]!r}, which is not supported here", kinds, value=text)
@@ -72,6 +78,17 @@ def _s3(text: str) -> Source:
     if any(part in (".", "..") for part in key.split("/")):
         raise wrong(f"{VALUE} has '.' or '..' in its path", "s3://bucket/prefix", "s3://datasets/digits/", value=text)
     return Source("s3", bucket=bucket, key=key)
+
+
+def _pvc(text: str) -> Source:
+    claim, _, path = text[len("pvc://") :].partition("/")
+    if len(claim) > _CLAIM_CHARACTERS or not _CLAIM.fullmatch(claim):
+        raise wrong(f"{VALUE} names no valid claim", _CLAIM_FORM, "pvc://imagenet/train", value=text)
+    folder = path.removesuffix("/")
+    if folder and any(part in ("", ".", "..") for part in folder.split("/")):
+        problem = f"{VALUE} has an empty part, '.' or '..' in its path"
+        raise wrong(problem, _CLAIM_FORM, "pvc://imagenet/train", value=text)
+    return Source("pvc", claim=claim, key=folder)
 
 
 def _git(text: str) -> Source:

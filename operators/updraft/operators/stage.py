@@ -38,7 +38,7 @@ class StageOperator(BaseOperator):
         with ends_job(context, Cause.DATA) as job:
             manifest = manifest_of(job)
             code = self._stage_code(context, job, manifest) if manifest.code else None
-            data = [self._stage_data(context, job, item) for item in manifest.data]
+            data = [self._stage_data(context, job, manifest, item) for item in manifest.data]
             ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
             total = sum(d["bytes"] for d in data)
             files = sum(d["files"] for d in data)
@@ -51,7 +51,9 @@ class StageOperator(BaseOperator):
         self._check_local("code", source)
         return self._stage(context, job, source, settings().code_limit_bytes, manifest.code_secret)
 
-    def _stage_data(self, context: Context, job: Job, item: Data) -> dict[str, Any]:
+    def _stage_data(self, context: Context, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
+        if item.parsed().kind == "pvc":
+            return self._claimed(job, manifest, item)
         self._check_local("data.source", item.source)
         limit = min(item.limit_bytes or settings().data_limit_bytes, settings().data_limit_bytes)
         staged = self._stage(context, job, item.source, limit, item.secret)
@@ -64,6 +66,28 @@ class StageOperator(BaseOperator):
             "files": staged.files,
             "bytes": staged.bytes,
             "provenance": dict(staged.provenance),
+        }
+
+    def _claimed(self, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
+        """Nothing is copied: which volume it was is all that is known of the data."""
+        from updraft.kubernetes.claims import read_claim
+        from updraft.kubernetes.secrets import core_api
+
+        source = item.parsed()
+        found = read_claim(
+            core_api(settings()), settings().namespace(job.tenant), source.claim, manifest.resources.learners
+        )
+        uid, volume = found["metadata"]["uid"], (found.get("spec") or {}).get("volumeName", "")
+        self.log.info("%s: claim %s, volume %s; mounted as it is", item.source, uid, volume)
+        return {
+            "source": item.source,
+            "mount": item.mount,
+            "tree": f"claim {uid}",
+            "files": 0,
+            "bytes": 0,
+            "claim": source.claim,
+            "path": source.key,
+            "provenance": {"source": item.source, "claim_uid": uid, "volume": volume},
         }
 
     def _stage(self, context: Context, job: Job, source: str, limit_bytes: int, secret: str | None) -> Staged:

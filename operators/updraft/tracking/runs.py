@@ -156,6 +156,11 @@ def log_json(client: MlflowClient, run_id: str, path: str, document: Any) -> Non
         client.log_text(run_id, json.dumps(document, indent=2), path)
 
 
+def _source_type(source: str) -> str:
+    scheme = source.partition("://")[0]
+    return scheme if scheme in ("s3", "pvc") else "updraft"
+
+
 def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, Any]]) -> None:
     """Name the data that the run was given: source, digest of its content, number of files."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -165,7 +170,7 @@ def log_datasets(client: MlflowClient, run_id: str, data: Sequence[Mapping[str, 
             Dataset(
                 name=str(item["source"])[:500],
                 digest=str(item["tree"])[:36],
-                source_type="s3" if str(item["source"]).startswith("s3://") else "updraft",
+                source_type=_source_type(str(item["source"])),
                 source=json.dumps({"uri": item["source"], "tree": item["tree"]}),
                 profile=json.dumps({"files": item["files"], "bytes": item["bytes"]}),
             ),
