@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -38,8 +39,8 @@ def core_api(settings: Settings) -> CoreV1Api:
 
     Raises RefusedError when the connection does not lead to a cluster's address.
     """
-    from airflow.exceptions import AirflowException, AirflowNotFoundException
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 
@@ -58,6 +59,23 @@ def core_api(settings: Settings) -> CoreV1Api:
             f"connection {name!r} does not lead to a cluster: {why}; correct its kubeconfig and context, and look at "
             "them with `updraft doctor --kubeconfig FILE --context NAME`"
         ) from None
+
+
+def check_connection(settings: Settings) -> None:
+    """Raises RefusedError when the connection's kubeconfig does not say which cluster is meant."""
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    from updraft.kubernetes.kubeconfig import choose
+
+    try:
+        hook = KubernetesHook(conn_id=settings.kubernetes_conn_id)
+        path, context = hook._get_field("kube_config_path"), hook._get_field("cluster_context")
+    except AirflowNotFoundException:
+        core_api(settings)  # has the words for it
+        return
+    if path:
+        choose(Path(path).expanduser(), context or None)
 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:

@@ -51,8 +51,25 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
         if exc.status in TRANSIENT_STATUS:
             raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
         raise RefusedError(f"The cluster refused to {what}: {_message(exc)}") from exc
+    except AttributeError as exc:
+        if (handshake := failed_handshake(exc)) is None:
+            raise
+        raise UnavailableError(
+            f"The cluster did not {what}: no safe connection could be made ({handshake.reason}); correct the address "
+            "and the certificate-authority-data in the kubeconfig of the platform's connection"
+        ) from exc
     except HTTPError as exc:
-        raise UnavailableError(f"The cluster did not {what}: it cannot be reached ({type(exc).__name__})") from exc
+        client = getattr(getattr(function, "__self__", None), "api_client", None)
+        server = f" at {client.configuration.host}" if client is not None else ""
+        raise UnavailableError(f"The cluster did not {what}: nothing answers{server} ({type(exc).__name__})") from exc
+
+
+def failed_handshake(exc: AttributeError) -> Any:
+    """The ApiException with status 0 that the client means where TLS failed, and trips over; None for anything else."""
+    from kubernetes.client.exceptions import ApiException
+
+    meant = exc.__context__
+    return meant if isinstance(meant, ApiException) and meant.status == 0 else None
 
 
 def _message(exc: Any) -> str:
@@ -73,9 +90,16 @@ def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
         found = call(f"read namespace {namespace}", core.read_namespace, namespace, ok=GONE)
     except RefusedError:  # a role of this namespace alone may not look; creating the pods will tell
         return
-    if found is None:
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    if found is not None:
+        return
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    try:
         call(f"create namespace {namespace}", core.create_namespace, body, ok=EXISTS)
+    except RefusedError as exc:
+        raise RefusedError(
+            f"namespace {namespace} does not exist, and the platform may not make it; `kubectl create namespace "
+            f"{namespace}`, or `kubectl apply -k deploy/kustomize`, which gives the platform's rights in it too"
+        ) from exc
 
 
 def create(

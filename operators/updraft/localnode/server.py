@@ -49,7 +49,7 @@ from updraft.localnode.wires import Wires
 
 logger = logging.getLogger(__name__)
 VERSION = "v1.34.4-local"
-PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version", "/version/"})
 WRITABLE = ("pods", "services", "secrets")
 STATUS_ON_DELETE = ("secrets", *GROUPS)  # others are answered with the object itself
 Handler = Callable[[Request], Awaitable[Response]]
@@ -375,7 +375,7 @@ def routes(api: Api) -> list[Route]:
     base, one = "/api/v1/namespaces/{namespace}/{resource}", "/api/v1/namespaces/{namespace}/{resource}/{name}"
     table: list[tuple[str, str, Handler]] = [
         *((path, "GET", _healthy) for path in ("/healthz", "/livez", "/readyz")),
-        ("/version", "GET", _version),
+        *((path, "GET", _version) for path in ("/version", "/version/")),
         ("/faults", "GET", api.show_faults),
         ("/faults", "POST", api.add_fault),
         ("/faults", "DELETE", api.end_faults),

@@ -37,7 +37,9 @@ class AdmitOperator(BaseOperator):
         manifest = self._judge(context)
         self._record(context, manifest)
         with ends_job(context, Cause.CONFIGURATION) as job:
+            self._check_cluster(job)
             self._check_secrets(job, manifest)
+            self._check_claims(job, manifest)
             self._open_run(context, job, manifest)
             if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
@@ -128,6 +130,14 @@ class AdmitOperator(BaseOperator):
         except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
             raise AirflowFailException(str(exc)) from exc
 
+    def _check_cluster(self, job: Job) -> None:
+        """What no waiting changes is told now, not when the job's turn has come."""
+        from updraft.kubernetes import clients, preflight
+        from updraft.kubernetes.secrets import core_api
+
+        clients.check_connection(settings())
+        preflight.require(core_api(settings()), settings().namespace(job.tenant))
+
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Before the job waits in line: a secret that is missing would only be found when its learners start."""
         from updraft.kubernetes.secrets import list_secrets
@@ -140,6 +150,14 @@ class AdmitOperator(BaseOperator):
                 f"secrets: {', '.join(map(repr, missing))} not found; `updraft secrets set {missing[0]}` creates one, "
                 "`updraft secrets list` shows those that exist"
             )
+
+    def _check_claims(self, job: Job, manifest: Manifest) -> None:
+        from updraft.kubernetes.claims import read_claim
+        from updraft.kubernetes.secrets import core_api
+
+        named = dict.fromkeys(d.parsed().claim for d in manifest.data if d.parsed().kind == "pvc")
+        for name in named:
+            read_claim(core_api(settings()), settings().namespace(job.tenant), name, manifest.resources.learners)
 
     def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
         from updraft import tracking

@@ -198,6 +198,13 @@ class FakeCluster:
             raise _api_error(404)
         return Obj(self.objects[kind][name])
 
+    def get_code(self, **_: Any) -> Obj:
+        return Obj({"metadata": {"name": ""}, "gitVersion": "v1.34.4"})
+
+    def create_self_subject_rules_review(self, body: dict[str, Any], **_: Any) -> Obj:
+        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        return Obj({"metadata": {"name": ""}, "status": {"resourceRules": [everything], "incomplete": False}})
+
     def get_api_versions(self, **_: Any) -> Obj:
         address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "10.0.0.1:6443"}
         return Obj({"metadata": {"name": ""}, "serverAddressByClientCIDRs": [address]})

@@ -28,7 +28,8 @@ def test_a_pod_that_its_node_refuses_ends_the_attempt_with_the_nodes_words(make_
     platform.pods_end = end
     assert platform.run("train") == "failed"
     assert platform.errors["train"] == (
-        f"learner 2: {reason}: the node said no (infrastructure loss 6, and budget.infra_attempts allows 5)"
+        f"learner 2: {reason}: the node said no "
+        "(infrastructure loss 6 within 24 hours, and budget.infra_attempts allows 5)"
     )
     assert platform.watched == [("train", number) for number in range(1, 7)]
     platform.run("release")

@@ -1,0 +1,86 @@
+"""A kubeconfig: which contexts it holds, which one is meant, and a client made of it. Called by the doctor and `admit`.
+
+The file's own `current-context` counts only where it is the only one: it is what a person's kubectl last pointed at,
+and moves under a platform that runs for months.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from updraft.exceptions import RefusedError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One context of a kubeconfig."""
+
+    path: Path
+    context: str
+    server: str
+
+
+def choose(path: Path, context: str | None = None) -> Chosen:
+    """The context that is meant. Raises RefusedError naming the file, what is in it, and what to do."""
+    contexts, servers = _read(path)
+    if not contexts:
+        raise RefusedError(f"kubeconfig: {path} holds no context; take the file that reaches your cluster with kubectl")
+    names = ", ".join(sorted(contexts))
+    if context is None and len(contexts) > 1:
+        raise RefusedError(
+            f"kubeconfig: {path} holds {len(contexts)} contexts ({names}), and none is chosen; name the one to use: "
+            "--context NAME, or cluster_context in Airflow's connection"
+        )
+    name = next(iter(contexts)) if context is None else context
+    if name not in contexts:
+        raise RefusedError(f"kubeconfig: {path} has no context {name!r}; it holds {names}")
+    cluster = str(contexts[name].get("cluster") or "")
+    if not servers.get(cluster):
+        raise RefusedError(
+            f"kubeconfig: context {name!r} of {path} names the cluster {cluster!r}, which has no server's address there"
+        )
+    return Chosen(path, name, servers[cluster])
+
+
+def _read(path: Path) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Contexts and servers' addresses by name. No message repeats the file, which holds secrets."""
+    from yaml import YAMLError, safe_load
+
+    try:
+        document = safe_load(path.read_text())
+        contexts = {str(item["name"]): item.get("context") or {} for item in document.get("contexts") or ()}
+        servers = {
+            str(item["name"]): str((item.get("cluster") or {}).get("server") or "")
+            for item in document.get("clusters") or ()
+        }
+    except FileNotFoundError:
+        raise RefusedError(
+            f"kubeconfig: {path} does not exist; give the path of a file that reaches your cluster with kubectl"
+        ) from None
+    except OSError as exc:
+        raise RefusedError(f"kubeconfig: {path} cannot be read ({exc.strerror}); repair its permissions") from None
+    except (YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError):
+        raise RefusedError(f"kubeconfig: {path} is no kubeconfig; `kubectl config view` shows how one looks") from None
+    return contexts, servers
+
+
+def client_of(chosen: Chosen) -> ApiClient:
+    """A client that gives up at once. Raises RefusedError for credentials that the file does not hold or cannot get."""
+    from kubernetes import client, config
+    from kubernetes.config import ConfigException
+
+    settings = client.Configuration()
+    settings.retries = False
+    try:
+        config.load_kube_config(
+            str(chosen.path), context=chosen.context, client_configuration=settings, persist_config=False
+        )
+    except (ConfigException, OSError) as exc:
+        raise RefusedError(f"kubeconfig: context {chosen.context!r} of {chosen.path} cannot be used: {exc}") from None
+    return client.ApiClient(settings)

@@ -1,0 +1,250 @@
+"""Whether a cluster can run jobs, and what to do where it cannot: log-in, version, namespaces, rights, GPUs.
+
+`examine` looks at everything, for `updraft doctor`; `require` asks what a job needs before it waits in line, in four
+requests. Both change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from updraft.allocation import capacity_from_nodes
+from updraft.exceptions import RefusedError
+from updraft.kubernetes import gang, verbs
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+# Sidecars are init containers with restartPolicy Always: kept by API servers and kubelets from 1.29 on by default
+# (KEP-753, beta). Before, such a pod is refused, or waits for its sidecar's end for ever.
+OLDEST = (1, 29)
+TIMEOUT_SECONDS = (5.0, 10.0)  # connect, answer
+ASK_ADMINISTRATOR = "ask the cluster's administrator for them: `kubectl apply -k deploy/kustomize` holds the Role"
+NEW_TOKEN = "put a valid token into the kubeconfig (`kubectl create token updraft --namespace updraft-system`)"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+
+class _Stop(Exception):
+    """Nothing further can be asked."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.detail)
+        self.finding = finding
+
+
+def examine(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str] | None = None) -> list[Finding]:
+    """Every check. `gpu_types`: a type of GPU that somebody asks for, and who."""
+    found: list[Finding] = []
+    try:
+        for finding in _findings(core, namespaces, gpu_types or {}):
+            found.append(finding)
+    except _Stop as stop:
+        found.append(stop.finding)
+    return found
+
+
+def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str]) -> Iterator[Finding]:
+    server = core.api_client.configuration.host
+    version = str(_ask(core, core.get_code).get("gitVersion") or "")
+    yield Finding("cluster", True, f"{server} answers")
+    yield _version(version)
+    may_list = _may(core, "list", "", "nodes", None)  # the first request that tells who we are
+    yield Finding("cluster's log-in", True, "accepted")
+    for namespace in namespaces:
+        yield _namespace(core, namespace)
+        yield _rights(core, namespace)
+    if may_list:
+        nodes = _ask(core, core.list_node)["items"]
+        yield _kubelets(nodes)
+        yield _gpus(nodes, gpu_types)
+    else:
+        yield Finding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
+
+
+def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """One request without patience. Raises _Stop when the cluster cannot be spoken to, ApiException otherwise."""
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    server = core.api_client.configuration.host
+    try:
+        answer = call(*args, _request_timeout=TIMEOUT_SECONDS)
+    except ApiException as exc:
+        if exc.status == 401:
+            detail = f"{server} does not accept the token or certificate (401); it may have run out"
+            raise _Stop(Finding("cluster's log-in", False, detail, NEW_TOKEN)) from exc
+        if exc.status >= 500 or exc.status == 429:
+            detail = f"{server} answers {exc.status}"
+            raise _Stop(Finding("cluster", False, detail, "look at the API server, or try again later")) from exc
+        raise
+    except (HTTPError, OSError) as exc:
+        raise _Stop(_unreachable(server, exc)) from exc
+    except AttributeError as exc:
+        if (handshake := gang.failed_handshake(exc)) is not None:
+            raise _Stop(_unreachable(server, handshake)) from exc
+        raise _Stop(_no_cluster(server)) from exc
+    except (ValueError, TypeError) as exc:  # the client could not read the answer
+        raise _Stop(_no_cluster(server)) from exc
+    return dict(core.api_client.sanitize_for_serialization(answer))
+
+
+def _no_cluster(server: str) -> Finding:
+    advice = "correct the server's address in the kubeconfig"
+    return Finding("cluster", False, f"{server} does not answer as Kubernetes does", advice)
+
+
+def _unreachable(server: str, exc: Exception) -> Finding:
+    reason = str(getattr(exc, "reason", None) or exc)
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        advice = "put the certificate of its authority into the kubeconfig (certificate-authority-data)"
+        return Finding("cluster", False, f"the certificate of {server} is not trusted", advice)
+    advice = "correct the server's address in the kubeconfig, or start the cluster"
+    return Finding("cluster", False, f"{server} cannot be reached ({type(exc).__name__})", advice)
+
+
+def too_old(version: str) -> str | None:
+    """Why this version cannot run jobs; None if it can. A version that cannot be read is not judged."""
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) >= OLDEST:
+        return None
+    return f"Kubernetes {version} is too old: sidecars need {OLDEST[0]}.{OLDEST[1]} or later"
+
+
+def _version(version: str) -> Finding:
+    problem = too_old(version)
+    advice = f"upgrade the cluster to {OLDEST[0]}.{OLDEST[1]} or later, or use another one" if problem else ""
+    return Finding("Kubernetes version", problem is None, problem or version, advice)
+
+
+def _namespace(core: CoreV1Api, namespace: str) -> Finding:
+    from kubernetes.client.exceptions import ApiException
+
+    name = f"namespace {namespace}"
+    try:
+        found = _ask(core, core.read_namespace, namespace)
+    except ApiException as exc:
+        if exc.status != 404:
+            return Finding(name, False, f"may not be looked at ({exc.status})", ASK_ADMINISTRATOR)
+        if _may(core, "create", "", "namespaces", None):
+            return Finding(name, True, "is made with the first job")
+        return Finding(name, False, "does not exist", _make(namespace))
+    leaving = bool(found["metadata"].get("deletionTimestamp"))
+    return Finding(name, not leaving, "is being deleted" if leaving else "exists", _make(namespace) if leaving else "")
+
+
+def _make(namespace: str) -> str:
+    return f"`kubectl create namespace {namespace}`, or `kubectl apply -k deploy/kustomize`, which gives its rights too"
+
+
+def _rights(core: CoreV1Api, namespace: str) -> Finding:
+    needed = list(verbs.each(verbs.NAMESPACED))
+    missing = [right for right in needed if not _may(core, *right, namespace)]
+    if not missing:
+        return Finding(f"rights in {namespace}", True, f"has all {len(needed)} that jobs need")
+    return Finding(f"rights in {namespace}", False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
+
+
+def _listed(rights: Sequence[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{verb} {resource}{'.' if group else ''}{group}" for verb, group, resource in rights)
+
+
+def _may(core: CoreV1Api, verb: str, group: str, resource: str, namespace: str | None) -> bool:
+    answer = _ask(core, core.create_self_subject_access_review, _review(verb, group, resource, namespace))
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def _review(verb: str, group: str, resource: str, namespace: str | None) -> dict[str, Any]:
+    kind, _, part = resource.partition("/")
+    wanted = {"verb": verb, "group": group, "resource": kind}
+    wanted |= {"subresource": part} if part else {}
+    wanted |= {"namespace": namespace} if namespace else {}
+    return {"spec": {"resourceAttributes": wanted}}
+
+
+def _kubelets(nodes: Sequence[Mapping[str, Any]]) -> Finding:
+    old = [
+        f"{node['metadata']['name']} ({version})"
+        for node in nodes
+        if too_old(version := str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""))
+    ]
+    if not nodes:
+        return Finding("nodes", False, "the cluster has none", "add nodes")
+    if old:
+        detail = f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}"
+        return Finding("nodes", False, detail, "upgrade their kubelets, or cordon them")
+    return Finding("nodes", True, f"{len(nodes)}")
+
+
+def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Finding:
+    """`asked`: type of GPU, and who asks for it."""
+    counted: dict[str, int] = {}
+    for node in capacity_from_nodes(nodes).nodes:
+        if node.gpus:
+            counted[node.gpu_type or ""] = counted.get(node.gpu_type or "", 0) + node.gpus
+    absent = [f"{kind} (asked for by {who})" for kind, who in sorted(asked.items()) if kind not in counted]
+    there = ", ".join(f"{number} x {kind or 'of no named type'}" for kind, number in sorted(counted.items())) or "none"
+    if absent:
+        advice = "ask for a type that is there, or name the nodes': `kubectl label node NODE updraft.dev/gpu-type=TYPE`"
+        return Finding("GPUs", False, f"no node has {', '.join(absent)}; there is {there}", advice)
+    return Finding("GPUs", True, there)
+
+
+# --- at submission --------------------------------------------------------------------------------------------------
+
+
+def require(core: CoreV1Api, namespace: str) -> None:
+    """Raises RefusedError for a cluster that cannot run the job; UnavailableError for one that cannot be asked."""
+    body = {"spec": {"namespace": namespace}}
+    ask = core.create_self_subject_rules_review
+    reviewed = gang.call("tell what the platform may do", ask, body, ok=frozenset({401}))
+    if reviewed is None:
+        raise RefusedError(
+            f"the cluster at {core.api_client.configuration.host} does not accept the platform's token or certificate "
+            f"(401); it may have run out: {NEW_TOKEN}"
+        )
+    version = str(_plain(core, gang.call("tell its version", core.get_code)).get("gitVersion") or "")
+    if (problem := too_old(version)) is not None:
+        raise RefusedError(f"{problem}; run jobs on a newer cluster")
+    gang.ensure_namespace(core, namespace)
+    rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
+    needed = [(right, namespace) for right in verbs.each(verbs.NAMESPACED)]
+    needed += [(right, None) for right in verbs.each(verbs.CLUSTER)]
+    # Such a list need not be whole: what it lacks is asked for by name.
+    missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
+    if missing:
+        raise RefusedError(f"the platform may not {_listed(missing)} in namespace {namespace}; {ASK_ADMINISTRATOR}")
+
+
+def _plain(core: CoreV1Api, answer: Any) -> dict[str, Any]:
+    return dict(core.api_client.sanitize_for_serialization(answer))
+
+
+def _allowed(rules: Sequence[Mapping[str, Any]], verb: str, group: str, resource: str) -> bool:
+    def covers(rule: Mapping[str, Any], field: str, value: str) -> bool:
+        return not {value, "*"}.isdisjoint(rule.get(field) or ())
+
+    return any(
+        covers(rule, "verbs", verb)
+        and covers(rule, "apiGroups", group)
+        and covers(rule, "resources", resource)
+        and not rule.get("resourceNames")
+        for rule in rules
+    )
+
+
+def _told(core: CoreV1Api, right: tuple[str, str, str], namespace: str | None) -> bool:
+    review = _review(*right, namespace)
+    answer = gang.call("tell what the platform may do", core.create_self_subject_access_review, review)
+    return bool((_plain(core, answer).get("status") or {}).get("allowed"))
