@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from unit.operators.conftest import dag, empty_ledger, environment, make_platform
+from unit.operators.conftest import dag, empty_ledger, environment, form_values, make_platform
 
-__all__ = ["dag", "empty_ledger", "environment", "make_platform"]
+__all__ = ["dag", "empty_ledger", "environment", "form_values", "make_platform"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+import pickle
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from folder_store import FolderStore
+from memory_store import MemoryStore
 from unit.operators.platform_fakes import (
     Blade,
     FakeCluster,
@@ -34,11 +36,11 @@ ORDER = LIFE_CYCLE
 class Platform:
     """Everything of one job: its outsides, and `run` to run its tasks."""
 
-    def __init__(self, folder: Path, ledger: Ledger, dag: Any, params: dict[str, Any]) -> None:
+    def __init__(self, ledger: Ledger, dag: Any, params: dict[str, Any]) -> None:
         self.blade = Blade()
         self.cluster = FakeCluster()
         self.mlflow = FakeMlflowClient()
-        self.store = FolderStore(folder / "store")
+        self.store = MemoryStore()
         self.ledger = ledger
         self.dag = dag
         self.params = params
@@ -53,10 +55,29 @@ class Platform:
         self.watched: list[tuple[str, int]] = []  # role and attempt of each time that pods were watched
 
     def become(self, other: Platform) -> None:
-        """All that is not in the ledger's or the store's files."""
+        """All that is not in the ledger."""
+        self.store.objects = dict(other.store.objects)
         self.cluster, self.mlflow = copy.deepcopy(other.cluster), copy.deepcopy(other.mlflow)
         self.params, self.states = copy.deepcopy(other.params), dict(other.states)
         self.pods_end, self.run_id = other.pods_end, other.run_id
+
+    @contextmanager
+    def watched_calls(self) -> Iterator[None]:
+        """`blade.deaths` is known afterwards."""
+        with closing(sqlite3.connect(self.ledger_file, check_same_thread=False)) as beside:
+
+            def look() -> Any:
+                version = beside.execute("PRAGMA data_version").fetchone()  # another one's commits move it
+                cluster = (self.cluster.objects, self.cluster.created)
+                return version, self.store.changes, pickle.dumps((cluster, vars(self.mlflow)))
+
+            self.blade.look = look
+            yield
+            self.blade.look = None
+
+    @property
+    def ledger_file(self) -> str:
+        return str(self.ledger._engine.url.database)
 
     # --- the DAG run ---
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -85,11 +85,22 @@ def dag() -> Any:
     return dag
 
 
+@pytest.fixture(scope="session")
+def form_values(dag: Any) -> dict[str, Any]:
+    """The values of the DAG's form. Judging them all takes longer than many a task."""
+    return dict(dag.params.dump())
+
+
 @pytest.fixture
 def make_platform(
-    environment: Path, empty_ledger: bytes, dag: Any, monkeypatch: pytest.MonkeyPatch
+    environment: Path, empty_ledger: bytes, dag: Any, form_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use."""
+    """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use.
+
+    Made for hundreds of copies: all share one file and one engine, which knows its statements by then.
+    """
+    from kubernetes.client.configuration import Configuration
+    from sqlalchemy import event
     from unit.operators.airflow_fakes import Platform
     from unit.operators.platform_fakes import FakeTrackingServer, Watched
 
@@ -109,24 +120,36 @@ def make_platform(
     from updraft_learner.trees import Tree, TreeFile
 
     made: list[Ledger] = []
+    copies: list[Ledger] = []
+    shared = Configuration()
+    monkeypatch.setattr(Configuration, "get_default_copy", lambda: shared)  # each of a pod's objects makes its own
+
+    def ledger_with(content: bytes) -> Ledger:
+        file = environment / f"ledger-{len(made)}.db"
+        file.write_bytes(content)
+        ledger = Ledger(f"sqlite:///{file}")
+        event.listen(ledger._engine, "connect", _hurry)
+        made.append(ledger)
+        return ledger
+
+    def copy_of(ledger: Ledger) -> Ledger:
+        with closing(sqlite3.connect(str(ledger._engine.url.database))) as source:
+            content = source.serialize()
+        if not copies:
+            copies.append(ledger_with(content))
+            return copies[0]
+        copies[0]._engine.dispose()
+        file = Path(str(copies[0]._engine.url.database))
+        for left in environment.glob(f"{file.name}-*"):
+            left.unlink()
+        file.write_bytes(content)
+        return copies[0]
 
     def make(like: Platform | None = None, **changes: Any) -> Platform:
-        folder = environment / str(len(made))
-        folder.mkdir()
-        if like is None:
-            (folder / "ledger.db").write_bytes(empty_ledger)
-        else:
-            shutil.copytree(like.store.root, folder / "store")
-            with (
-                closing(sqlite3.connect(like.store.root.parent / "ledger.db")) as source,
-                closing(sqlite3.connect(folder / "ledger.db")) as target,
-            ):
-                source.backup(target)
-        monkeypatch.setenv("UPDRAFT_LEDGER_URL", f"sqlite:///{folder}/ledger.db")
+        ledger = ledger_with(empty_ledger) if like is None else copy_of(like.ledger)
+        monkeypatch.setenv("UPDRAFT_LEDGER_URL", str(ledger._engine.url))
         settings.cache_clear()
-        ledger = Ledger(f"sqlite:///{folder}/ledger.db")
-        made.append(ledger)
-        platform = Platform(folder, ledger, dag, {**dag.params.dump(), "manifest": {**MANIFEST, **changes}})
+        platform = Platform(ledger, dag, {**copy.deepcopy(form_values), "manifest": {**MANIFEST, **changes}})
         if like is not None:
             platform.become(like)
         store = Watched(platform.store, platform.blade)
@@ -161,3 +184,7 @@ def make_platform(
     yield make
     for ledger in made:
         ledger.close()
+
+
+def _hurry(connection: Any, _record: Any) -> None:
+    connection.execute("PRAGMA synchronous=OFF")  # no power is cut here

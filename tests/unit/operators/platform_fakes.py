@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from folder_store import FolderStore
+from memory_store import MemoryStore
 
 from updraft.localnode.selectors import Selector, parse_labels
 from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
@@ -33,6 +34,9 @@ class Blade:
         self.falls_after: int | None = None
         self.down = False
         self.log: list[str] = []
+        self.processes = 0
+        self.look: Callable[[], Any] | None = None  # what to remember after each call
+        self.seen: list[tuple[int, Any]] = []
         self._lock = threading.Lock()
 
     def around(self, name: str, call: Callable[[], Any]) -> Any:
@@ -42,6 +46,8 @@ class Blade:
         with self._lock:
             self.calls += 1
             self.log.append(name)
+            if self.look is not None:
+                self.seen.append((self.processes, self.look()))
             if self.calls == self.falls_after:
                 self.down = True
         if self.down:
@@ -50,6 +56,14 @@ class Blade:
 
     def new_process(self) -> None:
         self.down = False
+        self.processes += 1
+
+    @property
+    def deaths(self) -> list[int]:
+        """After which calls to die to see every death there is. Memory dies with a process: two deaths of the same
+        one that leave the same behind are one, so none is needed after a call that changed nothing outside."""
+        pairs = zip(self.seen, [None, *self.seen], strict=False)
+        return [n for n, (after, before) in enumerate(pairs, 1) if after != before]
 
 
 class Watched:
@@ -434,19 +448,23 @@ def _tag(filter_string: str) -> tuple[str, str]:
 # --- what pods leave -------------------------------------------------------------------------------------------------
 
 
-def store_checkpoint(store: FolderStore, job_id: str, name: str, step: int, metrics: dict[str, float]) -> None:
+def store_checkpoint(
+    store: MemoryStore | FolderStore, job_id: str, name: str, step: int, metrics: dict[str, float]
+) -> None:
     keys, data = Keys("default"), b"weights"
     store.put_bytes(f"{keys.checkpoint(job_id, name)}/model.pt", data)
     marker = {"files": {"model.pt": {"size": len(data)}}, "step": step, "attempt": 1, "metrics": metrics, "created": 1}
     store.put_bytes(f"{keys.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}", json.dumps(marker).encode())
 
 
-def store_done(store: FolderStore, job_id: str, role: str, attempt: int, learner: int, **facts: Any) -> None:
+def store_done(
+    store: MemoryStore | FolderStore, job_id: str, role: str, attempt: int, learner: int, **facts: Any
+) -> None:
     key = Keys("default").done(job_id, role, attempt, learner)
     store.put_bytes(key, json.dumps({"t": 1.0, "files": 1, **facts}).encode())
 
 
-def store_export(store: FolderStore, job_id: str) -> None:
+def store_export(store: MemoryStore | FolderStore, job_id: str) -> None:
     import hashlib
 
     prefix = f"{Keys('default').results(job_id, 'export', 1)}/export/"
