@@ -43,8 +43,7 @@ def test_very_long_lines_and_a_last_line_without_newline_are_whole(cluster):
     assert (len(first), set(first), second) == (40000, {"x"}, "end")
 
 
-def test_a_container_that_waits_has_no_log_yet(local_cluster):
-    cluster = local_cluster
+def test_a_container_that_waits_has_no_log_yet(cluster):
     body = cluster.pod("unpulled", "true")
     body["spec"]["containers"][0]["image"] = "updraft/unknown:9"
     cluster.create(body)
@@ -55,8 +54,7 @@ def test_a_container_that_waits_has_no_log_yet(local_cluster):
     assert 'container \\"base\\" in pod \\"unpulled\\" is waiting to start' in caught.value.body
 
 
-def test_a_pod_without_a_node_has_an_empty_log(local_cluster):
-    cluster = local_cluster
+def test_a_pod_without_a_node_has_an_empty_log(cluster):
     cluster.create(cluster.pod("huge", "true", base={"resources": {"requests": {"cpu": "999"}}}))
     answer = cluster.core.read_namespaced_pod_log("huge", cluster.namespace, _preload_content=False)
     assert (answer.status, answer.data) == (204, b"")

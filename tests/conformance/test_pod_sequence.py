@@ -112,6 +112,7 @@ def test_secrets_arrive_as_files_and_as_environment(cluster):
             ],
         },
         volumes=[{"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o400}}],
+        securityContext={"fsGroup": 65532},  # without it, on a cluster, the file is root's alone
     )
     cluster.create(body)
     cluster.finished("trusted")

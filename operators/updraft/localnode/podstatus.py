@@ -10,6 +10,7 @@ from updraft.localnode.processes import ContainerProcess, Exit
 from updraft.localnode.quantity import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
+COMPLETED = "PodCompleted"
 KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # all others are somebody else's
 
 
@@ -107,7 +108,7 @@ def container_status(pod: Json, record: ContainerRecord) -> Json:
 
 def _condition(old: Sequence[Json], type_: str, *, holds: bool, why: str, now: str) -> Json:
     condition: Json = {"type": type_, "status": "True" if holds else "False"}
-    if why and not holds:
+    if why and (not holds or why == COMPLETED):
         condition["reason"] = why
     before = next((c for c in old if c["type"] == type_), None)
     same = before is not None and before["status"] == condition["status"]
@@ -125,12 +126,13 @@ def pod_status(pod: Json, records: Sequence[ContainerRecord], phase: str, why: t
         r.exit_code == 0 if r.role == INIT else r.started or phase in ("Running", "Succeeded") for r in init
     )
     ready = all(_ready(r) for r in records if r.role != INIT) and initialized
-    unready = "PodCompleted" if phase == "Succeeded" else "PodFailed" if phase == "Failed" else "ContainersNotReady"
+    unready = COMPLETED if phase == "Succeeded" else "PodFailed" if phase == "Failed" else "ContainersNotReady"
+    uninitialized = COMPLETED if phase == "Succeeded" else "ContainersNotInitialized"
     status: Json = {
         "phase": phase,
         "conditions": [
             *(c for c in conditions if c["type"] not in KUBELET_CONDITIONS),
-            _condition(conditions, "Initialized", holds=initialized, why="ContainersNotInitialized", now=now),
+            _condition(conditions, "Initialized", holds=initialized, why=uninitialized, now=now),
             _condition(conditions, "ContainersReady", holds=ready, why=unready, now=now),
             _condition(conditions, "Ready", holds=ready, why=unready, now=now),
         ],

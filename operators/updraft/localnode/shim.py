@@ -57,7 +57,7 @@ class LineLog:
             out.append(self._entry(b"P", self._rest[:LONGEST_LINE_BYTES]))
             self._rest = self._rest[LONGEST_LINE_BYTES:]
         if not data and self._rest:
-            out.append(self._entry(b"F", self._rest))
+            out.append(self._entry(b"P", self._rest))  # it ended without a line's end, and is read so
             self._rest = b""
         if out:
             _write_all(self._log, b"".join(out))

@@ -206,7 +206,9 @@ class Store:
 def list_object(resource: str, items: list[Json], version: int) -> Json:
     kind = KINDS[resource]
     meta = {"resourceVersion": str(version)}
-    return {"kind": f"{kind}List", "apiVersion": api_version(resource), "metadata": meta, "items": items}
+    # The list says of what it is one; its items do not.
+    plain = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items]
+    return {"kind": f"{kind}List", "apiVersion": api_version(resource), "metadata": meta, "items": plain}
 
 
 __all__ = ["CLUSTER_SCOPED", "KINDS", "ApiError", "Change", "Key", "Store", "api_version", "list_object", "now_text"]
