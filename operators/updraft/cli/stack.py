@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,19 @@ OPTIONS: dict[str, Any] = {
         ]
         for part, title in PORTS.items()
     },
+    "kubeconfig": Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="A cluster of yours in place of the local node; 'local': that one again.",
+        ),
+    ],
+    "context": Annotated[str | None, typer.Option("--context", metavar="NAME", help="The context of that file.")],
+    "address": Annotated[
+        str | None,
+        typer.Option("--address", metavar="IP", help="This machine's address as the cluster's pods reach it."),
+    ],
     "gpus": Annotated[int | None, typer.Option("--gpus", min=0, help="Devices that the local node declares.")],
     "cpus": Annotated[float | None, typer.Option("--cpus", min=0.01, help="CPUs that the local node offers.")],
     "memory_mib": Annotated[
@@ -35,13 +49,14 @@ OPTIONS: dict[str, Any] = {
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, taking OPTIONS; those that were given reach it as `ports` and `node`."""
+    """The command, taking OPTIONS; those that were given reach it as `ports`, `node` and `cluster`."""
 
     @functools.wraps(command)
     def run(as_json: bool, **values: Any) -> None:
         given = {name: value for name, value in values.items() if value is not None}
         ports = {name.removeprefix("port_"): given.pop(name) for name in [*given] if name.startswith("port_")}
-        command(ports, given, as_json)
+        cluster = {name: given.pop(name) for name in ("kubeconfig", "context", "address") if name in given}
+        command(ports, given, cluster, as_json)
 
     last = inspect.signature(command, eval_str=True).parameters["as_json"]
     options = [inspect.Parameter(name, last.kind, default=None, annotation=kind) for name, kind in OPTIONS.items()]
@@ -63,12 +78,12 @@ def _home() -> Home:
 
 @handled
 @with_options
-def init(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = False) -> None:
+def init(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], as_json: JsonOption = False) -> None:
     """Make the platform's home with generated secrets and free ports; starts nothing."""
     from updraft.stack import control
 
     home = _home()
-    config = control.initialise(home, ports=ports, node=node)
+    config = control.initialise(home, ports=ports, node=node, cluster=cluster)
     if as_json:
         print_json({"home": str(home.root), **config.model_dump()})
     else:
@@ -77,7 +92,7 @@ def init(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = Fa
 
 @handled
 @with_options
-def up(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = False) -> None:
+def up(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], as_json: JsonOption = False) -> None:
     """Start every part, or attach to a platform that is up; returns when all are ready."""
     from dataclasses import asdict
 
@@ -85,7 +100,7 @@ def up(ports: dict[str, int], node: dict[str, float], as_json: JsonOption = Fals
 
     home = _home()
     tell = (lambda text: err().print(text, markup=False)) if as_json else say
-    addresses = control.up(home, ports=ports, node=node, say=tell)
+    addresses = control.up(home, ports=ports, node=node, cluster=cluster, say=tell)
     if as_json:
         print_json({"home": str(home.root), **asdict(addresses)})
     else:
@@ -120,12 +135,20 @@ def status(as_json: JsonOption = False) -> None:
 
 
 @handled
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Look at the cluster of this file too.", show_default=False)
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The context of that file.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Look for what is wrong with this machine or the platform's home; changes nothing."""
     from updraft.stack import display
     from updraft.stack.doctor import doctor as examine
 
-    checks = examine(_home())
+    checks = examine(_home(), kubeconfig, context)
     if as_json:
         print_json({"checks": [check.as_dict() for check in checks]})
     else:

@@ -219,7 +219,9 @@ def require(core: CoreV1Api, namespace: str) -> None:
         raise RefusedError(f"{problem}; run jobs on a newer cluster")
     gang.ensure_namespace(core, namespace)
     rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
-    needed = [(right, namespace) for right in verbs.each(verbs.NAMESPACED)]
+    needed: list[tuple[tuple[str, str, str], str | None]] = [
+        (right, namespace) for right in verbs.each(verbs.NAMESPACED)
+    ]
     needed += [(right, None) for right in verbs.each(verbs.CLUSTER)]
     # Such a list need not be whole: what it lacks is asked for by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]

@@ -22,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     starting.add_argument("--gpus", type=int, metavar="N", help="devices that the local node declares")
     starting.add_argument("--cpus", type=float, metavar="N", help="CPUs that the local node offers")
     starting.add_argument("--memory-mib", type=int, metavar="N", help="memory that the local node offers")
+    starting.add_argument("--kubeconfig", metavar="FILE", help="a cluster of yours in place of the local node")
+    starting.add_argument("--context", metavar="NAME", help="the context of that file")
+    starting.add_argument("--address", metavar="IP", help="this machine's address as the cluster's pods reach it")
     verbs.add_parser("down", help="end every process of this home")
     for verb, text in (("status", "what runs"), ("doctor", "look for what is wrong")):
         verbs.add_parser(verb, help=text).add_argument("--json", action="store_true")
@@ -53,7 +56,9 @@ def _run(options: argparse.Namespace) -> int:
         names = ("airflow", "mlflow", "s3", "node")
         ports = {n: getattr(options, f"port_{n}") for n in names if getattr(options, f"port_{n}") is not None}
         size = {n: getattr(options, n) for n in ("gpus", "cpus", "memory_mib") if getattr(options, n) is not None}
-        control.up(home, ports=ports, node=size)
+        own = ("kubeconfig", "context", "address")
+        cluster = {n: getattr(options, n) for n in own if getattr(options, n) is not None}
+        control.up(home, ports=ports, node=size, cluster=cluster)
         display.show_addresses(home)
         return 0
     if options.verb == "down":

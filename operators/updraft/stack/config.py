@@ -11,13 +11,15 @@ import os
 import random
 import secrets as random_secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from updraft.stack.cluster import Cluster, pointed_at
 from updraft.stack.layout import Home, StackError, write_private
 
 HOST = "127.0.0.1"
@@ -57,6 +59,16 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     ports: Ports
     node: NodeSize = NodeSize()
+    cluster: Cluster | None = None  # in place of the local node
+
+    def url(self, part: str) -> str:
+        """Where a part listens: those that learners reach may do so beyond this machine."""
+        host = self.cluster.address if self.cluster and part in ("s3", "mlflow") else HOST
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{getattr(self.ports, part)}"
+
+    def host(self, part: str) -> str:
+        return urlsplit(self.url(part)).hostname or HOST
 
 
 class Secrets(BaseModel):
@@ -141,13 +153,16 @@ def check_config(config: Config) -> Config:
     return config
 
 
-def change_config(config: Config, ports: dict[str, int], node: dict[str, float | int]) -> Config:
+def change_config(
+    config: Config, ports: dict[str, int], node: dict[str, float | int], cluster: Mapping[str, str] | None = None
+) -> Config:
     """`config` with some values replaced. Raises StackError naming each one that is not allowed."""
     try:
         return check_config(
             Config(
                 ports=Ports.model_validate({**config.ports.model_dump(), **ports}),
                 node=NodeSize.model_validate({**config.node.model_dump(), **node}),
+                cluster=pointed_at(config.cluster, cluster or {}),
             )
         )
     except ValidationError as exc:

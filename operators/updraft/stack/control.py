@@ -41,14 +41,21 @@ class Addresses:
 
 
 def addresses(home: Home) -> Addresses:
-    url = configuration.load_config(home).ports.url
+    url = configuration.load_config(home).url
     return Addresses(url("airflow"), url("mlflow"), url("s3"), url("node"))
 
 
 def initialise(
-    home: Home, *, ports: Mapping[str, int] | None = None, node: Mapping[str, float | int] | None = None
+    home: Home,
+    *,
+    ports: Mapping[str, int] | None = None,
+    node: Mapping[str, float | int] | None = None,
+    cluster: Mapping[str, str] | None = None,
 ) -> Config:
-    """Make the home with generated secrets and free ports, or change the ports of one that is there. Idempotent."""
+    """Make the home with generated secrets and free ports, or change one that is there. Idempotent.
+
+    `cluster`: `kubeconfig`, `context` and `address` of a cluster that takes the local node's place; see `cluster`.
+    """
     home.root.mkdir(parents=True, exist_ok=True)
     home.root.chmod(0o700)
     home.run.mkdir(exist_ok=True)
@@ -57,7 +64,7 @@ def initialise(
             config = configuration.load_config(home)
         else:
             config = configuration.choose_config(dict(ports or {}))
-        config = configuration.change_config(config, dict(ports or {}), dict(node or {}))
+        config = configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster)
         known = home.secrets_file.exists()
         secrets = configuration.load_secrets(home) if known else configuration.generate_secrets()
         configuration.save_secrets(home, secrets)
@@ -81,6 +88,7 @@ def up(
     *,
     ports: Mapping[str, int] | None = None,
     node: Mapping[str, float | int] | None = None,
+    cluster: Mapping[str, str] | None = None,
     say: Say = print,
     build: bool = True,
 ) -> Addresses:
@@ -90,14 +98,14 @@ def up(
     """
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):
-        _refuse_change(home, ports, node)
+        _refuse_change(home, ports, node, cluster)
         if watcher.phase is Phase.RUNNING:
             say("The stack is already up.")
             return addresses(home)
         say("The stack is being started; waiting.")
         _follow(home, parts_of(home), watcher.started, say)
         return addresses(home)
-    initialise(home, ports=ports, node=node)
+    initialise(home, ports=ports, node=node, cluster=cluster)
     if build:
         build_needed(home, say)
     began = time.time()
@@ -257,9 +265,14 @@ def _follow(home: Home, parts: tuple[Part, ...], began: float, say: Say) -> None
         time.sleep(POLL_SECONDS)
 
 
-def _refuse_change(home: Home, ports: Mapping[str, int] | None, node: Mapping[str, float | int] | None) -> None:
+def _refuse_change(
+    home: Home,
+    ports: Mapping[str, int] | None,
+    node: Mapping[str, float | int] | None,
+    cluster: Mapping[str, str] | None,
+) -> None:
     config = configuration.load_config(home)
-    if configuration.change_config(config, dict(ports or {}), dict(node or {})) != config:
+    if configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster) != config:
         raise StackError(
             "The stack is up with another configuration; run `updraft down` first, then `updraft up` again."
         )

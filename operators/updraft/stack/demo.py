@@ -136,7 +136,7 @@ def put_data(home: Home) -> None:
     secrets = load_secrets(home)
     client = boto3.client(
         "s3",
-        endpoint_url=load_config(home).ports.url("s3"),
+        endpoint_url=load_config(home).url("s3"),
         aws_access_key_id=secrets.s3_access_key.get_secret_value(),
         aws_secret_access_key=secrets.s3_secret_key.get_secret_value(),
         region_name="us-east-1",

@@ -16,6 +16,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time
 
+from updraft.exceptions import RefusedError
+from updraft.settings import Settings
 from updraft.stack import config as configuration
 from updraft.stack import environments, footprint
 from updraft.stack.config import port_owner, port_taken
@@ -39,8 +41,8 @@ class Check:
         return asdict(self)
 
 
-def doctor(home: Home) -> list[Check]:
-    """Every check, none of which changes anything."""
+def doctor(home: Home, kubeconfig: Path | None = None, context: str | None = None) -> list[Check]:
+    """Every check, none of which changes anything. `kubeconfig`: a cluster to look at in place of the home's."""
     return [
         _python(),
         _program("uv", "installs packages", "run `make up`, which installs it"),
@@ -49,6 +51,7 @@ def doctor(home: Home) -> list[Check]:
         *_environments(home),
         *_permissions(home),
         *_parts(home),
+        *_cluster(home, kubeconfig, context),
     ]
 
 
@@ -153,7 +156,56 @@ def _parts(home: Home) -> Iterator[Check]:
         elif watcher is not None:
             yield Check(part.title, False, "not running", f"it is being restarted; read {part.log}")
     if watcher is not None:
-        yield _clock(configuration.load_config(home).ports.url("s3"))
+        yield _clock(configuration.load_config(home).url("s3"))
+
+
+def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterator[Check]:
+    """The cluster that is named, the home's own, or its local node where that runs."""
+    from updraft.kubernetes.clients import cluster_api
+    from updraft.kubernetes.kubeconfig import choose, client_of
+    from updraft.kubernetes.preflight import examine
+
+    if kubeconfig is None and home.config_file.exists():
+        try:
+            config = configuration.load_config(home)
+        except StackError:  # told by another check
+            return
+        if config.cluster is not None:
+            kubeconfig, context = Path(config.cluster.kubeconfig), context or config.cluster.context
+        elif (node := read_part(home, "node")) is not None and node.alive():
+            kubeconfig = home.kubeconfig
+    if kubeconfig is None:
+        return
+    try:
+        chosen = choose(kubeconfig.expanduser(), context)
+        core = cluster_api(client_of(chosen))
+    except RefusedError as exc:
+        problem, _, advice = str(exc).removeprefix("kubeconfig: ").partition("; ")
+        yield Check("kubeconfig", False, problem, advice)
+        return
+    yield Check("kubeconfig", True, f"{chosen.path}, context {chosen.context}, {chosen.server}")
+    for found in examine(core, _namespaces(), _gpu_types(home)):
+        yield Check(found.name, found.ok, found.detail, found.advice)
+
+
+def _namespaces() -> list[str]:
+    """As the platform's processes will have them, whatever else their settings lack here."""
+    fields = Settings.model_fields
+    prefix = os.environ.get("UPDRAFT_NAMESPACE_PREFIX") or str(fields["namespace_prefix"].default)
+    tenants = [t.strip() for t in os.environ.get("UPDRAFT_TENANTS", "").split(",") if t.strip()]
+    return [f"{prefix}{tenant}" for tenant in tenants or fields["tenants"].default]
+
+
+def _gpu_types(home: Home) -> dict[str, str]:
+    """Types of GPU that the manifests in jobs/ ask for, and which do."""
+    from updraft.manifest import load_jobs
+
+    asked: dict[str, list[str]] = {}
+    for job in load_jobs(home.repository / "jobs"):
+        kind = job.manifest.resources.gpu_type if job.manifest else None
+        if kind:
+            asked.setdefault(kind, []).append(f"jobs/{job.path.parent.name}")
+    return {kind: ", ".join(names) for kind, names in asked.items()}
 
 
 def _clock(url: str) -> Check:

@@ -20,7 +20,7 @@ from updraft.stack.layout import Home, StackError, find_home
 def ensure_user(home: Home) -> None:
     """Raises StackError when MLflow refuses."""
     shown = reveal(load_secrets(home))
-    url = load_config(home).ports.url("mlflow")
+    url = load_config(home).url("mlflow")
     ensure_user_at(url, shown["mlflow_admin_password"], shown["mlflow_platform_password"])
 
 

@@ -105,24 +105,36 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
     }
 
 
+def _reaching(config: Config, environment: dict[str, str]) -> dict[str, str]:
+    """No proxy stands between the parts, wherever they listen."""
+    direct = ",".join(dict.fromkeys([*environment["NO_PROXY"].split(","), config.host("s3")]))
+    return {**environment, "NO_PROXY": direct, "no_proxy": direct}
+
+
 def settings_environment(home: Home, config: Config) -> dict[str, str]:
     """`updraft.settings` for Airflow's processes."""
     return {
         "UPDRAFT_LEDGER_URL": f"sqlite:///{home.ledger_file}",
-        "UPDRAFT_S3_ENDPOINT": config.ports.url("s3"),
-        "UPDRAFT_MLFLOW_URI": config.ports.url("mlflow"),
-        "UPDRAFT_AIRFLOW_PUBLIC_URI": config.ports.url("airflow"),
+        "UPDRAFT_S3_ENDPOINT": config.url("s3"),
+        "UPDRAFT_MLFLOW_URI": config.url("mlflow"),
+        "UPDRAFT_AIRFLOW_PUBLIC_URI": config.url("airflow"),
         "UPDRAFT_CREDENTIALS_FILE": str(home.credentials_file),
         # The DAGs of the manifests in jobs/ name their code by its folder on this machine.
         "UPDRAFT_LOCAL_SOURCES": str(home.repository / "jobs"),
     }
 
 
+def _cluster(home: Home, config: Config) -> dict[str, str]:
+    if config.cluster is None:
+        return {"kube_config_path": str(home.kubeconfig)}
+    return {"kube_config_path": config.cluster.kubeconfig, "cluster_context": config.cluster.context}
+
+
 def airflow_environment(home: Home, config: Config) -> dict[str, str]:
     environment = {
         "AIRFLOW_HOME": str(home.airflow),
         "AIRFLOW_CONFIG": str(home.airflow / "airflow.cfg"),
-        CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(home.kubeconfig)}}),
+        CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": _cluster(home, config)}),
         **settings_environment(home, config),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
@@ -141,9 +153,9 @@ def build_parts(
 ) -> tuple[Part, ...]:
     """All parts, each after those that it waits for."""
     shown = reveal(secrets)
-    base = base_environment(home, os.environ if inherited is None else inherited)
+    base = _reaching(config, base_environment(home, os.environ if inherited is None else inherited))
     python = str(bin_folder() / "python")
-    url = config.ports.url
+    url = config.url
     # A folder named mlflow/ in the working directory must not shadow the library.
     safe = {**base, "PYTHONSAFEPATH": "1"}
     airflow_env = {**safe, **airflow_environment(home, config)}
@@ -176,7 +188,7 @@ def build_parts(
         part(
             "s3",
             "S3 server",
-            [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", f"{HOST}:{config.ports.s3}"]
+            [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", url("s3").removeprefix("http://")]
             + ["--vfs-cache-mode", "off", "--no-modtime", "--log-level", "NOTICE"]
             + ["--config", str(home.root / "rclone.conf")],
             home.root,
@@ -220,7 +232,7 @@ def build_parts(
         part(
             "mlflow",
             "MLflow server",
-            [str(home.mlflow_environment / "bin" / "mlflow"), "server", "--host", HOST]
+            [str(home.mlflow_environment / "bin" / "mlflow"), "server", "--host", config.host("mlflow")]
             + ["--port", str(config.ports.mlflow), "--workers", "1", "--app-name", "basic-auth"]
             + ["--uvicorn-opts", "--log-level warning"]
             + ["--backend-store-uri", _mlflow_database(home)]
@@ -281,7 +293,7 @@ def build_parts(
             after=("airflow-api", "airflow-dag-processor"),
         )
     )
-    return tuple(parts)
+    return tuple(p for p in parts if p.name != "node" or config.cluster is None)
 
 
 def node_arguments(home: Home, config: Config, python: str) -> list[str]:
@@ -334,8 +346,9 @@ def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> di
         # Artifacts pass through the server in both directions: clients hold no S3 key.
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
         "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
-        "MLFLOW_S3_ENDPOINT_URL": config.ports.url("s3"),
-        "AWS_ENDPOINT_URL": config.ports.url("s3"),
+        **_hosts(config),
+        "MLFLOW_S3_ENDPOINT_URL": config.url("s3"),
+        "AWS_ENDPOINT_URL": config.url("s3"),
         "AWS_SHARED_CREDENTIALS_FILE": str(home.mlflow / "aws-credentials"),
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -343,6 +356,14 @@ def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> di
         "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
     }
+
+
+def _hosts(config: Config) -> dict[str, str]:
+    """MLflow answers requests to names that it knows; by itself these are the loopback's."""
+    if config.cluster is None:
+        return {}
+    host = config.host("mlflow")
+    return {"MLFLOW_SERVER_ALLOWED_HOSTS": f"{host},{host}:*,localhost,localhost:*,{HOST},{HOST}:*"}
 
 
 def _version(package: str) -> str:

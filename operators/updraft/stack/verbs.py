@@ -39,8 +39,8 @@ def status(home: Path | None = None) -> Any:
     return stack_status(find_home(root=home))
 
 
-def doctor(home: Path | None = None) -> Any:
-    """What is wrong with this machine or the home, as a list of `Check`."""
+def doctor(home: Path | None = None, kubeconfig: Path | None = None, context: str | None = None) -> Any:
+    """What is wrong with this machine, the home or its cluster (or another one), as a list of `Check`."""
     from updraft.stack import doctor as checks
 
-    return checks.doctor(find_home(root=home))
+    return checks.doctor(find_home(root=home), kubeconfig, context)
