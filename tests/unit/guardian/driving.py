@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -85,12 +85,24 @@ class Driver:
         def touch(trigger: GangTrigger, what: str) -> None:
             story.people(platform, trigger.job_id, what)
 
+        class Desk:
+            """People act when it is asked, and then there is something to look at."""
+
+            @contextmanager
+            def guarding(self, job_id: str, what: str) -> Iterator[None]:
+                yield
+
+            async def asked(self, job_id: str) -> bool:
+                await asyncio.to_thread(story.people, platform, job_id, "halted")
+                return True
+
         async def nodes(trigger: GangTrigger, watch: Any) -> list[dict[str, Any]]:
             return list(platform.cluster._plain(platform.cluster.list_node())["items"])
 
         monkeypatch.setattr(gang, "Observation", Observed)
         monkeypatch.setattr(gang, "standing", stands)
         monkeypatch.setattr(GangTrigger, "_touch", touch)
+        monkeypatch.setattr(gang, "desk", Desk)
         monkeypatch.setattr(GangTrigger, "_nodes", nodes)
         for name in ("TICK_SECONDS", "LINE_SECONDS"):
             monkeypatch.setattr(gang, name, 0.001)
