@@ -136,7 +136,7 @@ def _namespace(core: CoreV1Api, namespace: str) -> Finding:
         found = _ask(core, core.read_namespace, namespace)
     except ApiException as exc:
         if exc.status != 404:
-            return Finding(name, False, f"may not be looked at ({exc.status})", ASK_ADMINISTRATOR)
+            return Finding(name, False, "does not exist, or nothing was granted there", _make(namespace))
         if _may(core, "create", "", "namespaces", None):
             return Finding(name, True, "is made with the first job")
         return Finding(name, False, "does not exist", _make(namespace))
@@ -225,6 +225,10 @@ def require(core: CoreV1Api, namespace: str) -> None:
     needed += [(right, None) for right in verbs.each(verbs.CLUSTER)]
     # Such a list need not be whole: what it lacks is asked for by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
+    if len(missing) >= len(list(verbs.each(verbs.NAMESPACED))):
+        raise RefusedError(
+            f"namespace {namespace} does not exist, or nothing was granted to the platform there; {_make(namespace)}"
+        )
     if missing:
         raise RefusedError(f"the platform may not {_listed(missing)} in namespace {namespace}; {ASK_ADMINISTRATOR}")
 

@@ -13,7 +13,7 @@ import pytest
 from unit.kubernetes.api_server import NODE, Cluster, kubeconfig, own_certificate, serving
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes import gang, preflight
+from updraft.kubernetes import gang, preflight, verbs
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.kubeconfig import Chosen, choose, client_of
 from updraft.kubernetes.preflight import Finding
@@ -164,6 +164,17 @@ def test_a_namespace_that_is_missing(serve: Serve, tmp_path: Path) -> None:
     assert bad(examined(cluster, tmp_path)) == [("namespace updraft-default", "does not exist")]
     cluster.forbidden.clear()
     assert bad(examined(cluster, tmp_path)) == []
+
+
+def test_a_namespace_in_which_nothing_was_granted_may_as_well_be_missing(serve: Serve, tmp_path: Path) -> None:
+    everything = {*verbs.each(verbs.NAMESPACED), ("create", "", "namespaces")}
+    cluster = serve(forbidden=everything)
+    (namespace, rights) = [f for f in examined(cluster, tmp_path) if not f.ok]
+    assert namespace.detail == "does not exist, or nothing was granted there"
+    assert "kubectl apply -k deploy/kustomize" in namespace.advice
+    assert rights.detail.startswith("may not create pods, delete pods, ")
+    with pytest.raises(RefusedError, match="namespace updraft-default does not exist, or nothing was granted"):
+        required(cluster, tmp_path)
 
 
 @pytest.mark.parametrize(
