@@ -33,7 +33,7 @@ def test_two_nodes_are_ready_and_say_which_gpus_they_have(own_cluster: Cluster, 
     } == {name: (gpus.kind, str(gpus.count), "v1.34.4") for name, gpus in GPUS.items()}
 
 
-def test_who_shows_no_certificate_is_refused(pods: Pods) -> None:
+def test_who_shows_no_certificate_is_refused(own_cluster: Cluster, pods: Pods) -> None:
     settings = pods.api_client.configuration
     anonymous = urllib3.PoolManager(ca_certs=settings.ssl_ca_cert, cert_reqs="CERT_REQUIRED")
     for path in ("/api/v1/namespaces", "/version", "/healthz"):

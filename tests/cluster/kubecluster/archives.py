@@ -86,7 +86,7 @@ def python_archive(layout: Layout, tag: str, environment: Mapping[str, str], say
     if target.exists():
         return target
     if shutil.which("debootstrap") is None:
-        install_packages(["debootstrap"], environment, say)
+        install_packages(["debootstrap"], layout.log_of("apt"), say)
     say(f"making an image with Python from {source.url} {source.suite}, about a minute; it stays in {target}")
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = layout.cache / f"{UNFINISHED}{layout.name}-image"

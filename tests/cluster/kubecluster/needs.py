@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,19 +126,33 @@ def cni_folder() -> Path | None:
     return None
 
 
-def install_packages(names: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Debian's, as they are; nothing else is installed, nothing is upgraded."""
+def install_packages(names: list[str], log: Path, say: Callable[[str], None]) -> None:
+    """Debian's, as they are; nothing else is installed, nothing is upgraded.
+
+    apt is no part of the cluster: it carries no mark and writes to a file, so that it goes on to its end when this is
+    killed, and the system's packages are never left half installed.
+    """
     if not names:
         return
     say(f"installing {', '.join(names)} with apt")
-    environment = {**environment, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # The package lists may be old or absent, which only a failed first try tells.
     install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "--no-upgrade", *names]
     for command in (install, ["apt-get", "update", "-q"], install):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        with log.open("ab") as output:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                check=False,
+            )
         if done.returncode == 0 and command is install:
             return
-    raise ClusterError(f"apt-get install {' '.join(names)} failed: {done.stderr.strip()[-400:]}")
+    tail = log.read_text(errors="replace").strip()[-400:]
+    raise ClusterError(f"apt-get install {' '.join(names)} failed: {tail}")
 
 
 def marked_environment(layout: Layout) -> dict[str, str]:

@@ -137,7 +137,7 @@ def _start(layout: Layout, say: Say) -> Cluster:
     assert own is not None
     write_private(layout.records / f"{UP}.json", json.dumps({"name": UP, **asdict(own)}))
     environment = marked_environment(layout)
-    install_packages(missing_packages(), environment, say)
+    install_packages(missing_packages(), layout.log_of("apt"), say)
     programs = building.build(layout, environment, say)
     addresses = choose(layout)
     write_private(layout.network_file, json.dumps(asdict(addresses)))
@@ -167,6 +167,7 @@ def _start(layout: Layout, say: Say) -> Cluster:
     pause.unlink()
     _write_kubectl(layout, programs)
     (layout.records / f"{UP}.json").unlink()
+    _give_to_caller(layout)
     write_private(layout.ready_file, programs.digest + "\n")
     return cluster
 
@@ -200,6 +201,12 @@ def _write_kubectl(layout: Layout, programs: Programs) -> None:
     text = text.replace(f"'{kubeconfig}'", kubeconfig)  # inside double quotes
     write_private(layout.kubectl, text)
     layout.kubectl.chmod(0o755)
+
+
+def _give_to_caller(layout: Layout) -> None:
+    """Who called sudo may use the cluster without it."""
+    if os.environ.get("SUDO_UID", "").isdigit() and os.environ.get("SUDO_GID", "").isdigit():
+        os.chown(layout.kubeconfig, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
 def down(layout: Layout, say: Say) -> None:
