@@ -10,10 +10,11 @@ from conformance_helpers import eventually
 from kubernetes import client
 
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import gang, objects, policies
+from updraft.kubernetes import claims, gang, objects, policies
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
 from updraft.localnode.claims import folder_of
+from updraft_learner.contract import PodConfig
 
 
 def a_launch(cluster: Any, learners: int = 2) -> Launch:
@@ -115,6 +116,35 @@ def test_a_refused_part_takes_the_rest_with_it(cluster: Any) -> None:
     with pytest.raises(RefusedError, match=r"spec\.containers\[0\]\.image: Required value"):
         gang.create(api, launch, **made)
     assert eventually(lambda: left(api, launch) == [], within_seconds=60)
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_learners_pod_keeps_to_the_strictest_profile(cluster: Any, learners: int) -> None:
+    """Only a real cluster judges; a pod that it would refuse is refused here too, by name."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.core.patch_namespace(cluster.namespace, {"metadata": {"labels": labels}})
+    launch = a_launch(cluster, learners)
+    config = PodConfig(
+        *("guarded-1", "default", "train", 1, 1, learners, "updraft", "default"),
+        mlflow_run_id="",
+        mlflow_experiment_id="",
+    )
+    pod = objects.learner_pod(
+        cluster.pod(launch.pod_name(1), "true"),
+        config,
+        sidecar_image=cluster.image,
+        grace_seconds=5,
+        node_lost_seconds=30,
+    )
+    pod["spec"].setdefault("volumes", [])
+    pod = claims.with_claims(pod, [claims.Claim("imagenet", "train", "train")])
+    for made in objects.role_to_pods(pod, launch, config):
+        cluster.core.create_namespaced_pod(cluster.namespace, made, dry_run="All")
+    if cluster.node is None:
+        made["spec"]["securityContext"].pop("seccompProfile")
+        with pytest.raises(client.ApiException) as caught:
+            cluster.core.create_namespaced_pod(cluster.namespace, made, dry_run="All")
+        assert "seccompProfile" in status_of(caught)[1]
 
 
 def status_of(caught: Any) -> tuple[int, str, Any]:

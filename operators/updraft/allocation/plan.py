@@ -91,7 +91,8 @@ def _why_never(request: Request, nodes: Sequence[Node]) -> str:
     if request.gpus and not kinds:
         return f"needs {_need(request)}, but no node has a GPU; ask for 0 GPUs"
     if request.gpus and request.gpu_type and request.gpu_type not in kinds:
-        return f"needs {_need(request)}, but no node has {request.gpu_type}; there is {', '.join(kinds)}"
+        there = ", ".join(kinds)
+        return f"needs {_need(request)}, but no node has {request.gpu_type}; there is {there}: ask for one of these"
     have = ", ".join(_node(node) for node in nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
     return f"needs {_need(request)}, more than all nodes together can hold ({have}); ask for fewer or smaller learners"
 

@@ -73,7 +73,7 @@ def test_an_accelerator_that_no_node_has_is_impossible_and_names_what_exists() -
     capacity = Capacity((Node("n1", 8, 8192, 2, "a100"), Node("n2", 8, 8192, 2, "l4")))
     plan = plan_admissions([request("x", gpus=1, gpu_type="h100")], [], capacity)
     assert plan.impossible == (
-        Impossible("x", "needs 1 x 1 CPU + 1 h100 GPU, but no node has h100; there is a100, l4"),
+        Impossible("x", "needs 1 x 1 CPU + 1 h100 GPU, but no node has h100; there is a100, l4: ask for one of these"),
     )
     plan = plan_admissions([request("x", gpus=1)], [], TWO_CPUS)
     assert plan.impossible == (Impossible("x", "needs 1 x 1 CPU + 1 GPU, but no node has a GPU; ask for 0 GPUs"),)

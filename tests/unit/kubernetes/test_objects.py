@@ -112,6 +112,84 @@ def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
     assert pod["spec"]["automountServiceAccountToken"] is False
 
 
+def test_the_whole_pod_of_a_learner() -> None:
+    (pod,) = pods(1)
+    ours = {
+        "image": "updraft/sidecar:0.1",
+        "env": [
+            {"name": "UPDRAFT_ROOT_DIR", "value": "/updraft"},
+            {"name": "UPDRAFT_CREDENTIALS_FILE", "value": "/run/updraft/credentials/credentials.json"},
+            {"name": CONFIG_ENV, "value": config(1).to_json()},
+        ],
+        "volumeMounts": [
+            {"name": "job", "mountPath": "/updraft"},
+            {"name": "credentials", "mountPath": "/run/updraft/credentials", "readOnly": True},
+        ],
+        "resources": {"requests": {"cpu": "0", "memory": "128Mi"}, "limits": {"memory": "1024Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+        },
+    }
+    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+    base = BASE["spec"]["containers"][0]
+    assert pod == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "digits-1-t1-0",
+            "namespace": "updraft-default",
+            "labels": {"dag_id": "train_model", **launch(1).labels(1)},
+        },
+        "spec": {
+            "initContainers": [
+                {"name": "updraft-stage", "command": ["python", "-m", "updraft_learner.stage"], **ours},
+                {
+                    "name": "updraft-sidecar",
+                    "command": ["python", "-m", "updraft_learner.sidecar"],
+                    "restartPolicy": "Always",
+                    "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
+                    "startupProbe": {
+                        "exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]},
+                        "periodSeconds": 1,
+                        "failureThreshold": 30,
+                        "timeoutSeconds": 10,
+                    },
+                    **ours,
+                },
+            ],
+            "containers": [
+                {
+                    **base,
+                    "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
+                    "workingDir": "/updraft/code",
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+            "restartPolicy": "Never",
+            "volumes": [
+                {"name": "job", "emptyDir": {}},
+                {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
+            ],
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 60,
+            "tolerations": [
+                {"key": "node.kubernetes.io/not-ready", **lost},
+                {"key": "node.kubernetes.io/unreachable", **lost},
+            ],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }
+
+
 def test_learners_differ_in_rank_and_configuration_only() -> None:
     first, second = pods()
     assert second["spec"]["containers"][0]["env"] == [
