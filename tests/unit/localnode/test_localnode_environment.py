@@ -75,6 +75,10 @@ def test_a_container_without_a_command_is_told_so():
         launch({"command": []})
 
 
+def no_claim(_name: str) -> None:
+    return None
+
+
 def test_secret_volumes_are_private_files_and_nested_mounts_are_linked(tmp_path):
     spec = {
         "volumes": [
@@ -82,8 +86,8 @@ def test_secret_volumes_are_private_files_and_nested_mounts_are_linked(tmp_path)
             {"name": "keys", "secret": {"secretName": "s", "items": [{"key": "key", "path": "deep/file"}]}},
         ]
     }
-    prepare_volumes({"spec": spec}, tmp_path, SECRETS.get)
-    prepare_volumes({"spec": spec}, tmp_path, SECRETS.get)  # after a restart of the node
+    prepare_volumes({"spec": spec}, tmp_path, SECRETS.get, no_claim)
+    prepare_volumes({"spec": spec}, tmp_path, SECRETS.get, no_claim)  # after a restart of the node
     file = tmp_path / "keys" / "deep" / "file"
     assert file.read_text() == "/job/127.0.0.1:5000"
     assert file.stat().st_mode & 0o777 == 0o600
