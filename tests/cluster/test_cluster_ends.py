@@ -109,6 +109,13 @@ def test_a_start_after_a_killed_one_begins_anew_and_a_second_finds_it_running(ot
     again = command(other, "up")
     said = again.communicate(timeout=60)[0]
     assert (again.returncode, "already running" in said) == (0, True), said
+    dead = read_record(other, "coredns")
+    assert dead is not None
+    os.kill(dead.pid, signal.SIGKILL)
+    eventually(lambda: read_record(other, "coredns") is None)
+    mended = command(other, "up")
+    said = mended.communicate(timeout=60)[0]
+    assert (mended.returncode, "coredns had ended and is started again" in said) == (0, True), said
     had = namespaces(other)
     end(other)
     assert leftovers(other, had) == []
