@@ -125,7 +125,7 @@ def up(layout: Layout, say: Say) -> Cluster:
             return found
         if _remains(layout):
             say("ending what an earlier start left")
-            _end(layout)
+            _end(layout, say)
         return _start(layout, say)
 
 
@@ -220,7 +220,7 @@ def down(layout: Layout, say: Say) -> None:
         if not _remains(layout):
             say("nothing was running")
         else:
-            _end(layout)
+            _end(layout, say)
             say("all of it is gone")
     layout.lock_file.unlink(missing_ok=True)
 
@@ -229,7 +229,7 @@ def _remains(layout: Layout) -> bool:
     return layout.root.exists() or bool(members(layout)) or bool(cgroups.remains(layout.name)) or network.device(layout)
 
 
-def _end(layout: Layout) -> None:
+def _end(layout: Layout, say: Say) -> None:
     # A process that was being started while another was killed shows up late: look until nothing is found twice.
     quiet = 0
     deadline = time.monotonic() + 30.0
@@ -247,6 +247,7 @@ def _end(layout: Layout) -> None:
         raise ClusterError(f"The control groups {', '.join(map(str, left))} could not be removed.")
     if not network.remove_device(layout):
         raise ClusterError(f"The network device {layout.name} could not be removed; see `ip link show {layout.name}`.")
+    say("its processes have ended; removing its files")
     building.remove_unfinished(layout)
     if layout.root.exists():
         shutil.rmtree(layout.root)
