@@ -1,4 +1,4 @@
-"""Whether a service is well: `python3 -I health.py`, the HEALTHCHECK of images with Python. Standard library only.
+"""Whether a service is well: `python3 -IS health.py`, the HEALTHCHECK of images with Python. Standard library only.
 
 UPDRAFT_HEALTH_URL must answer below 500. With UPDRAFT_HEALTH_COMPONENT the answer is Airflow's report, in which that
 component must be healthy. With UPDRAFT_HEALTH_DAG Airflow must know that DAG; it is asked until it does.
