@@ -216,6 +216,7 @@ class FakeCluster:
         return Obj({"metadata": {"name": ""}, "gitVersion": "v1.34.4"})
 
     def create_self_subject_rules_review(self, body: dict[str, Any], **_: Any) -> Obj:
+        self._check("review rules", "")
         everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
         return Obj({"metadata": {"name": ""}, "status": {"resourceRules": [everything], "incomplete": False}})
 
