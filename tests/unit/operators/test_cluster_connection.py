@@ -1,0 +1,73 @@
+"""The connection that names the cluster: what is wrong with it is told, at submission too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.kubernetes.api_server import kubeconfig
+from unit.operators.airflow_fakes import Platform
+
+from updraft.exceptions import RefusedError
+from updraft.kubernetes.clients import check_connection, core_api
+from updraft.lifecycle import State
+from updraft.settings import settings
+
+Make = Callable[..., Platform]
+CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **extra: str) -> None:
+    monkeypatch.setenv(CONNECTION, json.dumps({"conn_type": "kubernetes", "extra": extra}))
+
+
+def test_file_and_context_of_the_connection_lead_to_the_server(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(environment / "k", "http://127.0.0.1:7", "prod", "dev")
+    connect(monkeypatch, kube_config_path=str(path), cluster_context="dev")
+    check_connection(settings())
+    assert core_api(settings()).api_client.configuration.host == "http://127.0.0.1:7"
+
+
+def test_a_file_that_is_not_there_is_told(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, kube_config_path=str(environment / "nowhere"))
+    for ask in (check_connection, core_api):
+        with pytest.raises(RefusedError, match=r"nowhere|does not lead to a cluster"):
+            ask(settings())
+
+
+def test_a_job_is_refused_while_the_connection_names_no_context(
+    make_platform: Make, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(environment / "k", "http://127.0.0.1:7", "prod", "dev")
+    platform: Any = make_platform()
+    connect(monkeypatch, kube_config_path=str(path))
+    platform.run_all()
+    assert platform.job.state is State.FAILED
+    assert platform.job.reason == (
+        f"kubeconfig: {path} holds 2 contexts (dev, prod), and none is chosen; name the one to use: --context NAME, or "
+        "cluster_context in Airflow's connection"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "said"),
+    [
+        ("review rules", 401, "does not accept the platform's token or certificate (401); it may have run out"),
+        ("create namespace", 403, "namespace updraft-default does not exist, and the platform may not make it"),
+    ],
+)
+def test_a_job_is_refused_by_a_cluster_that_cannot_run_it(
+    make_platform: Make, verb: str, status: int, said: str
+) -> None:
+    platform: Any = make_platform()
+    platform.cluster.refuse = lambda asked, name: status if asked == verb else None
+    platform.run_all()
+    assert platform.job.state is State.FAILED
+    assert said in platform.job.reason
+    assert platform.cluster.created == []
+    assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
