@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from updraft.api import errors
 from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, team_policy
 from updraft.api.body import BodyLimit
+from updraft.api.deadline import import_client
 from updraft.api.parts import Parts, platform_parts
 from updraft.api.routes import files, health, jobs, manifests, pages, requests, secrets, trees
 from updraft.settings import settings
@@ -57,6 +57,6 @@ def _description(app: FastAPI) -> APIRouter:
 def platform_app() -> FastAPI:
     """The application of this process, from its settings and Airflow's auth manager."""
     configured = settings()
-    # MLflow's library takes seconds to import: not within the first page's deadline.
-    threading.Thread(target=importlib.import_module, args=("mlflow",), name="updraft-import", daemon=True).start()
+    # MLflow's library takes seconds to import: it begins now, and not beside a request that imports it too.
+    threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()
     return create_app(platform_parts(configured), airflow_guards(), team_policy(configured.tenants))

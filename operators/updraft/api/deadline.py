@@ -66,7 +66,7 @@ class Deadline:
     def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
         """The result of `work`, or its exception; UnavailableError when the part does not answer in time."""
         patience_seconds = self.seconds if seconds is None else seconds
-        _import_client(part)
+        import_client(part)
         slot = self._slots[part]
         if not slot.acquire(blocking=False):
             raise UnavailableError(f"{PART_TITLES[part]} does not answer; earlier requests to it are still waiting")
@@ -79,7 +79,8 @@ class Deadline:
         return call.result[0]
 
 
-def _import_client(part: str) -> None:
+def import_client(part: str) -> None:
+    """By this alone are clients imported in a process of many threads."""
     if part in _imported:
         return
     with _importing:
