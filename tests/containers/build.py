@@ -31,7 +31,7 @@ CA_SOURCES = (CA_VARIABLE, "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 PASSED_ON = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 CONTEXT = ("pyproject.toml", "uv.lock", "README.md", "dags", "images", "jobs", "mlflow", "operators", "plugins")
 EXTRA_CA = "images/ca/extra.crt"
-RESULTS = REPOSITORY / "bench" / "results" / "images.json"
+RESULTS = REPOSITORY / "docs" / "reference" / "images.json"
 
 Say = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""The table of image sizes and build times in docs/reference/images.md, from bench/results/images.json."""
+"""The table of image sizes and build times in docs/reference/images.md, from the images.json beside it."""
 
 from __future__ import annotations
 
