@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from updraft.localnode.affinity import UNREACHABLE, UNSCHEDULABLE, toleration_seconds
 from updraft.localnode.away import Away, LostNode
@@ -110,7 +109,7 @@ class NodePool:
         for each in names:
             self._store.get("nodes", "", each)
             if unschedulable or each not in self._leaving():
-                self._store.update("nodes", "", each, lambda new: new["spec"].update(unschedulable=unschedulable))
+                self._store.update("nodes", "", each, lambda new: _cordon(new, unschedulable))
         return {"nodes": names}
 
     def lost(self) -> list[Json]:
@@ -256,15 +255,30 @@ def _taint(key: str, effect: str) -> Json:
     return {"key": key, "effect": effect, "timeAdded": now_text()}
 
 
-def _without(taints: Sequence[Mapping[str, Any]] | None, key: str) -> list[Json]:
-    return [dict(t) for t in taints or [] if t["key"] != key]
+def _without(spec: Json, key: str) -> list[Json]:
+    return [dict(t) for t in spec.get("taints") or [] if t["key"] != key]
+
+
+def _leave_taints(spec: Json, taints: list[Json]) -> None:
+    """An empty list is left out, as an API server leaves out whatever is empty or false here."""
+    if taints:
+        spec["taints"] = taints
+    else:
+        spec.pop("taints", None)
+
+
+def _cordon(node: Json, unschedulable: bool) -> None:
+    if unschedulable:
+        node["spec"]["unschedulable"] = True
+    else:
+        node["spec"].pop("unschedulable", None)
 
 
 def _fall_silent(node: Json) -> None:
     now = now_text()
     for condition in node["status"]["conditions"]:
         condition.update({"status": "Unknown", "lastTransitionTime": now, **_SILENT})
-    taints = _without(node["spec"].get("taints"), UNREACHABLE)
+    taints = _without(node["spec"], UNREACHABLE)
     node["spec"]["taints"] = [*taints, _taint(UNREACHABLE, "NoSchedule"), _taint(UNREACHABLE, "NoExecute")]
 
 
@@ -275,7 +289,7 @@ def _speak_again(node: Json) -> None:
         told = {"status": "True", "reason": "KubeletReady", "message": "ready"} if healthy else {"status": "False"}
         condition.update({"reason": "Sufficient", "message": "", **told})
         condition.update({"lastTransitionTime": now, "lastHeartbeatTime": now})
-    node["spec"]["taints"] = _without(node["spec"].get("taints"), UNREACHABLE)
+    _leave_taints(node["spec"], _without(node["spec"], UNREACHABLE))
 
 
 def _unready(pod: Json) -> None:
@@ -290,5 +304,7 @@ def _mark_unschedulable(node: Json) -> None:
     has = any(t["key"] == UNSCHEDULABLE for t in spec.get("taints") or [])
     if spec.get("unschedulable") and not has:
         spec["taints"] = [*(spec.get("taints") or []), _taint(UNSCHEDULABLE, "NoSchedule")]
-    elif has and not spec.get("unschedulable"):
-        spec["taints"] = _without(spec["taints"], UNSCHEDULABLE)
+    elif not spec.get("unschedulable"):
+        spec.pop("unschedulable", None)
+        if has:
+            _leave_taints(spec, _without(spec, UNSCHEDULABLE))
