@@ -275,6 +275,7 @@ def test_a_pod_that_is_asked_to_leave_and_goes_on_has_not_failed() -> None:
         ('failed to do request: Head "https://r/v2/": net/http: TLS handshake timeout', "image.unreachable"),
         ("failed to authorize: unexpected status: 504 Gateway Time-out", "image.unreachable"),
         ("dial tcp 10.0.0.1:443: connect: connection refused", "image.unreachable"),
+        ("dial tcp: lookup r.example on 10.0.0.10:53: no such host", "image.registry_unknown"),
         ("toomanyrequests: You have reached your pull rate limit", "image.unreachable"),
         ("failed to extract layer: write /x: no space left on device", "node.disk_full"),
         ('failed to resolve reference "r/x:1": r/x:1: not found', "image.missing"),
