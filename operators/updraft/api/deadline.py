@@ -32,8 +32,8 @@ CLIENTS: Mapping[str, Sequence[str]] = {
     ),
 }
 
-# Two threads that import parts of MLflow at once find it half made: its modules import each other in a circle.
-_importing = threading.Lock()
+# Two threads that import modules of MLflow at once find it half made: they import each other in a circle.
+_importing = {part: threading.Lock() for part in PART_TITLES}
 _imported: set[str] = set()
 
 T = TypeVar("T")
@@ -83,7 +83,12 @@ def import_client(part: str) -> None:
     """By this alone are clients imported in a process of many threads."""
     if part in _imported:
         return
-    with _importing:
-        for name in CLIENTS[part]:
-            importlib.import_module(name)
+    with _importing[part]:
+        try:
+            for name in CLIENTS[part]:
+                importlib.import_module(name)
+        except ImportError as exc:
+            raise UnavailableError(
+                f"{PART_TITLES[part]} cannot be asked: its client is not installed here ({exc.name})"
+            ) from exc
         _imported.add(part)

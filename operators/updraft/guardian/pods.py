@@ -135,12 +135,12 @@ def free(core: CoreV1Api, launch: Launch, *, grace_seconds: int, wait: bool = Tr
 
 
 def _avoid_nodes(attempt: Attempt) -> tuple[str, ...]:
-    """Nodes on which earlier attempts of the role were lost for a reason that lies in the node."""
-    nodes: set[str] = set()
-    for earlier in ledger().attempts(attempt.job_id):
+    """Nodes on which earlier attempts of the role were lost lately for a reason that lies in the node: what the newest
+    decision to launch again says, which has forgotten the others."""
+    for earlier in sorted(ledger().attempts(attempt.job_id), key=lambda a: a.number, reverse=True):
         if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
-            nodes.update(earlier.relaunch.get("avoid_nodes") or ())
-    return tuple(sorted(nodes))
+            return tuple(sorted(earlier.relaunch.get("avoid_nodes") or ()))
+    return ()
 
 
 def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:

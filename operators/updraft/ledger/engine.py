@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from updraft.exceptions import UnavailableError, UpdraftError
 
 BUSY_SECONDS = 30
+CONNECT_SECONDS = 10
 _WRITE = "updraft_write"
 
 
@@ -37,7 +38,11 @@ def make_engine(url: str) -> Engine:
     if backend not in ("sqlite", "postgresql"):
         raise UpdraftError(f"ledger_url: {backend} is not supported; use sqlite:////path/file.db or postgresql://…")
     if backend == "postgresql":
-        return create_engine(parsed, pool_pre_ping=True, pool_recycle=1800, isolation_level="READ COMMITTED")
+        # Without them a call into a network that swallows packets waits for many minutes.
+        patience = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 1000 * BUSY_SECONDS}
+        return create_engine(
+            parsed, pool_pre_ping=True, pool_recycle=1800, isolation_level="READ COMMITTED", connect_args=patience
+        )
     if not parsed.database or parsed.database == ":memory:":
         raise UpdraftError("ledger_url: names no file; processes share the ledger, so use sqlite:////path/file.db")
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)

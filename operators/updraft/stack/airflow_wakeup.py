@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 LOOK_SECONDS = 0.1
+LOOK_SHARE = 0.05  # of the time at most: with thousands of tasks a look takes longer, and comes less often
+BUSY_SECONDS = 5.0  # after a change, during which no sleep is longer than Airflow's default
 FALLBACK_SECONDS = 1.0  # Airflow's default, when the database does not answer
 
 # Runs and tasks that can go on. A task that ends leaves `running`, a trigger that fires leaves `deferred`, a new run is
@@ -51,13 +53,22 @@ class WakingSleep:
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
+        self._busy_until = 0.0
         self._known: frozenset[tuple[Any, ...]] | None = None
 
     def sleep(self, seconds: float) -> None:
-        until = self._clock() + seconds
+        now = self._clock()
+        # The end of a task frees its place among the worker processes a moment later, which no table shows.
+        until = now + (min(seconds, FALLBACK_SECONDS) if now < self._busy_until else seconds)
         try:
-            while not self._changed() and (left := until - self._clock()) > 0:
-                self._pause(min(LOOK_SECONDS, left))
+            while True:
+                began = self._clock()
+                if self._changed():
+                    self._busy_until = self._clock() + BUSY_SECONDS
+                    return
+                if (left := until - self._clock()) <= 0:
+                    return
+                self._pause(min(left, max(LOOK_SECONDS, (self._clock() - began) / LOOK_SHARE)))
         except sqlite3.Error as exc:
             logging.getLogger(__name__).debug("cannot look for changes: %s", exc)
             self._connection = self._version = self._known = None

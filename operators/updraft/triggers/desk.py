@@ -1,73 +1,103 @@
 """What every trigger of this process would ask of the ledger every second, asked once for all of them.
 
 With a thousand jobs in one triggerer nearly all answers are "nothing": a trigger looks further only when something is
-asked of its own job. The same look tells the ledger which jobs are guarded. Used by `updraft.triggers.gang` and
+asked of its own job. The ledger also hears from here which jobs are guarded. Used by `updraft.triggers.gang` and
 `updraft.triggers.observation`, in the triggerer's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from updraft.exceptions import UpdraftError
+from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.guardian.records import ledger
 
 LOOK_SECONDS = 1.0
 TOUCH_SECONDS = 10.0  # how often the ledger hears that a job is guarded
+PATIENCE_SECONDS = 2.0  # a ledger that takes longer keeps nobody from looking at pods
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Guard:
+    what: str
 
 
 class Desk:
-    """Of one event loop. A look that failed is not repeated before its time either, however many ask."""
+    """Of one event loop. A look that fails, or hangs, is not repeated before its time, however many ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = asyncio.Lock()
-        self._guarded: dict[str, str] = {}
+        self._guarded: dict[str, _Guard] = {}
         self._asked: frozenset[str] = frozenset()
         self._problem: UpdraftError | None = None
+        self._look: asyncio.Task[None] | None = None
+        self._touch: asyncio.Task[None] | None = None
         self._next_look = self._next_touch = clock()
 
     @contextmanager
     def guarding(self, job_id: str, what: str) -> Iterator[None]:
         """Until it is left, the ledger shows `what` as the job's guardian."""
-        self._guarded[job_id] = what
+        mine = self._guarded[job_id] = _Guard(what)
         self._next_touch = self._clock()
         try:
             yield
         finally:
-            self._guarded.pop(job_id, None)
+            if self._guarded.get(job_id) is mine:
+                del self._guarded[job_id]
 
     async def asked(self, job_id: str) -> bool:
         """Whether somebody waits for this job to be halted, resumed or cancelled. Raises UpdraftError."""
-        async with self._lock:
-            if self._clock() >= self._next_look:
-                await self._look()
+        if _idle(self._touch) and self._guarded and self._clock() >= self._next_touch:
+            self._next_touch = self._clock() + TOUCH_SECONDS
+            self._touch = asyncio.create_task(self._tell_who_guards())
+        if self._look is None or (self._look.done() and self._clock() >= self._next_look):
+            self._look = asyncio.create_task(self._ask())
+        await asyncio.wait({self._look}, timeout=PATIENCE_SECONDS)
+        if not self._look.done():
+            raise UnavailableError("the ledger does not answer")
         if self._problem is not None:
             raise self._problem
         return job_id in self._asked
 
-    async def _look(self) -> None:
-        guarded = dict(self._guarded) if self._clock() >= self._next_touch else {}
+    async def _ask(self) -> None:
         try:
-            self._asked = await asyncio.to_thread(_ask, guarded)
+            self._asked = await asyncio.to_thread(_asked)
+            self._problem = None
         except UpdraftError as exc:
             self._problem = exc
-        else:
-            self._problem = None
-            if guarded:
-                self._next_touch = self._clock() + TOUCH_SECONDS
-        self._next_look = self._clock() + LOOK_SECONDS
+        except Exception as exc:  # outermost line of the look: all jobs of the process depend on the next one
+            log.exception("The ledger could not be asked")
+            self._problem = UnavailableError(f"the ledger could not be asked ({type(exc).__name__})")
+        finally:
+            self._next_look = self._clock() + LOOK_SECONDS
+
+    async def _tell_who_guards(self) -> None:
+        """Apart from the asking: a job's row may be locked."""
+        try:
+            await asyncio.to_thread(_touch, {job_id: guard.what for job_id, guard in self._guarded.items()})
+        except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
+            log.warning("The ledger could not be told which jobs are guarded: %s", exc)
+            self._next_touch = self._clock() + LOOK_SECONDS
 
 
-def _ask(guarded: dict[str, str]) -> frozenset[str]:
-    book = ledger()
-    if guarded:
-        book.touch_guardians(guarded)
-    return book.asked()
+def _idle(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
+
+
+def _asked() -> frozenset[str]:
+    return ledger().asked()
+
+
+def _touch(guarded: dict[str, str]) -> None:
+    ledger().touch_guardians(guarded)
 
 
 _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()

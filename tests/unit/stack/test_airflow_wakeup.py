@@ -53,6 +53,7 @@ def waking(database: sqlite3.Connection, tmp_path: Path, time: Time) -> WakingSl
     made = WakingSleep(tmp_path / "airflow.db", pause=time.sleep, clock=lambda: time.now)
     made.sleep(LONG_SECONDS)  # the first look is a change
     assert time.now == 0.0
+    made._busy_until = 0.0
     return made
 
 
@@ -102,6 +103,16 @@ def test_a_sign_of_life_does_not_end_it(
     time.events = [(2.0, lambda: database.execute(statement))]
     waking.sleep(LONG_SECONDS)
     assert time.now == pytest.approx(LONG_SECONDS)
+
+
+def test_soon_after_a_change_it_looks_again_within_a_second(
+    waking: WakingSleep, database: sqlite3.Connection, time: Time
+) -> None:
+    """The place of a task that has ended is free only when its process has gone, of which no table speaks."""
+    database.execute("UPDATE task_instance SET state = 'success'")
+    waking.sleep(LONG_SECONDS)
+    waking.sleep(LONG_SECONDS)
+    assert time.now == pytest.approx(FALLBACK_SECONDS)
 
 
 def test_what_came_while_the_scheduler_worked_is_not_slept_over(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
 from unit.triggers.trigger_helpers import JOB
@@ -74,25 +77,37 @@ def test_a_cancellation_is_heard_of(ledger: Ledger) -> None:
     assert asyncio.run(Desk(Hand()).asked(JOB))
 
 
-def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(ledger: Ledger) -> None:
-    hand = Hand()
+def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, touched, real = Hand(), [], ledger.touch_guardians
+
+    def touch(guarded: Mapping[str, str]) -> None:
+        touched.append(dict(guarded))
+        real(guarded)
+
+    monkeypatch.setattr(ledger, "touch_guardians", touch)
 
     def seen() -> tuple[object, object]:
         job = ledger.job(JOB)
         return job.guardian_seen_at is not None, job.guardian_what
 
+    async def told(desk: Desk) -> None:
+        await desk.asked(OTHER)
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+
     async def run() -> None:
         desk = Desk(hand)
-        await desk.asked(JOB)
+        await told(desk)
         assert seen() == (False, None)
         hand.now += LOOK_SECONDS
         with desk.guarding(JOB, "train: watching attempt 1"):
-            await desk.asked(OTHER)
+            await told(desk)
             assert seen() == (True, "train: watching attempt 1")
         hand.now += 2 * TOUCH_SECONDS
-        first = ledger.job(JOB).guardian_seen_at
-        await desk.asked(JOB)
-        assert ledger.job(JOB).guardian_seen_at == first, "nobody guards it any more"
+        touched.clear()
+        await told(desk)
+        assert touched == [], "nobody guards it any more"
 
     asyncio.run(run())
 
@@ -102,14 +117,14 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
 ) -> None:
     hand, asked = Hand(), []
 
-    def away(_guarded: dict[str, str]) -> frozenset[str]:
+    def away() -> frozenset[str]:
         asked.append(hand.now)
         raise UnavailableError("the ledger is away")
 
     async def run() -> None:
         desk = Desk(hand)
         with monkeypatch.context() as broken:
-            broken.setattr(desk_module, "_ask", away)
+            broken.setattr(desk_module, "_asked", away)
             for _ in range(5):
                 with pytest.raises(UnavailableError):
                     await desk.asked(JOB)
@@ -118,6 +133,52 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
 
     asyncio.run(run())
     assert asked == [50.0]
+
+
+def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, let_go = [], threading.Event()
+
+    def hangs() -> frozenset[str]:
+        asked.append(1)
+        let_go.wait(30)
+        return frozenset({JOB})
+
+    monkeypatch.setattr(desk_module, "_asked", hangs)
+    monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.01)
+
+    async def run() -> None:
+        desk = Desk(Hand())
+        for _ in range(5):
+            with pytest.raises(UnavailableError, match="does not answer"):
+                await desk.asked(JOB)
+        let_go.set()
+        while True:
+            with suppress(UnavailableError):
+                assert await desk.asked(JOB)
+                return
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert asked == [1]
+
+
+def test_what_nobody_foresaw_is_told_like_a_ledger_that_is_away(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks() -> frozenset[str]:
+        raise ValueError("strange")
+
+    monkeypatch.setattr(desk_module, "_asked", breaks)
+    with pytest.raises(UnavailableError, match="ValueError"):
+        asyncio.run(Desk(Hand()).asked(JOB))
+
+
+def test_a_late_trigger_does_not_take_its_successors_place(ledger: Ledger) -> None:
+    desk = Desk(Hand())
+    late, successor = desk.guarding(JOB, "late"), desk.guarding(JOB, "successor")
+    late.__enter__()
+    successor.__enter__()
+    late.__exit__(None, None, None)
+    assert {job: guard.what for job, guard in desk._guarded.items()} == {JOB: "successor"}
 
 
 def test_few_look_as_often_as_they_like_and_many_in_turn() -> None:
