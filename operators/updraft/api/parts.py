@@ -147,19 +147,12 @@ class KubernetesCluster:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What Airflow's connection and the Kubernetes client raise before or instead of an answer."""
-        from airflow.sdk.exceptions import AirflowNotFoundException
+        """What the Kubernetes client raises instead of an answer."""
         from kubernetes.client.exceptions import ApiException
-        from kubernetes.config import ConfigException
         from urllib3.exceptions import HTTPError
 
         try:
             yield
-        except AirflowNotFoundException as exc:
-            conn_id = self.settings.kubernetes_conn_id
-            raise UnavailableError(f"Airflow has no connection {conn_id!r}, which names the cluster") from exc
-        except ConfigException as exc:
-            raise UnavailableError(f"the cluster's configuration cannot be used ({exc})") from exc
         except ApiException as exc:
             raise UnavailableError(f"the cluster answers {exc.status} ({exc.reason})") from exc
         except HTTPError as exc:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from updraft.exceptions import RefusedError
+from updraft.exceptions import RefusedError, UnavailableError
 from updraft.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def cluster_api(api_client: ApiClient) -> CoreV1Api:
 def core_api(settings: Settings) -> CoreV1Api:
     """Client of the configured cluster, from Airflow's connection.
 
-    Raises RefusedError when the connection does not lead to a cluster's address.
+    Raises UnavailableError when the connection does not lead to a cluster's address: a kubeconfig that is being
+    replaced must not end a job that trains. At submission `check_connection` refuses what is wrong for good.
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -48,14 +49,14 @@ def core_api(settings: Settings) -> CoreV1Api:
     try:
         return cluster_api(KubernetesHook(conn_id=name).api_client)
     except AirflowNotFoundException as exc:
-        raise RefusedError(
+        raise UnavailableError(
             f"Airflow has no connection {name!r}, which names the cluster; add it (type kubernetes, with the path of a "
             "kubeconfig and the name of its context), or set UPDRAFT_KUBERNETES_CONN_ID to one that exists"
         ) from exc
     except (ConfigException, AirflowException, OSError, ValueError, YAMLError) as exc:
         # Only these say nothing of what stands in the file.
         why = str(exc) if isinstance(exc, ConfigException | OSError) else type(exc).__name__
-        raise RefusedError(
+        raise UnavailableError(
             f"connection {name!r} does not lead to a cluster: {why}; correct its kubeconfig and context, and look at "
             "them with `updraft doctor --kubeconfig FILE --context NAME`"
         ) from None
@@ -72,10 +73,13 @@ def check_connection(settings: Settings) -> None:
         hook = KubernetesHook(conn_id=settings.kubernetes_conn_id)
         path, context = hook._get_field("kube_config_path"), hook._get_field("cluster_context")
     except AirflowNotFoundException:
-        core_api(settings)  # has the words for it
-        return
+        path = context = None
     if path:
         choose(Path(path).expanduser(), context or None)
+    try:
+        core_api(settings)
+    except UnavailableError as exc:
+        raise RefusedError(str(exc)) from exc
 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:

@@ -84,7 +84,10 @@ def network_policy(launch: Launch, outside: Outside) -> Manifest:
         {"to": [{"ipBlock": {"cidr": _single(address)}}], "ports": [{"protocol": "TCP", "port": port}]}
         for address, port in outside.services
     ]
-    egress.append({"to": [_all_but(version, outside.closed) for version in (4, 6)]})
+    # What is closed as a whole has no rule: an exception as wide as its block is refused by the API.
+    open_families = [version for version, cidr in EVERYWHERE.items() if cidr not in outside.closed]
+    if open_families:
+        egress.append({"to": [_all_but(version, outside.closed) for version in open_families]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

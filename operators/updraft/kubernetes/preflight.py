@@ -204,8 +204,11 @@ def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Findi
 # --- at submission --------------------------------------------------------------------------------------------------
 
 
-def require(core: CoreV1Api, namespace: str) -> None:
-    """Raises RefusedError for a cluster that cannot run the job; UnavailableError for one that cannot be asked."""
+def require(core: CoreV1Api, namespace: str, rights: Sequence[verbs.Right] = verbs.NAMESPACED) -> None:
+    """`rights`: those that the platform uses there.
+
+    Raises RefusedError for a cluster that cannot run the job; UnavailableError for one that cannot be asked.
+    """
     body = {"spec": {"namespace": namespace}}
     ask = core.create_self_subject_rules_review
     reviewed = gang.call("tell what the platform may do", ask, body, ok=frozenset({401}))
@@ -219,13 +222,11 @@ def require(core: CoreV1Api, namespace: str) -> None:
         raise RefusedError(f"{problem}; run jobs on a newer cluster")
     gang.ensure_namespace(core, namespace)
     rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
-    needed: list[tuple[tuple[str, str, str], str | None]] = [
-        (right, namespace) for right in verbs.each(verbs.NAMESPACED)
-    ]
+    needed: list[tuple[tuple[str, str, str], str | None]] = [(right, namespace) for right in verbs.each(rights)]
     needed += [(right, None) for right in verbs.each(verbs.CLUSTER)]
     # Such a list need not be whole: what it lacks is asked for by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
-    if len(missing) >= len(list(verbs.each(verbs.NAMESPACED))):
+    if len(missing) >= len(list(verbs.each(rights))):
         raise RefusedError(
             f"namespace {namespace} does not exist, or nothing was granted to the platform there; {_make(namespace)}"
         )

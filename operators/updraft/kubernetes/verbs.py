@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from updraft.settings import Settings
+
 
 @dataclass(frozen=True)
 class Right:
@@ -47,6 +49,15 @@ OF_EVERYBODY = frozenset(
 )
 # Tried only where a tenant's namespace is missing; what it needs is not in the Role. An administrator makes namespaces.
 ONLY_IF_ALLOWED = frozenset({("create", "", "namespaces")})
+
+
+def needed(configured: Settings) -> tuple[Right, ...]:
+    """Those of NAMESPACED that a platform with these settings uses for every job. A claim is judged where one is named,
+    and then says itself what is missing."""
+    off = {"persistentvolumeclaims"}
+    off |= set() if configured.network_policy else {"networkpolicies"}
+    off |= set() if configured.disruption_budget else {"poddisruptionbudgets"}
+    return tuple(right for right in NAMESPACED if right.resource not in off)
 
 
 def each(rights: Sequence[Right]) -> Iterator[tuple[str, str, str]]:

@@ -132,11 +132,12 @@ class AdmitOperator(BaseOperator):
 
     def _check_cluster(self, job: Job) -> None:
         """What no waiting changes is told now, not when the job's turn has come."""
-        from updraft.kubernetes import clients, preflight
+        from updraft.kubernetes import clients, preflight, verbs
         from updraft.kubernetes.secrets import core_api
 
         clients.check_connection(settings())
-        preflight.require(core_api(settings()), settings().namespace(job.tenant))
+        configured = settings()
+        preflight.require(core_api(configured), configured.namespace(job.tenant), verbs.needed(configured))
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Before the job waits in line: a secret that is missing would only be found when its learners start."""

@@ -124,3 +124,11 @@ def test_an_owner_is_named_by_its_identity_and_blocks_nothing() -> None:
         **policies.disruption_budget(LAUNCH),
         "metadata": {**METADATA, "ownerReferences": [reference]},
     }
+
+
+@pytest.mark.parametrize(
+    ("closed", "blocks"), [(("0.0.0.0/0",), ["::/0"]), (("::/0",), ["0.0.0.0/0"]), (("0.0.0.0/0", "::/0"), None)]
+)
+def test_an_outside_that_is_closed_as_a_whole_has_no_rule(closed: tuple[str, ...], blocks: list[str] | None) -> None:
+    rest = policies.network_policy(LAUNCH, Outside(closed=closed))["spec"]["egress"][2:]
+    assert [[peer["ipBlock"]["cidr"] for peer in rule["to"]] for rule in rest] == ([] if blocks is None else [blocks])

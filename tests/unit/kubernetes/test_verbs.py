@@ -6,8 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
 
 from updraft.kubernetes import verbs
@@ -127,3 +129,18 @@ def test_pods_of_every_namespace_keep_to_the_restricted_profile_and_get_no_token
         assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     for account in ("updraft", "default"):
         assert made["ServiceAccount", account]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("network_policy", "disruption_budget", "without"),
+    [
+        (True, True, {"persistentvolumeclaims"}),
+        (True, False, {"persistentvolumeclaims", "poddisruptionbudgets"}),
+        (False, False, {"persistentvolumeclaims", "poddisruptionbudgets", "networkpolicies"}),
+    ],
+)
+def test_no_right_is_asked_for_that_the_settings_make_needless(
+    network_policy: bool, disruption_budget: bool, without: set[str]
+) -> None:
+    configured: Any = SimpleNamespace(network_policy=network_policy, disruption_budget=disruption_budget)
+    assert {right.resource for right in verbs.NAMESPACED} - {r.resource for r in verbs.needed(configured)} == without

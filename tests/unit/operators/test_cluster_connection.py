@@ -11,7 +11,7 @@ import pytest
 from unit.kubernetes.api_server import kubeconfig
 from unit.operators.airflow_fakes import Platform
 
-from updraft.exceptions import RefusedError
+from updraft.exceptions import RefusedError, UnavailableError
 from updraft.kubernetes.clients import check_connection, core_api
 from updraft.lifecycle import State
 from updraft.settings import settings
@@ -35,9 +35,14 @@ def test_file_and_context_of_the_connection_lead_to_the_server(
 
 def test_a_file_that_is_not_there_is_told(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, kube_config_path=str(environment / "nowhere"))
-    for ask in (check_connection, core_api):
-        with pytest.raises(RefusedError, match=r"nowhere|does not lead to a cluster"):
-            ask(settings())
+    with pytest.raises(RefusedError, match="nowhere"):
+        check_connection(settings())
+
+
+def test_a_file_that_is_away_for_a_moment_ends_no_job(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, kube_config_path=str(environment / "nowhere"))
+    with pytest.raises(UnavailableError, match="does not lead to a cluster"):
+        core_api(settings())
 
 
 def test_a_job_is_refused_while_the_connection_names_no_context(
