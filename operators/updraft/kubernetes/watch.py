@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from updraft.kubernetes.objects import Launch
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
 BACKOFF_SECONDS = (0.5, 15.0)
+UNAUTHORIZED = 401
 
 LaunchKey = tuple[str, str, str]  # job, role, attempt
 
@@ -35,25 +36,33 @@ class PodWatch:
         self.synced = asyncio.Event()  # set while what is known comes from a live list or watch
         self.last_error: str | None = None
         self.users = 0
+        self._replaced: list[Any] = []  # somebody may still read a log through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        await self._connect()
+        self._task = asyncio.create_task(self._run(), name=f"pod watch {self.namespace}")
+
+    async def _connect(self) -> None:
+        """With what the connection says now; a client never reads its kubeconfig twice."""
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
         from kubernetes_asyncio.client import ApiClient
 
         hook = AsyncKubernetesHook(conn_id=self.conn_id)
         await hook._load_config()
+        if self.api is not None:
+            self._replaced.append(self.api)
         self.api = ApiClient(configuration=hook.client_configuration)
-        self._task = asyncio.create_task(self._run(), name=f"pod watch {self.namespace}")
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self.api is not None:
-            await self.api.close()
+        for api in (*self._replaced, self.api):
+            if api is not None:
+                await api.close()
 
     def pods(self, key: LaunchKey) -> list[PodFacts]:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
@@ -92,6 +101,9 @@ class PodWatch:
                 delay = min(high, low * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
+                if getattr(exc, "status", None) == UNAUTHORIZED:
+                    with suppress(Exception):  # a kubeconfig that is being written: read again at the next refusal
+                        await self._connect()
 
     async def _list(self) -> str:
         from kubernetes_asyncio.client import CoreV1Api

@@ -16,6 +16,7 @@ from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.guardian import requests
 from updraft.guardian.line import ask
 from updraft.guardian.records import ledger
+from updraft.kubernetes.watch import UNAUTHORIZED
 from updraft.lifecycle import State
 
 POLL_SECONDS = 1.5
@@ -56,6 +57,8 @@ class AdmitTrigger(BaseTrigger):
                     kind, reason = "impossible", str(exc)
                 except Exception as exc:  # noqa: BLE001 - an unreachable cluster or ledger: go on waiting
                     kind, reason = "waiting", f"the cluster or the ledger cannot be asked: {type(exc).__name__}"
+                    if getattr(exc, "status", None) == UNAUTHORIZED:
+                        api = None  # made again from the connection, whose token may have been renewed
                 if reason != shown:
                     self.log.info("%s: %s", kind, reason)
                     shown = reason

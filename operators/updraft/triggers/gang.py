@@ -73,6 +73,7 @@ class GangTrigger(BaseTrigger):
                 except UnavailableError as exc:
                     # Whatever is away, the learners do not need it: wait, without an end, and lose nothing.
                     self.log.warning("Waiting: %s", exc)
+                    self._core = None  # the next one reads the connection again: its token may have been renewed
                 except Exception as exc:
                     self.log.exception("Unexpected %s; trying again", type(exc).__name__)
                 else:

@@ -145,7 +145,7 @@ class TestWaiting:
         looks = []
 
         async def asked(self: Desk, job_id: str) -> bool:
-            looks.append(self._guarded[job_id])
+            looks.append(self._guarded[job_id].what)
             if len(looks) == 20:
                 ledger.request(JOB, "cancel", "bob")
             return job_id in ledger.asked()
