@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from updraft.settings import Settings
+if TYPE_CHECKING:
+    from updraft.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,7 @@ class Ledger:
         """`what` guards the job and is alive. Written at most once in ten seconds."""
         now = self._clock()
         if jobs.touch_is_due(self.job(job_id), now):  # most calls need no lock
-            with writing(self._engine) as connection:
-                jobs.touch_guardian(connection, job_id, what, now)
+            self.touch_guardians({job_id: what})
 
     def touch_guardians(self, guarded: Mapping[str, str]) -> None:
         """`guarded`: job id -> what guards it, for many jobs in one transaction."""

@@ -194,15 +194,9 @@ def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Jo
     return get(connection, job_id)
 
 
-def touch_guardian(connection: Connection, job_id: str, what: str, now: datetime) -> None:
-    """Who guards the job was here. At most once per TOUCH_EVERY, whoever comes."""
-    values = {"guardian_seen_at": now, "guardian_what": bounds.word("what", what, NAME_LENGTH)}
-    due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
-    connection.execute(update(jobs).where(jobs.c.id == job_id, due).values(**values))
-
-
 def touch_guardians(connection: Connection, guarded: Mapping[str, str], now: datetime) -> None:
-    """The same for many jobs, in one statement; jobs that do not exist are passed over."""
+    """Who guards these jobs was here (job id -> what). At most once per TOUCH_EVERY, whoever comes; a job that does not
+    exist is passed over."""
     due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
     change = update(jobs).where(jobs.c.id == bindparam("job"), due)
     values = change.values(guardian_seen_at=bindparam("now"), guardian_what=bindparam("what"))
