@@ -46,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--url", help="address of the server")
     parser.add_argument("--passwords", type=Path, help="JSON file: password of each user")
     given = parser.parse_args(arguments)
+    if (given.url is None) != (given.passwords is None):
+        parser.error("--url and --passwords go together")
     try:
         if given.url is None:
             ensure_user(find_home())
