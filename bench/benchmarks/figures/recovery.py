@@ -24,6 +24,7 @@ from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value, spread
 from benchmarks.stack import BenchmarkError, Stack, learner_python, running_stack
+from updraft.exceptions import NotFoundError
 
 NAME, TITLE = "recovery", "From a killed learner to its next step"
 BUDGET = Budget(at="most", value=1.2)
@@ -121,7 +122,10 @@ def on_platform(stack: Stack, notes: Path) -> Restart:
     try:
 
         def stored() -> int:
-            return max((c.step or 0 for c in stack.client.checkpoints(job.id).checkpoints), default=0)
+            try:
+                return max((c.step or 0 for c in stack.client.checkpoints(job.id).checkpoints), default=0)
+            except NotFoundError:  # accepted, and its first task has not recorded it yet
+                return 0
 
         _await_steps(notes, stored)
         restart = _kill_and_watch(_process_of(job.id), notes)

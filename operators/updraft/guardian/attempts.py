@@ -19,7 +19,7 @@ from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.kubernetes import gang
 from updraft.kubernetes.objects import Launch
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
-from updraft.recovery.policy import Budgets, Loss, Relaunch, decide
+from updraft.recovery.policy import NO_ROOM, Budgets, Loss, Relaunch, decide
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 from updraft.settings import settings
 
@@ -210,7 +210,8 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
     preempted = sum(a.outcome == Cause.PREEMPTED for a in ended)
-    return decide(outcome, losses, budgets, preempted_before=preempted)
+    had_room = any(a.label not in (NO_ROOM, LABELS["late"]) for a in ended)
+    return decide(outcome, losses, budgets, preempted_before=preempted, had_room=had_room)
 
 
 def _age_seconds(attempt: Attempt, now: datetime) -> float:
@@ -253,7 +254,8 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         facts = outcome.evidence if outcome else evidence(pods, markers)
         if kind in ("blocked", "late") and outcome is not None and outcome.label:
             return outcome  # the catalogue knows more than "it does not start"
-        return Outcome(cause, seen.reason, facts, LABELS.get(kind, ""), action)
+        label = NO_ROOM if kind == "late" and any(pod.unscheduled for pod in pods) else LABELS.get(kind, "")
+        return Outcome(cause, seen.reason, facts, label, action)
     assert outcome is not None
     if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
         final = stored.latest_checkpoint(launch.tenant, launch.job_id)

@@ -14,6 +14,7 @@ from updraft.recovery.outcome import Outcome
 INFRA_BACKOFF_SECONDS = 5.0  # before the second relaunch; the first one has none
 APP_BACKOFF_SECONDS = 10.0
 BACKOFF_LIMIT_SECONDS = 300.0
+NO_ROOM = "pod.no_room"
 # A job of a week loses nodes now and then, and that is no reason to give it up; one that loses them all the time is.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
@@ -54,15 +55,29 @@ class Stop:
     reason: str
 
 
-def decide(outcome: Outcome, losses: Sequence[Loss], budgets: Budgets, *, preempted_before: int = 0) -> Relaunch | Stop:
+def decide(
+    outcome: Outcome,
+    losses: Sequence[Loss],
+    budgets: Budgets,
+    *,
+    preempted_before: int = 0,
+    had_room: bool = False,
+) -> Relaunch | Stop:
     """What becomes of a role whose newest attempt ended so.
 
-    `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request. A
-    preemption costs no budget, but one that comes again and again waits longer each time. What infrastructure cost more
-    than a day ago no longer counts, and its nodes are no longer avoided."""
+    `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request; `had_room`:
+    whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
+    and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
+    will leave, and the work done so far waits for that. What infrastructure cost more than a day ago no longer counts,
+    and its nodes are no longer avoided."""
     losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is Cause.PREEMPTED:
         return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
+    if had_room:
+        if outcome.label == NO_ROOM:
+            waits = 1 + sum(loss.label == NO_ROOM for loss in losses)
+            return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), "no room so far, which is no loss")
+        losses = [loss for loss in losses if loss.label != NO_ROOM]
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
         return Stop("")
     count = 1 + sum(loss.cause is outcome.cause for loss in losses)

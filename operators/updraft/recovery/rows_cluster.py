@@ -163,8 +163,12 @@ GUARDIAN_ROWS = (
         "test", "tests/system/test_bad_input.py::test_a_program_that_never_writes_a_checkpoint_is_told_how"),
     Row("pod.not_started", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
         "The learners had their place and did not start in the time that the platform allows (settings: "
-        "deploy_timeout_seconds): the place has vanished, or their node is too slow.",
+        "deploy_timeout_seconds): their node is too slow, or its network or images are.",
         "recording", "updraft.guardian"),
+    Row("pod.no_room", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "The job has its place in the platform's books, and the cluster has no room for it: a node has gone, or others "
+        "than this platform use it. Costs nothing once the job has run before: it is tried again until there is room.",
+        "test", "tests/unit/guardian/test_no_room.py::test_a_job_that_has_run_waits_for_room_as_long_as_it_takes"),
     Row("job.halted", Where.GUARDIAN, Cause.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",
         "recording", "updraft.guardian"),

@@ -23,11 +23,17 @@ PRELOADED = (
     "httpx",
     "kubernetes.client",
     "mlflow.store.tracking.rest_store",
+    "mlflow.tracking.request_auth.registry",
+    "mlflow.tracking.request_header.registry",
     "sqlalchemy",
+    "updraft.guardian.ending",
+    "updraft.kubernetes.preflight",
+    "updraft.ledger",
     "updraft.operators.reaper",
     "updraft.operators.requests",
     "updraft.operators.wiring",
-    "updraft.tracking",
+    "updraft.storage.objects",
+    "updraft.tracking.replay",
 )
 
 
@@ -43,6 +49,10 @@ def main() -> None:
     preload(PRELOADED)
     from airflow.configuration import conf  # takes seconds, and other modules import this one
     from airflow.jobs import scheduler_job_runner
+
+    from updraft.storage.platform import warm_up
+
+    warm_up()
 
     install(scheduler_job_runner, conf.get("database", "sql_alchemy_conn"))
     sys.argv = ["airflow", "scheduler", "--skip-serve-logs"]

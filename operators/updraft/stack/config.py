@@ -178,16 +178,17 @@ def save_secrets(home: Home, secrets: Secrets) -> None:
     write_private(home.secrets_file, json.dumps(reveal(secrets), indent=2) + "\n")
 
 
-def port_taken(port: int) -> bool:
-    """Whether something listens on this loopback port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+def port_taken(port: int, host: str = HOST) -> bool:
+    """Whether something listens on this port of an address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
-        if probe.connect_ex((HOST, port)) == 0:
+        if probe.connect_ex((host, port)) == 0:
             return True  # a wildcard listener, which some systems let others bind beside
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return True
     return False

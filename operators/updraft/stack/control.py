@@ -64,7 +64,10 @@ def initialise(
             config = configuration.load_config(home)
         else:
             config = configuration.choose_config(dict(ports or {}))
+        before = config.cluster
         config = configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster)
+        if config.cluster != before:
+            _refuse_to_leave_learners(home)
         known = home.secrets_file.exists()
         secrets = configuration.load_secrets(home) if known else configuration.generate_secrets()
         configuration.save_secrets(home, secrets)
@@ -275,6 +278,34 @@ def _refuse_change(
     if configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster) != config:
         raise StackError(
             "The stack is up with another configuration; run `updraft down` first, then `updraft up` again."
+        )
+
+
+def _refuse_to_leave_learners(home: Home) -> None:
+    """On the cluster that the home turns away from they would run on, unseen, while their jobs are told they are gone.
+
+    Jobs that wait or are halted have none and go on wherever the home points."""
+    from updraft.exceptions import UpdraftError
+    from updraft.ledger import Ledger
+    from updraft.lifecycle import State
+
+    if not home.ledger_file.exists():
+        return
+    ledger = Ledger(f"sqlite:///{home.ledger_file}")
+    try:
+        without = (State.PENDING, State.QUEUED, State.HALTED)
+        bound = [job.id for job in ledger.live_jobs() if job.state not in without]
+    except UpdraftError as exc:
+        raise StackError(
+            f"{home.ledger_file} does not say whether jobs still run on the cluster so far: {exc}"
+        ) from exc
+    finally:
+        ledger.close()
+    if bound:
+        named = ", ".join(bound[:5]) + (" and others" if bound[5:] else "")
+        raise StackError(
+            f"{named}: not ended yet on the cluster so far. Start the stack as it was (`updraft up`), let them end, or "
+            "halt or cancel them; then change the cluster."
         )
 
 

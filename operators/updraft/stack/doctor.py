@@ -150,7 +150,7 @@ def _parts(home: Home) -> Iterator[Check]:
             yield Check(
                 part.title, why is None, why or f"answers (pid {record.pid})", "" if why is None else f"read {part.log}"
             )
-        elif part.port is not None and port_taken(part.port):
+        elif part.port is not None and port_taken(part.port, part.host):
             advice = f"stop that program, or `updraft up --port-{part.port_name} N`"
             yield Check(part.title, False, f"port {part.port} is taken by {port_owner(part.port)}", advice)
         elif watcher is not None:

@@ -101,7 +101,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
             "max_failed_heartbeats": 24,
         },
-        "triggerer": {"capacity": 1000},
+        "triggerer": {"capacity": 2500},  # two for each of a DAG's 1,000 runs, whether it trains or waits in line
         "dag_processor": {
             "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
             "refresh_interval": 10,

@@ -58,6 +58,7 @@ class Part:
     after: tuple[str, ...] = ()
     probe: Probe | None = None  # None: a task
     port: int | None = None
+    host: str = HOST
     port_name: str | None = None  # the key in config.json and of `updraft up --port-<name>`
     ready_within_seconds: float = 180.0
     stop_within_seconds: float = 10.0
@@ -195,6 +196,7 @@ def build_parts(
             {**base, "RCLONE_AUTH_KEY": f'"{shown["s3_access_key"]},{shown["s3_secret_key"]}"'},
             probe=Probe(url("s3"), any_answer=True),
             port=config.ports.s3,
+            host=config.host("s3"),
             port_name="s3",
         ),
         part(
@@ -242,6 +244,7 @@ def build_parts(
             after=("s3", "mlflow-db"),
             probe=Probe(f"{url('mlflow')}/health"),
             port=config.ports.mlflow,
+            host=config.host("mlflow"),
             port_name="mlflow",
         ),
         part(

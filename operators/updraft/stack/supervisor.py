@@ -189,7 +189,7 @@ class Supervisor:
             part = watched.part
             if part.port is None or watched.record.pid is not None:
                 continue
-            if port_taken(part.port):
+            if port_taken(part.port, part.host):
                 raise StartFailedError(
                     Failure(
                         part.name,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import cli, report, results
 from benchmarks.figures import orchestration, throughput
+from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.pods import PodTimes, note
 from benchmarks.results import (
@@ -158,16 +161,44 @@ def test_a_pods_moments_are_those_at_which_they_were_seen_first() -> None:
     assert times.span("stage started", "stage ended") is None
 
 
-def test_a_trainer_that_lost_its_core_and_bare_runs_that_differ_are_doubts() -> None:
-    def speed(samples: float, cpu_seconds: float = 10.0) -> dict[str, Any]:
-        return {"samples": samples, "seconds": 10.0, "cpu_seconds": cpu_seconds, "checkpoints": 1}
+def test_a_trainer_that_lost_its_core_and_turns_that_differ_are_doubts() -> None:
+    def run(*samples: float, cpu_seconds: float = 5.0) -> list[dict[str, Any]]:
+        """One side's turns; the first is warm-up and would spoil everything."""
+        rest = {"seconds": 5.0, "cpu_seconds": cpu_seconds, "checkpoints": 1}
+        turns = [{"turn": 4 + 2 * n, "samples": s, **rest} for n, s in enumerate(samples)]
+        return [{"turn": 0, "samples": 1, **rest}, *turns]
 
-    params = {"seconds": 10, "warm_up_seconds": 1, "core": 1}
-    quiet = throughput.measured([speed(1000), speed(1001)], [speed(1002), speed(1003)], params)
+    params = {"turns": 12, "turn_seconds": 5, "core": 1}
+    quiet = throughput.measured([run(1000, 1200, 900, 1001)], [run(1001, 1202, 901, 1002)], params)
     assert quiet.doubts == ()
+    assert quiet.comparisons[0].pairs == ((4101 / 20, 4106 / 20),)
     assert quiet.comparisons[0].met is True
-    noisy = throughput.measured([speed(1000, 5.0), speed(1000)], [speed(1000), speed(1100)], params)
+    noisy = throughput.measured([run(1000, 1200, cpu_seconds=4.0)], [run(1000, 1100)], params)
     assert noisy.doubts == (
-        "the bare runs differ by 9.5% among themselves, more than the 1% to be seen",
-        "a trainer had its core only 50% of the time",
+        "the turns differ so much that 8.7% of the ratio are unknown, more than the 1% to be seen",
+        "the trainers had their core only 90% of the time",
     )
+
+
+@pytest.mark.parametrize("turns", [4, 5, 12])
+def test_turns_are_handed_over_so_that_one_works_at_a_time(tmp_path: Path, turns: int) -> None:
+    script = """
+import sys
+from turns import my_turns
+folder, side, count, noted = sys.argv[1:]
+for number in my_turns(folder, int(side), int(count)):
+    for what in ("begin", "end"):
+        with open(noted, "a") as file:
+            file.write(f"{what} {number}\\n")
+"""
+    noted = tmp_path / "noted"
+    with throughput.pipes(tmp_path / "pipes") as made:
+        sides = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, made, side, str(turns), str(noted)],
+                cwd=REPOSITORY / "bench" / "jobs" / "throughput",
+            )
+            for side in ("1", "0")
+        ]
+        assert [side.wait(30) for side in sides] == [0, 0]
+    assert noted.read_text().splitlines() == [f"{what} {n}" for n in range(turns) for what in ("begin", "end")]

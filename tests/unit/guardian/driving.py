@@ -266,6 +266,17 @@ def runs_on(kind: str) -> Learners:
     return learners
 
 
+def finds_no_room(platform: Platform, attempt: int) -> str:
+    """Learner 2 waits for a place until the guardian's patience is over."""
+    pending = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    for name, learner in _each(platform, attempt):
+        if learner == 2:
+            platform.cluster.pods[name]["status"] = {"phase": "Pending", "conditions": [pending]}
+        else:
+            platform.cluster.set_status(name)
+    return "late"
+
+
 def _of(platform: Platform, name: str, attempt: int) -> None:
     """Which attempt stored the checkpoint."""
     import json

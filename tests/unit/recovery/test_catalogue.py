@@ -18,7 +18,8 @@ ABSENT = ContainerFacts("absent")
 RUNNING = ContainerFacts("running")
 STAGED = ContainerFacts("terminated", exit_code=0)
 GUARDIANS = {
-    "progress.stalled", "program.no_checkpoint", "pod.not_started", "job.halted", "job.cancelled", "job.deadline",
+    "progress.stalled", "program.no_checkpoint", "pod.not_started", "pod.no_room", "job.halted", "job.cancelled",
+    "job.deadline",
 }  # fmt: skip
 
 

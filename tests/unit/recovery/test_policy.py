@@ -81,6 +81,18 @@ def test_a_preemption_costs_nothing_but_waits_when_it_comes_again() -> None:
     assert again == Relaunch(10.0, "preempted, which is no loss: launched again in 10 s")
 
 
+def test_a_want_of_room_costs_nothing_once_there_was_room() -> None:
+    full = Outcome(Cause.INFRASTRUCTURE, "1 Insufficient cpu", label="pod.no_room", action=Action.RELAUNCH)
+    waits = [Loss(number, Cause.INFRASTRUCTURE, "pod.no_room") for number in range(2, 9)]
+    assert decide(full, waits, Budgets(infra_attempts=0), had_room=True) == Relaunch(
+        300.0, "no room so far, which is no loss: launched again in 300 s"
+    )
+    assert decide(INFRA, waits, Budgets(infra_attempts=1), had_room=True) == Relaunch(
+        0.0, "infrastructure loss 1 of 1: launched again at once, away from n1", ("n1",)
+    )
+    assert isinstance(decide(full, waits, Budgets()), Stop)
+
+
 def test_a_damaged_checkpoint_asks_for_an_older_one() -> None:
     outcome = Outcome(Cause.INFRASTRUCTURE, "r", label="checkpoint.damaged", action=Action.OLDER_CHECKPOINT, node="n1")
     assert decide(outcome, [], Budgets()) == Relaunch(

@@ -10,6 +10,8 @@ import pytest
 from unit.kubernetes.api_server import Cluster as Server
 from unit.kubernetes.api_server import kubeconfig, serving
 
+from updraft.ledger import NewJob, open_ledger, upgrade
+from updraft.lifecycle import State
 from updraft.stack import config as configuration
 from updraft.stack import control
 from updraft.stack.cluster import Cluster, pointed_at
@@ -183,3 +185,33 @@ def test_the_whole_doctor_tells_of_the_cluster_too(home: Home, tmp_path: Path, m
     (check,) = [c for c in found if c.name == "kubeconfig"]
     assert check.detail == f"{tmp_path / 'nowhere'} does not exist"
     assert check.advice == "give the path of a file that reaches your cluster with kubectl"
+
+
+def test_the_cluster_is_not_left_while_learners_run_on_it(home: Home, file: Path) -> None:
+    control.initialise(home)
+    url = f"sqlite:///{home.ledger_file}"
+    upgrade(url)
+    ledger = open_ledger(url)
+    ledger.record_job(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
+    other = {"kubeconfig": str(file), "context": "prod", "address": HERE}
+
+    for state in (State.DOWNLOADING, State.DEPLOYING, State.PROCESSING):
+        ledger.move("digits-1", state, "on its way")
+        with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
+            control.initialise(home, cluster=other)
+        assert configuration.load_config(home).cluster is None
+        control.initialise(home)  # no other cluster
+
+    ledger.move("digits-1", State.HALTED, "halted by ada")
+    assert control.initialise(home, cluster=other).cluster is not None
+    ledger.close()
+
+
+def test_a_part_that_pods_reach_has_its_port_looked_at_where_it_listens(home: Home, file: Path) -> None:
+    config = control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
+    assert config.cluster is not None
+    elsewhere = config.cluster.model_copy(update={"address": "192.0.2.7"})
+    configuration.save_config(home, config.model_copy(update={"cluster": elsewhere}))
+    hosts = {name: part.host for name, part in parts_in(home).items() if part.port is not None}
+    assert {host for name, host in hosts.items() if name in ("s3", "mlflow")} == {"192.0.2.7"}
+    assert {host for name, host in hosts.items() if name not in ("s3", "mlflow")} == {HERE}
