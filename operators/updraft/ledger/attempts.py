@@ -15,6 +15,7 @@ from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
 from updraft.recovery.outcome import Cause
+from updraft.recovery.policy import NO_ROOM
 
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
 
@@ -145,7 +146,8 @@ def covers(known: Attempt, first: int, last: int) -> bool:
 
 
 def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetime) -> float:
-    """From the role's first attempt until now, or until the role's end, without the time in UNCOUNTED states."""
+    """From the role's first attempt until now, or until the role's end, without the time in UNCOUNTED states and of
+    attempts that found no room."""
     of_role = [attempt for attempt in list_attempts(connection, job_id) if attempt.role == role]
     if not of_role:
         return 0.0
@@ -154,12 +156,19 @@ def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetim
     if newest.ended_at is not None and newest.relaunch is None and newest.outcome != Cause.HALTED:
         ends.append(newest.ended_at)
     begin, end = of_role[0].started_at, min(ends)
-    counted = max(0.0, (end - begin).total_seconds())
     steps = job_rows.history(connection, job_id)
-    for step, until in zip(steps, [*(later.at for later in steps[1:]), end], strict=True):
-        if step.to_state in UNCOUNTED:
-            counted -= max(0.0, (min(until, end) - max(step.at, begin)).total_seconds())
-    return max(0.0, counted)
+    idle = [
+        (step.at, until)
+        for step, until in zip(steps, [*(later.at for later in steps[1:]), end], strict=True)
+        if step.to_state in UNCOUNTED
+    ]
+    followed = zip(of_role, [*(later.started_at for later in of_role[1:]), end], strict=True)
+    idle += [(attempt.started_at, until) for attempt, until in followed if attempt.label == NO_ROOM]
+    counted, at = 0.0, begin
+    for first, last in sorted(idle):
+        counted += max(0.0, (min(first, end) - at).total_seconds())
+        at = max(at, min(last, end))
+    return counted + max(0.0, (end - at).total_seconds())
 
 
 def _get(connection: Connection, job_id: str, role: str, number: int) -> Attempt:

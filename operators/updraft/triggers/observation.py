@@ -67,7 +67,8 @@ class Observation:
         key = launch_key(launch)
         woken = watch.subscribe(key)
         most = 0
-        started = time.monotonic()
+        started = looked = time.monotonic()
+        waited = 0.0  # for room, which is not the program's time
 
         try:
             limit = await asyncio.to_thread(self._runtime_left_seconds)
@@ -76,6 +77,8 @@ class Observation:
             while True:
                 found = watch.pods(key)
                 now = time.monotonic()
+                waited += now - looked if any(p.unscheduled for p in found) else 0.0
+                looked = now
                 if watch.synced.is_set():
                     self._followers.follow(watch, found)
                     await self._show(found)
@@ -108,7 +111,7 @@ class Observation:
                 else:  # what is said of pods from here on is news, and has to last anew
                     for what in ("failed", "lost", "missing", "blocked", "late"):
                         self._lasts(what, False, 0)
-                if limit is not None and now - started > limit:
+                if limit is not None and now - started - waited > limit:
                     return "deadline", "budget.max_runtime is used up"
                 if (asked := await self._asked()) is not None:
                     return asked

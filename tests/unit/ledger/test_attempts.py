@@ -210,6 +210,25 @@ def test_the_runtime_counts_neither_halts_nor_lines(ledger: Ledger, submit: Subm
     assert (ledger.runtime_seconds("job-1", "train"), ledger.runtime_seconds("job-1", "evaluate")) == (75, 6)
 
 
+def test_the_runtime_does_not_count_attempts_that_found_no_room(ledger: Ledger, submit: Submit, clock: Any) -> None:
+    submit()
+    ledger.ensure_attempt("job-1", "train", after=None)
+    clock.forward(10)
+    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", relaunch=RELAUNCH)
+    clock.forward(2)
+    ledger.ensure_attempt("job-1", "train", after=1)
+    clock.forward(600)
+    ledger.close_attempt("job-1", "train", 2, "infrastructure", "full", label="pod.no_room", relaunch=RELAUNCH)
+    assert ledger.runtime_seconds("job-1", "train") == 12
+    clock.forward(5)
+    ledger.move("job-1", State.QUEUED, "halted and resumed meanwhile: it counts once")
+    clock.forward(100)
+    ledger.move("job-1", State.DEPLOYING, "granted")
+    ledger.ensure_attempt("job-1", "train", after=2)
+    clock.forward(7)
+    assert ledger.runtime_seconds("job-1", "train") == 19
+
+
 ACTS = st.tuples(
     st.sampled_from(["ensure", "close", "relaunch"]), st.sampled_from(ROLES), st.integers(min_value=-1, max_value=2)
 )

@@ -211,6 +211,23 @@ class TestGang:
         assert (seen.kind, seen.reason) == ("deadline", "budget.max_runtime is used up")
         assert START + 39 < quick.now < START + 60
 
+    def test_waiting_for_room_uses_up_no_time(
+        self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger
+    ) -> None:
+        from updraft.ledger.tables import jobs
+
+        with ledger._engine.begin() as connection:
+            connection.execute(jobs.update().values(manifest={**MANIFEST, "budget": {"max_runtime": "40s"}}))
+        watch = FakeWatch(1)
+        condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+        watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "conditions": [condition]}
+        roomy_at: list[float] = []
+        watch.at_look = {200: lambda: roomy_at.append(quick.now) or watch.cluster.set_status("p-1")}
+        seen = observe(watch)
+        assert (seen.kind, seen.reason) == ("deadline", "budget.max_runtime is used up")
+        assert roomy_at[0] > START + 50
+        assert roomy_at[0] + 38 < quick.now < roomy_at[0] + 60
+
     def test_a_halt_waits_until_all_learners_have_saved_and_left(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, store: FolderStore
     ) -> None:
