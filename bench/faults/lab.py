@@ -35,7 +35,7 @@ from updraft_learner import contract
 UP_SECONDS = 400
 TENANT = "default"
 BUCKET = "updraft"
-CPUS, MEMORY_MIB = 2, 12288
+CPUS, MEMORY_MIB = 4, 12288  # of five jobs some wait in line, and not for most of the run
 REQUEST_SECONDS = 30.0
 DISK_BYTES = 96 * 1024**2  # of a learner's pod
 
@@ -235,7 +235,7 @@ def _small_disks(lab: Lab) -> bool:
 
 
 def start(home: Home) -> None:
-    """Two CPUs whatever the machine has, so that all machines do the same."""
+    """As many CPUs whatever the machine has, so that all machines do the same."""
     done = subprocess.run(
         [*STACK, "up", "--cpus", str(CPUS), "--memory-mib", str(MEMORY_MIB)],
         env=environment(home),
