@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ NAME, TITLE = "recovery", "From a killed learner to its next step"
 BUDGET = Budget(at="most", value=1.2)
 CODE = REPOSITORY / "bench" / "jobs" / "recovery"
 CHECKPOINT_SECONDS = 5
+TEXTS = {"long": 8, "short": 1}  # that the program encodes before its first step, by how long it takes to start
 STEPS_BEFORE = 3  # after the newest checkpoint; the same on both sides
 PATIENCE_SECONDS = 240.0
 LOOK_SECONDS = 0.02
@@ -55,51 +56,59 @@ class Restart:
 
 
 def measure(options: Options) -> Measured:
-    rounds = options.pairs(6, 1)
-    managed, bare = [], []
+    rounds = {"long": options.pairs(4, 1), "short": options.pairs(4, 1)}
+    both: dict[str, list[tuple[Restart, Restart]]] = {start: [] for start in TEXTS}
     with tempfile.TemporaryDirectory(prefix="updraft-bench-", dir=REPOSITORY / ".updraft") as folder:
         with running_stack() as stack:
-            for number in range(rounds):
-                managed.append(on_platform(stack, Path(folder) / f"managed-{number}.jsonl"))
-                bare.append(alone(Path(folder) / f"bare-{number}"))
-    return measured(managed, bare)
+            for start, texts in TEXTS.items():
+                for number in range(rounds[start]):
+                    notes = Path(folder) / f"managed-{start}-{number}.jsonl"
+                    managed = on_platform(stack, notes, texts)
+                    both[start].append((managed, alone(Path(folder) / f"bare-{start}-{number}", texts)))
+    return measured(both)
 
 
-def measured(managed: list[Restart], bare: list[Restart]) -> Measured:
-    both = list(zip(managed, bare, strict=True))
-    doubts = []
-    if len(bare) > 1 and (among := spread([b.seconds for b in bare])) > BUDGET.value - 1:
-        doubts.append(f"the bare restarts differ by {among:.0%} among themselves")
-    sides = (managed, bare)
-    rows = (
-        ("killed → successor's process", *(statistics.median(r.started - r.killed for r in side) for side in sides)),
-        ("successor's process → its first step", *(statistics.median(r.own_seconds for r in side) for side in sides)),
+def measured(both: Mapping[str, Sequence[tuple[Restart, Restart]]]) -> Measured:
+    """`both`: pairs of a restart on the platform and a bare one, by the program's start."""
+    doubts = [
+        f"the bare restarts of the program with a {start} start differ by {among:.0%} among themselves"
+        for start, pairs in both.items()
+        if len(pairs) > 1 and (among := spread([bare.seconds for _, bare in pairs])) > BUDGET.value - 1
+    ]
+    every = [pair for pairs in both.values() for pair in pairs]
+    rows = tuple(
+        (f"{what}, {start} start", *(statistics.median(get(pair[side]) for pair in pairs) for side in (0, 1)))
+        for start, pairs in both.items()
+        for what, get in (
+            ("killed → successor's process", lambda r: r.started - r.killed),
+            ("successor's process → its first step", lambda r: r.own_seconds),
+        )
     )
     return Measured(
-        settings={"rounds": len(managed), "checkpoint_seconds": CHECKPOINT_SECONDS},
-        comparisons=(
+        settings={**{f"texts_{start}": TEXTS[start] for start in both}, "checkpoint_seconds": CHECKPOINT_SECONDS},
+        comparisons=tuple(
             Comparison(
-                name="Learner killed to next step",
+                name=f"Learner killed to next step, {start} start",
                 unit="s",
                 a="on the platform",
                 b="bare restart",
-                pairs=tuple((m.seconds, b.seconds) for m, b in both),
-                budget=BUDGET,
-            ),
+                pairs=tuple((managed.seconds, bare.seconds) for managed, bare in pairs),
+                budget=BUDGET if start == "long" else None,
+            )
+            for start, pairs in both.items()
         ),
         values=(
-            Value(
-                name="What the platform adds",
-                unit="s",
-                samples=tuple(m.seconds - b.seconds for m, b in both),
-            ),
-            Value(name="Steps repeated on the platform", unit="", samples=tuple(m.repeated for m in managed)),
-            Value(name="Steps repeated bare", unit="", samples=tuple(b.repeated for b in bare)),
+            Value(name="What the platform adds", unit="s", samples=tuple(m.seconds - b.seconds for m, b in every)),
+            Value(name="Steps repeated on the platform", unit="", samples=tuple(m.repeated for m, _ in every)),
+            Value(name="Steps repeated bare", unit="", samples=tuple(b.repeated for _, b in every)),
         ),
         tables=(TableOf(title="Seconds, medians", columns=("part", "on the platform", "bare"), rows=rows),),
         notes=(
-            "The program is `bench/jobs/recovery/train.py`: PyTorch on one thread, a corpus that is encoded at the "
-            "start, a model and an optimizer of 87 MB to restore.",
+            "The program is `bench/jobs/recovery/train.py`: PyTorch on one thread, texts that it encodes at its start, "
+            "a model and an optimizer of 87 MB to restore. With a long start it needs a fraction of a minute to its "
+            "first step, as programs with large models and data do; with a short one, some seconds.",
+            "What the platform adds does not depend on the program: the budget is for a program with a long start, and "
+            "one with a short start pays the same seconds.",
             "Bare, a shell starts it again as soon as it has ended, in the same folder, with its checkpoints there. On "
             "the platform the loss is seen and judged, the pod is replaced, and code and checkpoint are staged anew.",
             f"Both are killed {STEPS_BEFORE} steps after a checkpoint is complete (on the platform: stored).",
@@ -108,13 +117,13 @@ def measured(managed: list[Restart], bare: list[Restart]) -> Measured:
     )
 
 
-def on_platform(stack: Stack, notes: Path) -> Restart:
+def on_platform(stack: Stack, notes: Path, texts: int) -> Restart:
     manifest = {
         "name": "bench-recovery",
         "framework": {"name": "pytorch", "version": "2.15"},
         "code": str(CODE),
         "command": "exec python train.py",
-        "env": {"BENCH_STEPS": str(notes), "OMP_NUM_THREADS": "1"},
+        "env": {"BENCH_STEPS": str(notes), "BENCH_TEXTS": str(texts), "OMP_NUM_THREADS": "1"},
         "resources": {"learners": 1, "cpus": 1, "memory": "2GiB"},
         "checkpoints": {"every": f"{CHECKPOINT_SECONDS}s", "keep": {"latest": 2}},
     }
@@ -135,7 +144,7 @@ def on_platform(stack: Stack, notes: Path) -> Restart:
     return restart
 
 
-def alone(folder: Path) -> Restart:
+def alone(folder: Path, texts: int) -> Restart:
     """A loop in a shell, as a person without a platform writes it."""
     (folder / "checkpoints").mkdir(parents=True)
     notes = folder / "steps.jsonl"
@@ -149,6 +158,7 @@ def alone(folder: Path) -> Restart:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "BENCH_STEPS": str(notes),
+            "BENCH_TEXTS": str(texts),
             "CHECKPOINT_DIR": str(folder / "checkpoints"),
             "RESULT_DIR": str(folder / "result"),
             "UPDRAFT_METRICS_FILE": str(folder / "metrics.jsonl"),

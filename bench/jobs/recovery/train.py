@@ -26,7 +26,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import updraft_learner as updraft  # noqa: E402
 
-WORDS, VOCABULARY = 1_200_000, 8_000
+TEXTS, WORDS, VOCABULARY = int(os.environ["BENCH_TEXTS"]), 1_200_000, 8_000
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 8, 256, 4, 4
 
 
@@ -46,24 +46,24 @@ class Model(nn.Module):
         return self.head(self.layers(self.embed(tokens) + self.place, mask=self.mask, is_causal=True))
 
 
-def corpus() -> str:
+def corpus(number: int) -> str:
     """Text with the frequencies of a natural one; made here, so that nothing is downloaded."""
-    rng = random.Random(1)
+    rng = random.Random(number)
     words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(3 * VOCABULARY)]
     return " ".join(rng.choices(words, weights=[1 / (rank + 1) for rank in range(len(words))], k=WORDS))
 
 
-def encode(text: str) -> tuple[Tensor, int]:
+def encode(text: str) -> Tensor:
     words = text.split()
     known = {word: number for number, (word, _) in enumerate(Counter(words).most_common(VOCABULARY - 1))}
-    return torch.tensor([known.get(word, VOCABULARY - 1) for word in words]), VOCABULARY
+    return torch.tensor([known.get(word, VOCABULARY - 1) for word in words])
 
 
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    tokens, vocabulary = encode(corpus())
-    model = Model(vocabulary)
+    tokens = torch.cat([encode(corpus(number)) for number in range(TEXTS)])
+    model = Model(VOCABULARY)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     checkpoints = updraft.Checkpointer()
     step = 0

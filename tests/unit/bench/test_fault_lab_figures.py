@@ -17,8 +17,10 @@ def restart(seconds: float, own: float, repeated: int = 3) -> Restart:
 
 
 def test_recovery_is_compared_pair_by_pair_with_the_parts_of_both_sides() -> None:
-    found = recovery.measured([restart(9.0, 6.0), restart(8.0, 6.0)], [restart(7.5, 6.5), restart(7.0, 6.0)])
-    [comparison] = found.comparisons
+    pairs = [(restart(9.0, 6.0), restart(7.5, 6.5)), (restart(8.0, 6.0), restart(7.0, 6.0))]
+    found = recovery.measured({"long": pairs, "short": pairs[:1]})
+    comparison, short = found.comparisons
+    assert (short.pairs, short.budget) == (((9.0, 7.5),), None)
     assert isinstance(comparison, Comparison)
     assert comparison.pairs == ((9.0, 7.5), (8.0, 7.0))
     assert comparison.ratio == pytest.approx((9.0 / 7.5 + 8.0 / 7.0) / 2)
@@ -26,20 +28,23 @@ def test_recovery_is_compared_pair_by_pair_with_the_parts_of_both_sides() -> Non
     [table] = found.tables
     assert isinstance(table, TableOf)
     assert table.rows == (
-        ("killed → successor's process", 2.5, 1.0),
-        ("successor's process → its first step", 6.0, 6.25),
+        ("killed → successor's process, long start", 2.5, 1.0),
+        ("successor's process → its first step, long start", 6.0, 6.25),
+        ("killed → successor's process, short start", 3.0, 1.0),
+        ("successor's process → its first step, short start", 6.0, 6.5),
     )
     assert found.doubts == ()
     assert {value.name: value.samples for value in found.values} == {
-        "What the platform adds": (1.5, 1.0),
-        "Steps repeated on the platform": (3, 3),
-        "Steps repeated bare": (3, 3),
+        "What the platform adds": (1.5, 1.0, 1.5),
+        "Steps repeated on the platform": (3, 3, 3),
+        "Steps repeated bare": (3, 3, 3),
     }
 
 
 def test_bare_restarts_that_differ_much_are_doubted() -> None:
-    found = recovery.measured([restart(9.0, 6.0)] * 2, [restart(6.0, 5.0), restart(9.0, 8.0)])
-    assert found.doubts == ("the bare restarts differ by 40% among themselves",)
+    bare = [restart(6.0, 5.0), restart(9.0, 8.0)]
+    found = recovery.measured({"short": [(restart(9.0, 6.0), each) for each in bare]})
+    assert found.doubts == ("the bare restarts of the program with a short start differ by 40% among themselves",)
 
 
 def test_a_step_that_is_being_written_is_passed_over(tmp_path: Path) -> None:
