@@ -1,0 +1,33 @@
+"""The platform's DAG files as a bundle of Airflow: for an Airflow that has its own DAGs beside them.
+
+The wheel holds the files of the checkout's `dags/`. An entry of `[dag_processor] dag_bundle_config_list` names this
+class, so that nobody has to know where packages are installed; docs/howto/deploy.md has it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.dag_processing.bundles.local import LocalDagBundle
+
+from updraft.exceptions import UpdraftError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def dags_folder(package: Path = PACKAGE) -> Path:
+    """Where the DAG files lie: in the installed package, or in the checkout that the package runs from."""
+    candidates = (package / "dags", package.parents[1] / "dags")
+    for folder in candidates:
+        if (folder / "train_model.py").is_file():
+            return folder
+    where = " nor in ".join(map(str, candidates))
+    raise UpdraftError(f"The platform's DAG files are neither in {where}; install the wheel of Updraft anew")
+
+
+class UpdraftDagBundle(LocalDagBundle):
+    """`{"name": "updraft", "classpath": "updraft.bundle.UpdraftDagBundle", "kwargs": {}}`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(path=str(dags_folder()), **kwargs)

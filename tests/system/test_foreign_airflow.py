@@ -1,0 +1,169 @@
+"""The platform's wheels in an Airflow that somebody has: the commands of docs/howto/deploy.md, and what Airflow says.
+
+A virtual environment with Airflow alone, of the versions in uv.lock, and a home of its own. Nothing of the checkout is
+on its path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deploy_page
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+REPOSITORY = Path(__file__).parents[2]
+SOURCES = ("pyproject.toml", "uv.lock", "README.md", "operators", "images/learner", "mlflow/pyproject.toml", "dags")
+OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
+OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
+STEPS = ("uv build", "uv pip install", "DAG_BUNDLE_CONFIG_LIST", "updraft.stack.migrate", "dags unpause")
+BY_ENTRY_POINT, BY_FOLDER = "updraft==0.1.0: EntryPoint", "$PLUGINS_FOLDER/updraft_plugin.py"
+ENVIRONMENT = 'import json, os; print("SEEN" + json.dumps(dict(os.environ)))'
+# What the api-server sees: plugins, what was wrong with them, and an answer of our routes without a log-in.
+SEEN = """
+import json
+from airflow import plugins_manager
+from airflow.api_fastapi.app import create_app
+from fastapi.testclient import TestClient
+plugins, errors = plugins_manager._get_plugins()
+with TestClient(create_app("core"), follow_redirects=False) as client:
+    status = [client.get(p).status_code for p in ("/updraft/api/v1/jobs", "/updraft/jobs")]
+named = [[p.name, str(p.source).partition("(")[0]] for p in plugins]
+print("SEEN" + json.dumps({"plugins": named, "errors": errors, "status": status}))
+"""
+PLUGINS = """
+import json
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins()
+named = [[p.name, str(p.source).partition("(")[0]] for p in plugins]
+print("SEEN" + json.dumps({"plugins": named, "errors": errors}))
+"""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """`folder` is where somebody types the page's commands."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def shell(self, script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", f"set -e\n{script}"],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-6000:]}"
+        return done.stdout
+
+    def listed(self, command: str) -> list[dict[str, Any]]:
+        """What `airflow ... --output json` prints; its log may come before."""
+        said = self.shell(f"{command} --output json")
+        found: list[dict[str, Any]] = json.loads(said[re.search(r"^\[", said, re.MULTILINE).start() :])  # type: ignore[union-attr]
+        return found
+
+    def seen(self, program: str, **more: str) -> dict[str, Any]:
+        foreign = Foreign(self.folder, {**self.environment, "PROGRAM": program, **more})
+        found: dict[str, Any] = json.loads(foreign.shell('python -c "$PROGRAM"').rpartition("SEEN")[2])
+        return found
+
+
+def installer() -> str:
+    """uv, as `make` finds or installs it."""
+    found = os.environ.get("UPDRAFT_UV") or shutil.which("uv")
+    if not found:
+        pytest.skip("uv is neither on the PATH nor named by UPDRAFT_UV; `make test` installs it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[str]:
+    """The page's commands in their order."""
+    found = deploy_page.marked(deploy_page.SYSTEM)
+    assert [step for step, text in zip(STEPS, found, strict=True) if step not in text] == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory, blocks: list[str]) -> Foreign:
+    folder = tmp_path_factory.mktemp("foreign")
+    checkout, home = folder / "checkout", folder / "airflow"
+    for source in SOURCES:
+        copy(REPOSITORY / source, checkout / source)
+    (home / "dags").mkdir(parents=True)
+    (home / "dags" / "theirs.py").write_text(OWN_DAG)
+    python = folder / "env" / "bin" / "python"
+    uv = installer()
+    environment = {
+        **{n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "UPDRAFT", "PYTHON", "VIRTUAL_ENV"))},
+        "PATH": os.pathsep.join([str(python.parent), str(Path(uv).parent), os.environ["PATH"]]),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW_PYTHON": str(python),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "UPDRAFT_LEDGER_URL": f"sqlite:///{folder}/ledger.db",
+        "UV_CONSTRAINT": str(folder / "constraints.txt"),
+        "NO_COLOR": "1",
+        "COLUMNS": "200",
+    }
+    theirs = Foreign(checkout, environment)
+    version = re.search(r'name = "apache-airflow"\nversion = "([\d.]+)"', (checkout / "uv.lock").read_text())
+    assert version
+    theirs.shell(
+        "uv export --quiet --frozen --no-dev --no-emit-workspace --no-hashes --extra postgres --format requirements.txt"
+        " | sed '/^-e/d' >../constraints.txt\n"
+        f"uv venv --quiet --no-project --python {sys.executable} ../env\n"
+        f'uv pip install --quiet --python "$AIRFLOW_PYTHON" apache-airflow=={version[1]}'
+    )
+    before = theirs.listed("airflow providers list")
+    assert "updraft" not in {provider["package_name"] for provider in before}
+    theirs.shell("\n".join(blocks[:2]))
+    # What the page exports holds in every command from here on.
+    said = theirs.shell("\n".join([*blocks[2:4], "airflow db migrate >&2", f"python -c '{ENVIRONMENT}'"]))
+    return Foreign(checkout, json.loads(said.rpartition("SEEN")[2]))
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
+
+
+def test_an_airflow_that_somebody_has_takes_the_platform(foreign: Foreign, blocks: list[str]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        providers = threads.submit(foreign.listed, "airflow providers list")
+        plugins = threads.submit(foreign.listed, "airflow plugins")
+        hooks = threads.submit(foreign.listed, "airflow providers hooks")
+        version = threads.submit(foreign.shell, "updraft --version && updraft --help")
+        parsed = threads.submit(foreign.shell, "airflow dags reserialize")
+        seen = threads.submit(foreign.seen, SEEN)
+        twice = threads.submit(foreign.seen, PLUGINS, AIRFLOW__CORE__PLUGINS_FOLDER=str(REPOSITORY / "plugins"))
+        parsed.result()
+        errors = threads.submit(foreign.listed, "airflow dags list-import-errors")
+        dags = threads.submit(foreign.listed, "airflow dags list")
+    assert [p["package_name"] for p in providers.result()].count("updraft") == 1
+    assert [p["name"] for p in plugins.result()].count("updraft") == 1
+    assert [hook["connection_type"] for hook in hooks.result()].count("kubernetes") == 1
+    assert version.result().startswith("0.1.0\n")
+    assert "submit" in version.result()
+    assert seen.result() == {"plugins": [["updraft", BY_ENTRY_POINT]], "errors": {}, "status": [401, 303]}
+    assert twice.result() == {"plugins": [["updraft", BY_FOLDER]], "errors": {}}
+    assert errors.result() == []
+    found = {(dag["bundle_name"], dag["dag_id"]) for dag in dags.result()}
+    assert found == {("dags-folder", "theirs"), *(("updraft", name) for name in OURS)}
+    foreign.shell(blocks[4])
+    paused = {dag["dag_id"] for dag in foreign.listed("airflow dags list") if dag["is_paused"] in (True, "True")}
+    assert paused == {"theirs"}
