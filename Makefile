@@ -9,7 +9,7 @@ DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci cluster \
-	cluster-down images images-record images-down test-containers clean format
+	cluster-down test-cluster images images-record images-down test-containers clean format
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, a
 
 cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
+
+test-cluster: ## Run tests and real jobs on that Kubernetes, started for them where it does not run (needs root as well)
+	$(DEV) pytest -v --no-header -m cluster tests/cluster $(ARGS)
 
 images: ## Build the container images (ARGS="sidecar learner-sklearn" chooses, --archives FOLDER saves them)
 	$(PYTHON) tests/containers images $(ARGS)

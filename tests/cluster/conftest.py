@@ -1,4 +1,4 @@
-"""Fixtures of the cluster tests: a cluster, and a namespace of each test's own in it."""
+"""Fixtures of the cluster tests: a cluster, a namespace of each test's own in it, and a platform that uses it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import account_helpers
+import platform_helpers
+import platform_images
 import pytest
+from account_helpers import Account
 from cluster_helpers import Pods
 from kubecluster.layout import find_layout
 from kubecluster.running import Cluster
 from kubecluster.target import Target, named_target, own_target, why_not
+from platform_helpers import Platform
 
 FIRST_BUILD_SECONDS = 1800  # the first test may have to build Kubernetes; every wait inside has a limit of its own
+NOT_OURS = "it needs the cluster of `make cluster`: it is not confined to a namespace"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,7 +46,7 @@ def target() -> Iterator[Target]:
 def own_cluster(target: Target) -> Cluster:
     """For tests that do what nobody may do to somebody's cluster, or know how ours is made."""
     if target.own is None:
-        pytest.skip("it needs the cluster of `make cluster`: it is not confined to a namespace")
+        pytest.skip(NOT_OURS)
     return target.own
 
 
@@ -53,3 +59,28 @@ def pods(target: Target) -> Iterator[Pods]:
         yield made
     finally:
         made.core.delete_namespace(made.namespace)
+
+
+@pytest.fixture(scope="session")
+def account(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    """That of deploy/kustomize, made as docs/howto/cluster.md says."""
+    if target.own is None:
+        pytest.skip(NOT_OURS)
+    with account_helpers.made(target, tmp_path_factory.mktemp("account")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def _images_can_be_had() -> None:
+    reason = platform_images.why_not()
+    if reason:
+        pytest.skip(f"SKIPPED JOBS ON A REAL CLUSTER: {reason}")
+
+
+@pytest.fixture(scope="session")
+def platform(_images_can_be_had: None, target: Target, account: Account) -> Iterator[Platform]:
+    """Airflow, MLflow and an object store on this machine, their learners on the cluster in the platform's images."""
+    assert target.own is not None
+    platform_images.bring(target.own, print)
+    with platform_helpers.platform(target.own, account) as running:
+        yield running

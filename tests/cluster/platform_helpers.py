@@ -1,0 +1,188 @@
+"""A whole platform whose learners are pods of the test cluster: its stack, and a witness of what it makes there.
+
+Airflow, MLflow and the object store are processes of this machine, started with the command that the documentation
+names; they speak to the cluster as the account of deploy/kustomize. Called by the fixtures of the cluster tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from account_helpers import NAMESPACE, Account
+from cluster_helpers import eventually
+from kubecluster.running import Cluster
+from kubernetes import client, config
+from system_helpers import PREPARED, REPOSITORY, Stack, pretty
+from urllib3.exceptions import HTTPError
+
+from updraft.client import Client, load_config
+from updraft.kubernetes.kubeconfig import choose
+from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, LABEL_ROLE
+
+UP_SECONDS = 900  # the first start builds MLflow's environment
+END_SECONDS = 900  # of a job, beside all the others on two cores
+LOOK_SECONDS = 0.4
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Witness:
+    """Looks at the namespace of jobs all the time, as administrator, and remembers each object as it last was."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        api_client = config.new_client_from_config(str(kubeconfig))
+        self._plain = api_client.sanitize_for_serialization
+        self.core = client.CoreV1Api(api_client)
+        network, policy = client.NetworkingV1Api(api_client), client.PolicyV1Api(api_client)
+        self._lists = {
+            "pod": self.core.list_namespaced_pod,
+            "secret": self.core.list_namespaced_secret,
+            "service": self.core.list_namespaced_service,
+            "networkpolicy": network.list_namespaced_network_policy,
+            "poddisruptionbudget": policy.list_namespaced_pod_disruption_budget,
+        }
+        self._seen: dict[tuple[str, str], dict[str, Any]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="witness", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            try:
+                for kind, found in self._now().items():
+                    self._seen |= {(kind, item["metadata"]["uid"]): item for item in found}
+            except (HTTPError, client.ApiException, AttributeError):  # a test has ended the API server
+                continue
+
+    def _now(self, selector: str | None = LABEL_JOB) -> dict[str, list[dict[str, Any]]]:
+        # The client's generated code cannot read a few valid answers (such as an empty image name in a status).
+        return {
+            kind: json.loads(ask(NAMESPACE, label_selector=selector, _preload_content=False).data)["items"]
+            for kind, ask in self._lists.items()
+        }
+
+    def _of(self, job_id: str) -> list[tuple[str, dict[str, Any]]]:
+        found = [(kind, item) for (kind, _), item in list(self._seen.items())]
+        return [(kind, item) for kind, item in found if item["metadata"]["labels"][LABEL_JOB] == job_id]
+
+    def kinds(self, job_id: str) -> set[str]:
+        """What was made for a job, by kind."""
+        return {kind for kind, _ in self._of(job_id)}
+
+    def pods(self, job_id: str, role: str = "train") -> list[dict[str, Any]]:
+        """Every pod of a job's role that was seen, in the order of their making, then by learner."""
+        pods = [item for kind, item in self._of(job_id) if kind == "pod" and _label(item, LABEL_ROLE) == role]
+        return sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], _label(pod, LABEL_LEARNER)))
+
+    def nodes(self, job_id: str) -> list[str]:
+        """Where its training pods were."""
+        return [pod["spec"].get("nodeName", "") for pod in self.pods(job_id)]
+
+    def running(self, job_id: str) -> Any:
+        """The name of a pod whose program runs now, if one does."""
+        for pod in self._now(f"{LABEL_JOB}={job_id}")["pod"]:
+            for status in pod["status"].get("containerStatuses") or ():
+                if (
+                    status["name"] == "base"
+                    and "running" in status["state"]
+                    and "deletionTimestamp" not in pod["metadata"]
+                ):
+                    return pod["metadata"]["name"]
+        return None
+
+    def left(self, job_id: str) -> list[str]:
+        """Of a job that has ended: kind and name of whatever is still there."""
+        now = self._now(f"{LABEL_JOB}={job_id}")
+        return [f"{kind} {item['metadata']['name']}" for kind, items in now.items() for item in items]
+
+
+def _label(item: dict[str, Any], name: str) -> str:
+    return str(item["metadata"]["labels"].get(name, ""))
+
+
+@dataclass(frozen=True)
+class Platform(Stack):
+    """The stack, with the cluster that its learners run on."""
+
+    cluster: Cluster = field(repr=False)
+    witness: Witness = field(repr=False)
+
+    def end(self, job_id: str) -> Any:
+        return self.client.wait(job_id, timeout_seconds=END_SECONDS)
+
+    def completed(self, job_id: str) -> Any:
+        detail = self.end(job_id)
+        assert detail.state == "COMPLETED", self.explained(job_id)
+        assert self.witness.nodes(job_id), f"no pod of {job_id} was ever seen on the cluster"
+        return detail
+
+    @property
+    def half_a_node_cpus(self) -> float:
+        """Two learners that want more than this cannot lie on one node."""
+        nodes = self.witness.core.list_node().items
+        return min(int(node.status.allocatable["cpu"]) for node in nodes) / 2
+
+    def explained(self, job_id: str) -> str:
+        """For the report of a test that fails."""
+        attempts = self.client.attempts(job_id).model_dump_json(indent=1)
+        return f"{pretty(self.client.job(job_id))}\n{attempts}"
+
+    def nothing_is_left(self, job_id: str) -> None:
+        """Whatever was made for it is gone within a minute; the cluster's own collector takes some seconds."""
+        eventually(lambda: not self.witness.left(job_id))
+
+    def kubectl(self, *arguments: str) -> str:
+        layout = self.cluster.layout
+        command = [str(layout.kubectl), "--kubeconfig", str(layout.kubeconfig), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@contextmanager
+def platform(cluster: Cluster, account: Account) -> Iterator[Platform]:
+    """Started with `updraft up`, ended with `updraft down`."""
+    home = PREPARED / "cluster-tests"
+    shutil.rmtree(home, ignore_errors=True)
+    for name in ("images", "envs"):  # what `make test` has built is used, what it lacks is built for both
+        (PREPARED / name).mkdir(parents=True, exist_ok=True)
+    data = home / "s3" / "datasets" / "digits"
+    data.mkdir(parents=True)
+    for name in ("images", "envs"):
+        (home / name).symlink_to(PREPARED / name, target_is_directory=True)
+    for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
+        shutil.copy(file, data / file.name)
+    environment = {**os.environ, "UPDRAFT_HOME": str(home), "NO_COLOR": "1"}
+    environment.pop("KUBECONFIG", None)
+    updraft = str(Path(sys.executable).parent / "updraft")
+    chosen = choose(account.kubeconfig)
+    up = [updraft, "up", "--kubeconfig", str(chosen.path), "--context", chosen.context]
+    up += ["--address", cluster.network.host]
+    witness = Witness(cluster.layout.kubeconfig)
+    try:
+        _run(up, environment, UP_SECONDS)
+        with Client(load_config({"UPDRAFT_HOME": str(home)})) as http:
+            yield Platform(home, http, cluster, witness)
+    finally:
+        witness.close()
+        _run([updraft, "down"], environment, 180)
+
+
+def _run(command: list[str], environment: dict[str, str], seconds: float) -> None:
+    done = subprocess.run(
+        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
