@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -97,6 +98,7 @@ def claim(platform: Platform) -> Iterator[str]:
     finally:
         core.delete_namespaced_persistent_volume_claim(CLAIM, NAMESPACE)
         core.delete_persistent_volume(CLAIM)
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

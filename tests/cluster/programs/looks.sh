@@ -1,11 +1,12 @@
 #!/bin/sh
-# What a learner finds that it should not have: tokens, credentials, the cluster's address, rights. One line each.
+# What a learner finds that it should not have: tokens, credentials, rights. One line each. Where the API server is, every
+# container is told (KUBERNETES_SERVICE_HOST), whatever its pod says; without a token that is of no use.
 for place in /var/run/secrets/kubernetes.io /run/secrets/kubernetes.io /run/updraft /var/run/updraft; do
     [ ! -e "$place" ] || echo "FOUND $place"
 done
 find / -xdev \( -name token -o -name 'credentials*.json' \) -readable 2>/dev/null | grep -v '^/proc' | sed 's/^/FOUND /'
 grep -E 'serviceaccount|kube-api-access|credentials' /proc/mounts | sed 's/^/FOUND /'
-env | grep -E '^(KUBERNETES_|AWS_|.*(TOKEN|SECRET|PASSWORD|ACCESS_KEY))' | sed 's/^/FOUND /'
+env | grep -E '^[^=]*(AWS_|TOKEN|SECRET|PASSWORD|ACCESS_KEY)' | sed 's/^/FOUND /'
 [ "$(id -u)" -ne 0 ] || echo "FOUND root"
 grep -E '^Cap(Prm|Eff|Bnd):' /proc/self/status | grep -vE '0000000000000000$' | sed 's/^/FOUND /'
 grep -q '^NoNewPrivs:[[:space:]]*1' /proc/self/status || echo "FOUND new privileges"
