@@ -55,6 +55,12 @@ class Restart:
         return self.stepped - self.started
 
 
+PARTS: Mapping[str, Callable[[Restart], float]] = {
+    "killed → successor's process": lambda restart: restart.started - restart.killed,
+    "successor's process → its first step": lambda restart: restart.own_seconds,
+}
+
+
 def measure(options: Options) -> Measured:
     rounds = {"long": options.pairs(4, 1), "short": options.pairs(4, 1)}
     both: dict[str, list[tuple[Restart, Restart]]] = {start: [] for start in TEXTS}
@@ -79,10 +85,7 @@ def measured(both: Mapping[str, Sequence[tuple[Restart, Restart]]]) -> Measured:
     rows = tuple(
         (f"{what}, {start} start", *(statistics.median(get(pair[side]) for pair in pairs) for side in (0, 1)))
         for start, pairs in both.items()
-        for what, get in (
-            ("killed → successor's process", lambda r: r.started - r.killed),
-            ("successor's process → its first step", lambda r: r.own_seconds),
-        )
+        for what, get in PARTS.items()
     )
     return Measured(
         settings={**{f"texts_{start}": TEXTS[start] for start in both}, "checkpoint_seconds": CHECKPOINT_SECONDS},

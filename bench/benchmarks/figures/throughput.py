@@ -1,75 +1,102 @@
-"""Training under the platform against the same program bare, in turns on one core, while the platform is up.
+"""Training beside the running platform against the same training while the whole platform stands still, in turns.
 
-Both sides run at the same time and work in turns of some seconds: what the machine is up to in these seconds it does to
-both. The rest of the platform may use the other cores. Under the platform there are the sidecar, the follower of logs
-and checkpoints, metrics on their way to MLflow; bare there is the program alone, which writes its checkpoints to the
-disk all the same.
+One and the same process trains on; in every second turn all processes of the platform, its sidecar among them, are
+stopped with SIGSTOP, so that the machine belongs to the program alone. Two runs of a program differ by several per cent
+in where their memory lies and in what the machine is up to; turns of some seconds of one process do not. What the
+platform leaves undone while it stands still it does in its own turns.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
+import random
 import shutil
+import signal
 import statistics
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks import machine
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, Value
-from benchmarks.stack import BenchmarkError, Stack, learner_python, running_stack
+from benchmarks.stack import BenchmarkError, Stack, running_stack
+from updraft.stack import processes
+from updraft.stack.layout import Home
+from updraft_learner import contract
 
 NAME, TITLE = "throughput", "Training throughput"
 BUDGET = Budget(at="least", value=0.99)
 CHECKPOINT_SECONDS = 10
-TURN_SECONDS = 5
-WARM_UP_TURNS = 4
-PATIENCE_SECONDS = 300
-# Where its memory lies makes one process a tenth faster or slower than the next. Huge pages from one heap, which keeps
-# what it has, leave little of that (glibc; elsewhere nobody reads this).
-HEAP = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-    "MALLOC_TOP_PAD_": str(256 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-}
-MANAGED, BARE = 0, 1
+TURN_SECONDS = (3.0, 7.0)  # drawn, so that nothing that comes regularly falls into one side's turns only
+WARM_UP_SECONDS = 10.0
+PATIENCE_SECONDS = 300.0
 
-Turns = list[dict[str, Any]]
+
+@dataclass(frozen=True)
+class Turn:
+    """Of the platform, or of the program alone. Unix seconds."""
+
+    platform: bool
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job: its turns, A B B A and so on, and when the program was done with each batch."""
+
+    turns: tuple[Turn, ...]
+    samples: int  # of a batch
+    batches: tuple[tuple[float, float], ...]  # unix seconds, seconds of CPU time
+    checkpoints: tuple[float, ...]  # unix seconds
+
+    def speed(self, turns: Sequence[Turn]) -> float:
+        """Samples per second."""
+        return self.samples * sum(map(self._done, turns)) / sum(turn.end - turn.begin for turn in turns)
+
+    def of(self, platform: bool) -> list[Turn]:
+        return [turn for turn in self.turns if turn.platform == platform]
+
+    def share(self) -> float:
+        """Of its core, that the program had."""
+        (began, cpu_began), (ended, cpu_ended) = self.batches[0], self.batches[-1]
+        return (cpu_ended - cpu_began) / (ended - began)
+
+    def _done(self, turn: Turn) -> float:
+        return self._number(turn.end) - self._number(turn.begin)
+
+    def _number(self, at: float) -> float:
+        """Batches done by then; a part of one in proportion to its time."""
+        after = bisect_left(self.batches, at, key=lambda batch: batch[0])
+        if not 0 < after < len(self.batches):
+            raise BenchmarkError("a turn was not within the program's time")
+        before, then = self.batches[after - 1][0], self.batches[after][0]
+        return after - 1 + (at - before) / (then - before)
 
 
 def measure(options: Options) -> Measured:
-    rounds = options.pairs(6)
-    seconds = options.span(60, 10)
+    rounds = options.pairs(3)
+    seconds = options.span(70, 8)  # of each side
     cores = machine.cores()
-    params: dict[str, Any] = {
-        "turns": WARM_UP_TURNS + 2 * math.ceil(seconds / TURN_SECONDS),
-        "turn_seconds": TURN_SECONDS,
-        "core": cores[-1] if len(cores) > 1 else None,
-    }
-    managed, bare = [], []
+    core = cores[-1] if len(cores) > 1 else None
     with tempfile.TemporaryDirectory(prefix="updraft-bench-", dir=REPOSITORY / ".updraft") as folder:
         code = program(Path(folder) / "code")
         with running_stack() as stack:
-            for number in range(rounds):
-                place = Path(folder) / str(number)
-                with pipes(place) as made, alone(code, {**params, "pipes": made}, place) as beside:
-                    managed.append(on_platform(stack, code, {**params, "pipes": made}, place))
-                    bare.append(beside())
-    return measured(managed, bare, params)
+            runs = [run(stack, code, seconds, core, random.Random(number)) for number in range(rounds)]
+    return measured(runs, seconds, core)
 
 
-def measured(managed: Sequence[Turns], bare: Sequence[Turns], params: dict[str, Any]) -> Measured:
-    """`managed`, `bare`: the turns of each run."""
-    runs = [(counted(m), counted(b)) for m, b in zip(managed, bare, strict=True)]
-    turns = [turn for run in runs for side in run for turn in side]
+def measured(runs: Sequence[Run], seconds: float, core: int | None) -> Measured:
     unknown = uncertainty(runs)
     doubts = []
     if unknown > 1 - BUDGET.value:
@@ -77,162 +104,141 @@ def measured(managed: Sequence[Turns], bare: Sequence[Turns], params: dict[str, 
             f"the turns differ so much that {unknown:.1%} of the ratio are unknown, more than the "
             f"{1 - BUDGET.value:.0%} to be seen"
         )
-    if (share := total(turns, "cpu_seconds") / total(turns, "seconds")) < 0.97:
-        doubts.append(f"the trainers had their core only {share:.0%} of the time")
-
-    def pairs(per: str) -> tuple[tuple[float, float], ...]:
-        return tuple((total(m, "samples") / total(m, per), total(b, "samples") / total(b, per)) for m, b in runs)
-
+    if (share := min(each.share() for each in runs)) < 0.97:
+        doubts.append(f"a trainer had its core only {share:.0%} of the time")
     return Measured(
-        settings={**params, "warm_up_turns": WARM_UP_TURNS, "checkpoint_seconds": CHECKPOINT_SECONDS},
+        settings={"seconds": seconds, "core": core, "checkpoint_seconds": CHECKPOINT_SECONDS},
         comparisons=(
             Comparison(
                 name="Training throughput",
                 unit="samples/s",
-                a="on the platform",
-                b="bare",
-                pairs=pairs("seconds"),
+                a="beside the platform",
+                b="alone on the machine",
+                pairs=tuple((each.speed(each.of(True)), each.speed(each.of(False))) for each in runs),
                 budget=BUDGET,
-            ),
-            Comparison(
-                name="The same per second of the trainer's CPU time",
-                unit="samples/CPU s",
-                a="on the platform",
-                b="bare",
-                pairs=pairs("cpu_seconds"),
             ),
         ),
         values=(
             Value(name="Two standard errors of the ratio", unit="%", samples=(100 * unknown,)),
-            Value(
-                name="Checkpoints in a run on the platform",
-                unit="",
-                samples=tuple(total(m, "checkpoints") for m, _ in runs),
-            ),
-            Value(name="Checkpoints in a bare run", unit="", samples=tuple(total(b, "checkpoints") for _, b in runs)),
+            Value(name="Checkpoints in a run", unit="", samples=tuple(float(len(each.checkpoints)) for each in runs)),
         ),
         notes=(
             "The program is `bench/jobs/throughput/train.py`: the network and the augmentation of jobs/digits-cnn, one "
-            "thread, pinned to one core (where the system can pin).",
-            "A pair is one job and one bare program, in turns A B B A on the same core; the first turns do not count.",
-            "Both sides run while the platform is up. Neither side's helpers are pinned.",
-            "Both take their memory from one heap of huge pages: by where it lies, a process is a tenth slower or not.",
-            "Per CPU second, time that others took from the trainer's core does not count.",
+            "thread, pinned to one core (where the system can pin). A pair is one job.",
+            f"Turns of {TURN_SECONDS[0]:g} to {TURN_SECONDS[1]:g} s alternate A B B A: in A all of the platform runs, "
+            "in B all of it is stopped (SIGSTOP): Airflow, MLflow, the object store, the local node, the sidecar; what "
+            "gathers meanwhile is done in A.",
+            "Both sides report metrics and write checkpoints; what is compared is what the platform takes from them.",
         ),
         doubts=tuple(doubts),
     )
 
 
-def counted(turns: Turns) -> Turns:
-    return [turn for turn in turns if turn["turn"] >= WARM_UP_TURNS]
-
-
-def total(turns: Turns, what: str) -> float:
-    return float(sum(turn[what] for turn in turns))
-
-
-def uncertainty(runs: Sequence[tuple[Turns, Turns]]) -> float:
-    """Two standard errors of the ratio: of its turns, or of its runs where these differ more than their turns explain.
-
-    The n-th turn of one side and the n-th of the other are neighbours."""
-
-    def ratio(a: Turns, b: Turns) -> float:
-        return (total(a, "samples") / total(a, "seconds")) / (total(b, "samples") / total(b, "seconds"))
-
-    of_turns = [ratio([a], [b]) for managed, bare in runs for a, b in zip(managed, bare, strict=True)]
-    of_runs = [ratio(managed, bare) for managed, bare in runs]
-    return max(
-        (2 * statistics.stdev(map(math.log, found)) / math.sqrt(len(found)))
-        for found in (of_turns, of_runs if len(of_runs) > 1 else of_turns)
-    )
-
-
-@contextmanager
-def pipes(folder: Path) -> Iterator[str]:
-    """The folder of the pipes by which a turn is handed over. They stay open here, so that no byte gets lost."""
-    folder.mkdir()
-    opened = []
-    try:
-        for side in (MANAGED, BARE):
-            os.mkfifo(folder / f"{side}.pipe", 0o600)
-            opened.append(os.open(folder / f"{side}.pipe", os.O_RDWR))
-        os.write(opened[MANAGED], b".")
-        yield str(folder)
-    finally:
-        for number in opened:
-            os.close(number)
+def uncertainty(runs: Sequence[Run]) -> float:
+    """Two standard errors of the ratio, from neighbouring turns."""
+    logs = [
+        math.log(each.speed([a]) / each.speed([b]))
+        for each in runs
+        for a, b in zip(each.of(True), each.of(False), strict=True)
+    ]
+    return 2 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
 
 
 def program(folder: Path) -> Path:
     """The job's code: the benchmark's loop and the example's network."""
     folder.mkdir()
-    for name in ("train.py", "turns.py"):
-        shutil.copy(REPOSITORY / "bench" / "jobs" / "throughput" / name, folder)
+    shutil.copy(REPOSITORY / "bench" / "jobs" / "throughput" / "train.py", folder)
     shutil.copy(REPOSITORY / "jobs" / "digits-cnn" / "digits.py", folder)
     return folder
 
 
-def on_platform(stack: Stack, code: Path, params: dict[str, Any], folder: Path) -> Turns:
+def run(stack: Stack, code: Path, seconds: float, core: int | None, rng: random.Random) -> Run:
+    lengths = drawn(seconds, rng)
     manifest = {
         "name": "bench-throughput",
         "framework": {"name": "pytorch", "version": "2.15"},
         "code": str(code),
-        "command": "python train.py",
-        "env": HEAP,
-        "params": {"side": MANAGED, **{name: value for name, value in params.items() if value is not None}},
+        "command": "exec python train.py",
+        "params": {"seconds": sum(lengths) + 2 * WARM_UP_SECONDS, **({} if core is None else {"core": core})},
         "resources": {"learners": 1, "cpus": 1, "memory": "2GiB"},
         "checkpoints": {"every": f"{CHECKPOINT_SECONDS}s", "keep": {"latest": 2}},
     }
     job = stack.client.submit(manifest, base=code)
-    detail = stack.client.wait(job.id, timeout_seconds=limit_seconds(params), poll_seconds=5)
+    trainer = started(stack, job.id)
+    time.sleep(WARM_UP_SECONDS)
+    turns = tuple(take_turns(stack.home, trainer, lengths))
+    detail = stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
     if detail.state != "COMPLETED":
         raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
-    files = stack.client.download(job.id, "results", folder / "results")
-    return read_turns(next(f for f in files if f.name == "turns.json"))
+    with tempfile.TemporaryDirectory() as results:
+        files = stack.client.download(job.id, "results", Path(results))
+        told: dict[str, Any] = json.loads(next(f for f in files if f.name == "batches.json").read_text())
+    return Run(turns, told["samples"], tuple(map(tuple, told["batches"])), tuple(told["checkpoints"]))
+
+
+def drawn(seconds: float, rng: random.Random) -> list[float]:
+    """Lengths of the turns, in pairs of equal ones, until each side has its seconds."""
+    found: list[float] = []
+    while sum(found) < 2 * seconds:
+        found += [rng.uniform(*TURN_SECONDS)] * 2
+    return found
+
+
+def take_turns(home: Home, trainer: psutil.Process, lengths: Sequence[float]) -> Iterator[Turn]:
+    """A turn of that length, whose it is in the order A B B A."""
+    for number, length in enumerate(lengths):
+        alone = (number + 1) // 2 % 2 == 1
+        with standing_still(home, trainer) if alone else nullcontext():
+            begin = time.time()
+            time.sleep(length)
+            end = time.time()
+        yield Turn(not alone, begin, end)
 
 
 @contextmanager
-def alone(code: Path, params: dict[str, Any], folder: Path) -> Iterator[Callable[[], Turns]]:
-    """The bare program, started; what is given waits for its end."""
-    given = folder / "params.json"
-    given.write_text(json.dumps({"side": BARE, **params}))
-    log = folder / "bare.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(learner_python()), "train.py"],
-            cwd=code,
-            env={
-                **HEAP,
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(folder),
-                "OMP_NUM_THREADS": "1",
-                "UPDRAFT_PARAMS_FILE": str(given),
-                "UPDRAFT_CHECKPOINT_SECONDS": str(CHECKPOINT_SECONDS),
-                "RESULT_DIR": str(folder / "result"),
-                "CHECKPOINT_DIR": str(folder / "checkpoints"),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-    def result() -> Turns:
-        if process.wait(PATIENCE_SECONDS) != 0:
-            raise BenchmarkError(f"the bare program failed:\n{log.read_text()[-2000:]}")
-        return read_turns(folder / "result" / "turns.json")
-
+def standing_still(home: Home, trainer: psutil.Process) -> Iterator[None]:
+    """All of the platform is stopped, the process that restarts others first and longest; not the trainer."""
+    ours = [each for each in (*processes.marked(home), *_helpers(trainer)) if each.pid != trainer.pid]
+    ours.sort(key=lambda each: "supervise" not in _words(each))
     try:
-        yield result
+        for each in ours:
+            _send(each, signal.SIGSTOP)
+        yield
     finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(code / "updraft-out", ignore_errors=True)  # its metrics file
+        for each in reversed(ours):
+            _send(each, signal.SIGCONT)
 
 
-def limit_seconds(params: dict[str, Any]) -> float:
-    return float(params["turns"] * params["turn_seconds"] + PATIENCE_SECONDS)
+def started(stack: Stack, job_id: str) -> psutil.Process:
+    """The job's program, once it runs."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get("TRAINING_ID") == job_id and "train.py" in process.cmdline():
+                    return process
+        time.sleep(0.5)
+    detail = stack.client.job(job_id)
+    raise BenchmarkError(f"no program of {job_id} runs: {detail.state}: {detail.reason}")
 
 
-def read_turns(path: Path) -> Turns:
-    found: Turns = json.loads(path.read_text(encoding="utf-8"))
+def _helpers(trainer: psutil.Process) -> list[psutil.Process]:
+    """The other processes of the job's pod."""
+    mark = f'"job_id": "{trainer.environ()["TRAINING_ID"]}"'
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if mark in process.environ().get(contract.CONFIG_ENV, ""):
+                found.append(process)
     return found
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error, OSError):
+        return process.cmdline()
+    return []
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.Error):
+        process.send_signal(number)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import psutil
 import pytest
 from benchmarks import cli, report, results
 from benchmarks.figures import orchestration, throughput
+from benchmarks.figures.throughput import Run, Turn
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.pods import PodTimes, note
@@ -26,6 +30,7 @@ from benchmarks.results import (
 )
 
 from updraft.recovery.facts import pod_facts
+from updraft.stack.layout import Home
 
 QUIET = Noise(jitter_before=0.01, jitter_after=0.02, others_before=0.0, others_after=0.01)
 
@@ -161,44 +166,54 @@ def test_a_pods_moments_are_those_at_which_they_were_seen_first() -> None:
     assert times.span("stage started", "stage ended") is None
 
 
-def test_a_trainer_that_lost_its_core_and_turns_that_differ_are_doubts() -> None:
-    def run(*samples: float, cpu_seconds: float = 5.0) -> list[dict[str, Any]]:
-        """One side's turns; the first is warm-up and would spoil everything."""
-        rest = {"seconds": 5.0, "cpu_seconds": cpu_seconds, "checkpoints": 1}
-        turns = [{"turn": 4 + 2 * n, "samples": s, **rest} for n, s in enumerate(samples)]
-        return [{"turn": 0, "samples": 1, **rest}, *turns]
+def a_run(*speeds: float, cpu_share: float = 1.0) -> Run:
+    """Turns of 2 s, A B B A, with so many batches a second in each; batches of 10."""
+    batches, turns, at = [(-1e-6, -1e-6 * cpu_share)], [], 0.0
+    for number, speed in enumerate(speeds):
+        turns.append(Turn((number + 1) // 2 % 2 == 0, at, at + 2))
+        batches += [(at + (n + 1) / speed, (at + (n + 1) / speed) * cpu_share) for n in range(round(2 * speed))]
+        at += 2
+    return Run(tuple(turns), 10, (*batches, (at + 1, (at + 1) * cpu_share)), (1.0,))
 
-    params = {"turns": 12, "turn_seconds": 5, "core": 1}
-    quiet = throughput.measured([run(1000, 1200, 900, 1001)], [run(1001, 1202, 901, 1002)], params)
+
+def test_the_turns_of_the_platform_are_compared_with_those_of_the_program_alone() -> None:
+    quiet = throughput.measured([a_run(200, 201, 201, 200), a_run(180, 181, 181, 180)], 4, 1)
     assert quiet.doubts == ()
-    assert quiet.comparisons[0].pairs == ((4101 / 20, 4106 / 20),)
+    assert [pytest.approx(pair, rel=1e-3) for pair in ((2000, 2010), (1800, 1810))] == list(quiet.comparisons[0].pairs)
     assert quiet.comparisons[0].met is True
-    noisy = throughput.measured([run(1000, 1200, cpu_seconds=4.0)], [run(1000, 1100)], params)
+    noisy = throughput.measured([a_run(100, 120, 100, 100, cpu_share=0.5)], 4, 1)
     assert noisy.doubts == (
-        "the turns differ so much that 8.7% of the ratio are unknown, more than the 1% to be seen",
-        "the trainers had their core only 90% of the time",
+        "the turns differ so much that 18.2% of the ratio are unknown, more than the 1% to be seen",
+        "a trainer had its core only 50% of the time",
     )
 
 
-@pytest.mark.parametrize("turns", [4, 5, 12])
-def test_turns_are_handed_over_so_that_one_works_at_a_time(tmp_path: Path, turns: int) -> None:
-    script = """
-import sys
-from turns import my_turns
-folder, side, count, noted = sys.argv[1:]
-for number in my_turns(folder, int(side), int(count)):
-    for what in ("begin", "end"):
-        with open(noted, "a") as file:
-            file.write(f"{what} {number}\\n")
-"""
-    noted = tmp_path / "noted"
-    with throughput.pipes(tmp_path / "pipes") as made:
-        sides = [
-            subprocess.Popen(
-                [sys.executable, "-c", script, made, side, str(turns), str(noted)],
-                cwd=REPOSITORY / "bench" / "jobs" / "throughput",
-            )
-            for side in ("1", "0")
-        ]
-        assert [side.wait(30) for side in sides] == [0, 0]
-    assert noted.read_text().splitlines() == [f"{what} {n}" for n in range(turns) for what in ("begin", "end")]
+def test_turns_come_in_pairs_of_equal_length_until_each_side_has_its_time() -> None:
+    lengths = throughput.drawn(30, Random(1))
+    assert lengths[::2] == lengths[1::2]
+    assert 30 <= sum(lengths[::2]) < 30 + throughput.TURN_SECONDS[1]
+
+
+def test_while_it_stands_still_all_of_the_platform_is_stopped_but_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    started = [subprocess.Popen(words) for _ in range(3)]
+    try:
+        trainer, *others = [psutil.Process(each.pid) for each in started]
+        monkeypatch.setattr(throughput.processes, "marked", lambda _: [trainer, others[0]])
+        monkeypatch.setattr(throughput, "_helpers", lambda _: [others[1]])
+        with throughput.standing_still(Home(root=tmp_path, repository=REPOSITORY), trainer):
+            deadline = time.monotonic() + 10
+            while {each.status() for each in others} != {psutil.STATUS_STOPPED}:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert trainer.status() != psutil.STATUS_STOPPED
+        deadline = time.monotonic() + 10
+        while psutil.STATUS_STOPPED in {each.status() for each in others}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
