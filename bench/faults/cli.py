@@ -29,6 +29,7 @@ from faults.plan import Planned, is_stack_wide, paired, plan, selection
 from faults.run import perform
 
 LANES = 4  # faults that meet one job only come side by side
+BUNDLES = PREPARED / "faults-failed"
 POLLUTING = frozenset({"lost", "orphan", "unmet"})  # after these the next runs get a fresh platform
 
 
@@ -102,13 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -> Iterator[RunRecord]:
     """The runs' records as they come; a platform that a run has spoilt is replaced."""
     commit, changed = machine.commit()
-    bundles = PREPARED / "faults-failed"
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     left = batches(todo, options.lanes)
 
     def do(lab: Lab, planned: Planned) -> RunRecord:
         try:
-            return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=bundles)
+            return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=BUNDLES)
         except Exception as exc:  # noqa: BLE001 - outermost line of a run: the other runs are still done
             traceback.print_exc()
             return failed_lab(planned, options.scale, commit, code, changed, exc)
@@ -161,7 +161,7 @@ def tell(record: RunRecord) -> None:
     for violation in record.violations:
         print(f"        {violation.kind}: {violation.job}: {violation.text}")
     if record.outcome == "failed":
-        print(f"        again: {record.command}\n        kept:  {record.bundle}", flush=True)
+        print(f"        again: {record.command}\n        kept:  {BUNDLES / str(record.bundle)}", flush=True)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class RunRecord(Record):
     jobs: tuple[JobRecord, ...] = ()
     violations: tuple[ViolationRecord, ...] = ()
     notes: dict[str, dict[str, Any]] = {}
-    bundle: str | None = None
+    bundle: str | None = None  # folder of what a failed run left, below `faults-failed`
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def perform(lab: Lab, planned: Planned, *, commit: str, code: str, changed: bool
         jobs=tuple(_job_record(scenario, each, struck_at) for each in facts),
         violations=tuple(ViolationRecord(kind=v.kind, job=v.job, text=v.text[:600]) for v in violations),
         notes={s.kind.name: s.scene.notes for s in scenario.strikes if s.scene.notes},
-        bundle=None if bundle is None else str(bundle),
+        bundle=None if bundle is None else bundle.name,
     )
 
 
