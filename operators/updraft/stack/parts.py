@@ -36,15 +36,33 @@ class Probe:
 
 @dataclass(frozen=True)
 class Stamp:
-    """A task is left out while `file` holds `text` and `product` exists."""
+    """A task is left out while `file` holds `text` and the products exist.
+
+    A product without any stamp was never finished: who made it was killed. SQLite's tables are not made in one
+    transaction, so that nobody can go on from there.
+    """
 
     file: Path
     text: str
-    product: Path
-    made_by_service: bool = False  # the product is made by the service itself at its first start
+    products: tuple[Path, ...]
+    made_by: str | None = None  # the service that makes the products at its first start; None: the task itself
 
     def current(self) -> bool:
-        return self.product.exists() and self.file.is_file() and self.file.read_text() == self.text
+        return self._exists() and self.file.is_file() and self.file.read_text() == self.text
+
+    def to_be_made(self) -> bool:
+        """Whether the service makes all of it anew, so that the task has nothing to bring up to date."""
+        return self.made_by is not None and not self._exists()
+
+    def set_unfinished_aside(self) -> list[Path]:
+        """Where they are now, under names that nobody asks for."""
+        if self.file.exists():
+            return []
+        found = [path for product in self.products for path in product.parent.glob(f"{product.name}*")]
+        return [path.rename(path.with_name(f"unfinished-{path.name}")) for path in found]
+
+    def _exists(self) -> bool:
+        return all(product.exists() for product in self.products)
 
 
 @dataclass(frozen=True)
@@ -216,7 +234,7 @@ def build_parts(
             [python, "-m", "airflow", "db", "migrate"],
             home.airflow,
             airflow_env,
-            stamp=Stamp(home.airflow / "migrated", _version("apache-airflow-core"), home.airflow / "airflow.db"),
+            stamp=Stamp(home.airflow / "migrated", _version("apache-airflow-core"), (home.airflow / "airflow.db",)),
         ),
         part(
             "mlflow-db",
@@ -227,8 +245,8 @@ def build_parts(
             stamp=Stamp(
                 home.mlflow / "migrated",
                 _installed_mlflow(home),
-                home.mlflow / "mlflow.db",
-                made_by_service=True,
+                (home.mlflow / "mlflow.db", home.mlflow / "auth.db"),
+                made_by="mlflow",
             ),
         ),
         part(

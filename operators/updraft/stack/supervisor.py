@@ -204,10 +204,12 @@ class Supervisor:
 
     def _start(self, watched: Watched) -> None:
         part = watched.part
-        if part.stamp is not None and self._phase is Phase.STARTING and (part.stamp.current() or _nothing_yet(part)):
-            self._stamp(part)
-            self._record(watched, state=PartState.DONE, argv_digest=part.digest)
-            return
+        if part.stamp is not None and self._phase is Phase.STARTING:
+            for path in part.stamp.set_unfinished_aside():
+                logger.warning("%s: whoever made it was killed; it is made anew, and this one is never used", path)
+            if part.stamp.current() or part.stamp.to_be_made():
+                self._record(watched, state=PartState.DONE, argv_digest=part.digest)
+                return
         watched.begun = self._clock()
         watched.next_probe = 0.0
         try:
@@ -251,6 +253,9 @@ class Supervisor:
             took = watched.ready_at - watched.begun
             self._record(watched, state=PartState.READY, ready_seconds=watched.record.ready_seconds or took)
             logger.info("%s is ready after %.1f s", part.name, took)
+            for other in self._watched.values():
+                if other.part.stamp is not None and other.part.stamp.made_by == part.name:
+                    self._stamp(other.part)
 
     def _failed_to_start(self, watched: Watched, reason: str) -> None:
         if self._phase is Phase.STARTING:
@@ -342,11 +347,6 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
-
-
-def _nothing_yet(part: Part) -> bool:
-    """An upgrade of tables that the part itself makes at its first start has nothing to do before that."""
-    return part.stamp is not None and part.stamp.made_by_service and not part.stamp.product.exists()
 
 
 def _exit_text(child: subprocess.Popen[bytes] | None) -> str:

@@ -230,7 +230,7 @@ def test_a_taken_port_is_named_with_its_owner_and_the_way_out(home: Home) -> Non
 def test_a_task_with_a_current_stamp_is_left_out(home: Home) -> None:
     product = home.root / "tables.db"
     product.touch()
-    stamp = Stamp(home.root / "stamp", "3.3.2", product)
+    stamp = Stamp(home.root / "stamp", "3.3.2", (product,))
     stamp.file.write_text("3.3.2")
     task = part(home, "migrate", ["-c", "raise SystemExit(1)"], stamp=stamp)
 
@@ -239,13 +239,47 @@ def test_a_task_with_a_current_stamp_is_left_out(home: Home) -> None:
 
 def test_a_task_is_done_again_when_its_stamp_is_old(home: Home) -> None:
     product = home.root / "tables.db"
-    stamp = Stamp(home.root / "stamp", "3.3.3", product)
+    stamp = Stamp(home.root / "stamp", "3.3.3", (product,))
     stamp.file.write_text("3.3.2")
     task = part(home, "migrate", ["-c", f"open({str(product)!r}, 'w')"], stamp=stamp)
 
     step_until(Supervisor(home, (task,)), lambda: state(home, "migrate") is PartState.DONE)
 
     assert stamp.current()
+
+
+def test_tables_whose_making_was_killed_are_made_anew(home: Home) -> None:
+    product = home.root / "tables.db"
+    product.write_text("half")
+    (home.root / "tables.db-wal").write_text("more")
+    stamp = Stamp(home.root / "stamp", "3.3.3", (product,))
+    task = part(home, "migrate", ["-c", f"open({str(product)!r}, 'x').write('whole')"], stamp=stamp)
+
+    step_until(Supervisor(home, (task,)), lambda: state(home, "migrate") is PartState.DONE)
+
+    assert (product.read_text(), stamp.current()) == ("whole", True)
+    assert sorted(path.name for path in home.root.glob("*tables*")) == [
+        "tables.db",
+        "unfinished-tables.db",
+        "unfinished-tables.db-wal",
+    ]
+
+
+def test_tables_that_a_service_makes_are_finished_when_it_is_ready_and_not_before(home: Home) -> None:
+    product = home.root / "tables.db"
+    stamp = Stamp(home.root / "stamp", "3.3.3", (product,), made_by="web")
+    task = part(home, "migrate", ["-c", "raise SystemExit(1)"], stamp=stamp)
+    web = server(home, "web", after=("migrate",))
+    supervisor = Supervisor(home, (task, web))
+    step_until(supervisor, lambda: state(home, "web") is PartState.STARTING)
+    product.write_text("half")
+    assert not stamp.file.exists()
+
+    step_until(supervisor, lambda: state(home, "web") is PartState.READY)
+
+    assert stamp.current()
+    assert stamp.set_unfinished_aside() == []
+    supervisor.stop_parts()
 
 
 def test_only_one_supervisor_holds_a_home(home: Home) -> None:
