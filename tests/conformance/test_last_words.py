@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,36 @@ def test_the_last_words_of_a_removed_learner_are_kept(
 
     core = cluster_api(cluster.api_client)
     words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
+    words.wait_begun()
     gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()
 
     lines = [line["line"] for line in objects.read_log("default", "words-1", "train", 1, 1, store=store)]
     assert lines[-2:] == ["asked to stop", "bye"]
     assert lines[:-2] == [f"line {n}" for n in range(1, len(lines) - 1)]
+
+
+def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStore(tmp_path)
+    for module in (logbook, objects):
+        monkeypatch.setattr(module, "platform_store", lambda *_: store, raising=False)
+    launch = Launch(cluster.namespace, "default", "words-2", "train", 1, 1)
+    cluster.create(cluster.pod(launch.pod_name(1), "echo one; echo two", labels=launch.labels(1)))
+    cluster.wait_phase(launch.pod_name(1), "Succeeded")
+    real_open = objects.LogBook.open
+
+    def slowly(*args: Any, **more: Any) -> Any:
+        time.sleep(1)  # in which the pod would be gone
+        return real_open(*args, **more)
+
+    monkeypatch.setattr(objects.LogBook, "open", slowly)
+    core = cluster_api(cluster.api_client)
+    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
+    words.wait_begun()
+    gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
+    words.wait()
+
+    lines = [line["line"] for line in objects.read_log("default", "words-2", "train", 1, 1, store=store)]
+    assert lines == ["one", "two"]

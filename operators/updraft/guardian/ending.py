@@ -65,6 +65,8 @@ def remove(job: Job) -> None:
         launch = launch_of(job, manifest_of(job), attempt.role, attempt.number)
         if pods := gang.observe(core, launch):
             words.append(LastWords(core, launch, pods, limit_seconds=grace_seconds + 10))
+    for word in words:
+        word.wait_begun()
     left = gang.delete(core, namespace, selector, grace_seconds=grace_seconds)
     if left:
         log.warning("%d pod(s) were left and are removed", left)

@@ -32,9 +32,15 @@ class LastWords:
         self._core, self._launch, self._limit_seconds = core, launch, limit_seconds
         self._deadline = time.monotonic() + limit_seconds
         said = [pod for pod in pods if pod.main.state in ("running", "terminated")]
+        self._heard = {pod.name: threading.Event() for pod in said}
         self._threads = [threading.Thread(target=self._read, args=(pod,), daemon=True) for pod in said]
         for thread in self._threads:
             thread.start()
+
+    def wait_begun(self) -> None:
+        """Until every log is being read, and read to its end where the program has ended: then its pod goes at once."""
+        for heard in self._heard.values():
+            heard.wait(max(0.0, self._deadline - time.monotonic()))
 
     def wait(self) -> None:
         """Until every log has ended, or the time is over."""
@@ -48,6 +54,8 @@ class LastWords:
             log.warning("The end of learner %d's log is not kept: %s", pod.learner, exc)
         except Exception as exc:  # noqa: BLE001 - outermost line of the thread: the pod may vanish in the middle
             log.warning("The end of learner %d's log is not kept: %s", pod.learner, type(exc).__name__)
+        finally:
+            self._heard[pod.name].set()
 
     def _follow(self, pod: PodFacts) -> None:
         from updraft.storage import objects
@@ -65,6 +73,8 @@ class LastWords:
             timestamps=True,
             _preload_content=False,
         )
+        if pod.main.state == "running":
+            self._heard[pod.name].set()
         lines: list[Line] = []
         try:
             for raw in _lines(response):
