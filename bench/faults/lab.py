@@ -215,7 +215,7 @@ def check_environment(home: Home) -> None:
     Raises BenchmarkError.
     """
     python = home.images / "updraft-sidecar-0-1" / "bin" / "python"
-    asked = [str(python), "-c", "import updraft_learner.stage, updraft_learner.sidecar, boto3"]
+    asked = [str(python), "-c", "import updraft_learner.stage, updraft_learner.sidecar, botocore"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
         problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""

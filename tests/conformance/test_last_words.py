@@ -17,12 +17,25 @@ from updraft.kubernetes.objects import Launch
 from updraft.storage import logbook, objects
 
 
-def test_the_last_words_of_a_removed_learner_are_kept(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = FolderStore(tmp_path)
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    """In place of the platform's."""
+    kept = FolderStore(tmp_path)
     for module in (logbook, objects):
-        monkeypatch.setattr(module, "platform_store", lambda *_: store, raising=False)
+        monkeypatch.setattr(module, "platform_store", lambda *_: kept, raising=False)
+    return kept
+
+
+def remove_and_read(cluster: Any, launch: Launch, store: FolderStore) -> list[str]:
+    core = cluster_api(cluster.api_client)
+    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
+    words.wait_begun()
+    gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
+    words.wait()
+    return [line["line"] for line in objects.read_log("default", launch.job_id, "train", 1, 1, store=store)]
+
+
+def test_the_last_words_of_a_removed_learner_are_kept(cluster: Any, store: FolderStore) -> None:
     launch = Launch(cluster.namespace, "default", "words-1", "train", 1, 1)
     asked = "trap 'echo asked to stop; sleep 1; echo bye; exit 75' TERM"
     script = f"{asked}; n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"
@@ -35,23 +48,15 @@ def test_the_last_words_of_a_removed_learner_are_kept(
 
     book.append([{"n": 1, "t": pad_nanoseconds(first[0]), "line": first[1]}])
 
-    core = cluster_api(cluster.api_client)
-    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
-    words.wait_begun()
-    gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
-    words.wait()
+    lines = remove_and_read(cluster, launch, store)
 
-    lines = [line["line"] for line in objects.read_log("default", "words-1", "train", 1, 1, store=store)]
     assert lines[-2:] == ["asked to stop", "bye"]
     assert lines[:-2] == [f"line {n}" for n in range(1, len(lines) - 1)]
 
 
 def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FolderStore(tmp_path)
-    for module in (logbook, objects):
-        monkeypatch.setattr(module, "platform_store", lambda *_: store, raising=False)
     launch = Launch(cluster.namespace, "default", "words-2", "train", 1, 1)
     cluster.create(cluster.pod(launch.pod_name(1), "echo one; echo two", labels=launch.labels(1)))
     cluster.wait_phase(launch.pod_name(1), "Succeeded")
@@ -62,11 +67,5 @@ def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
         return real_open(*args, **more)
 
     monkeypatch.setattr(objects.LogBook, "open", slowly)
-    core = cluster_api(cluster.api_client)
-    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
-    words.wait_begun()
-    gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
-    words.wait()
 
-    lines = [line["line"] for line in objects.read_log("default", "words-2", "train", 1, 1, store=store)]
-    assert lines == ["one", "two"]
+    assert remove_and_read(cluster, launch, store) == ["one", "two"]

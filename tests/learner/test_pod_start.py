@@ -74,8 +74,8 @@ def test_the_probe_waits_for_a_sidecar_that_is_not_there_yet(
     ("module", "heavy"),
     [
         ("updraft_learner.sidecar.probe", ("updraft_learner.contract", "http.client", "dataclasses", "ssl", "hashlib")),
-        ("updraft_learner.stage", ("boto3", "psutil", "zipfile", "http.server", "xml.etree.ElementTree", "torch")),
-        ("updraft_learner.sidecar.__main__", ("boto3", "psutil", "zipfile", "xml.etree.ElementTree", "torch")),
+        ("updraft_learner.stage", ("botocore", "psutil", "zipfile", "http.server", "xml.etree.ElementTree", "torch")),
+        ("updraft_learner.sidecar.__main__", ("botocore", "psutil", "zipfile", "xml.etree.ElementTree", "torch")),
         ("updraft_learner", ("updraft_learner.runtime", "json", "threading")),
     ],
 )

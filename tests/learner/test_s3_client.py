@@ -196,7 +196,7 @@ def test_a_silent_server_is_given_up_after_its_time() -> None:
         ("http://xstore", {"HTTP_PROXY": "http://proxy:1", "no_proxy": "store"}, False),
     ],
 )
-def test_requests_through_a_proxy_are_boto3s(
+def test_requests_through_a_proxy_are_botocores(
     monkeypatch: pytest.MonkeyPatch, endpoint: str | None, environment: dict[str, str], plain: bool
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
@@ -204,10 +204,10 @@ def test_requests_through_a_proxy_are_boto3s(
         monkeypatch.delenv(name.lower(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(store_module, "boto3_client", lambda *_, **__: "boto3")
+    monkeypatch.setattr(store_module, "botocore_client", lambda *_, **__: "botocore")
     store = open_store("b", S3Credentials(endpoint, None, "k", "s"))
     assert isinstance(store._client, S3Client) == plain
-    assert open_store("b", S3Credentials(endpoint, None, None, None))._client == "boto3"  # keys from elsewhere
+    assert open_store("b", S3Credentials(endpoint, None, None, None))._client == "botocore"  # keys from elsewhere
 
 
 @pytest.mark.system

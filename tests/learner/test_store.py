@@ -16,7 +16,7 @@ from updraft_learner import uploads as uploads_module
 from updraft_learner.pod import S3Credentials
 from updraft_learner.s3 import S3Client
 from updraft_learner.storage_errors import S3Error
-from updraft_learner.store import ObjectStore, StorageError, Store, boto3_client
+from updraft_learner.store import ObjectStore, StorageError, Store, botocore_client
 from updraft_learner.uploads import UploadBook
 
 ClientError = pytest.importorskip("botocore.exceptions").ClientError  # not in a learner's own environment
@@ -34,13 +34,13 @@ def endpoint() -> Iterator[str]:
     server.stop()
 
 
-KINDS = ["plain", "boto3"]
+KINDS = ["plain", "botocore"]
 PART_BYTES = 5 << 20  # S3 takes no smaller ones
 
 
 def connect(endpoint: str, kind: str = "plain", bucket: str = "updraft", **options: Any) -> Store:
     credentials = S3Credentials(endpoint, "us-east-1", "key", "hush-secret")
-    client = S3Client(credentials) if kind == "plain" else boto3_client(credentials)
+    client = S3Client(credentials) if kind == "plain" else botocore_client(credentials)
     return Store(bucket, credentials, client=client, **options)
 
 
@@ -53,7 +53,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def bucket(endpoint: str, tmp_path: Path) -> str:
     """A new bucket."""
     name = tmp_path.name.replace("_", "-")[-40:].strip("-")
-    boto3_client(S3Credentials(endpoint, "us-east-1", "key", "hush-secret")).create_bucket(Bucket=name)
+    botocore_client(S3Credentials(endpoint, "us-east-1", "key", "hush-secret")).create_bucket(Bucket=name)
     return name
 
 

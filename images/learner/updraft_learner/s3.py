@@ -1,9 +1,9 @@
 """A small S3 client: signed requests over the standard library, as far as the pod needs them.
 
-boto3 takes half a second before its first request, and each launch of a learner would wait for that twice, so the pod
-uses this where it will do; `store.open_store` decides. The methods that it has are named, called and answered as
-boto3's, so that `store.Store` drives either. No retries: callers decide. Signature version 4, path style; safe to use
-from several threads.
+botocore takes half a second before its first request, and each launch of a learner would wait for that twice, so the
+pod uses this where it will do; `store.open_store` decides. The methods that it has are named, called and answered as
+botocore's, so that `store.Store` drives either. No retries: callers decide. Signature version 4, path style; safe to
+use from several threads.
 """
 
 from __future__ import annotations

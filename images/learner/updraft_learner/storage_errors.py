@@ -64,14 +64,9 @@ def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageE
         return StorageError("unreachable", message("unreachable", action, where, detail))
     if "botocore" not in sys.modules:
         return None
-    from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, NoCredentialsError
     from botocore.exceptions import ConnectionError as BotoConnectionError
 
-    if isinstance(exc, Boto3Error) and exc.__context__ is not None and exc.__context__ is not exc:
-        inner = wrap(exc.__context__, action, bucket=bucket, endpoint=endpoint)  # type: ignore[arg-type]
-        if inner is not None:
-            return inner
     if isinstance(exc, ClientError):
         code = str(exc.response.get("Error", {}).get("Code", ""))
         status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
@@ -81,7 +76,7 @@ def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageE
     broken = (BotoConnectionError, HTTPClientError, IncompleteReadError)
     if isinstance(exc, broken) or type(exc).__module__.startswith("urllib3"):
         return StorageError("unreachable", message("unreachable", action, where, type(exc).__name__))
-    if isinstance(exc, (BotoCoreError, Boto3Error)):
+    if isinstance(exc, BotoCoreError):
         return StorageError("refused", message("refused", action, where, type(exc).__name__))
     return None
 

@@ -24,7 +24,7 @@ from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, 
 if TYPE_CHECKING:
     from updraft_learner.pod import S3Credentials
 
-__all__ = ["ObjectStore", "StorageError", "Store", "StoredObject", "boto3_client", "open_store"]
+__all__ = ["ObjectStore", "StorageError", "Store", "StoredObject", "botocore_client", "open_store"]
 
 T = TypeVar("T")
 ATTEMPTS = 5
@@ -68,14 +68,14 @@ def open_store(
     read_seconds: float = 60,
     uploads: UploadBook | None = None,
 ) -> Store:
-    """A store for the pod: without boto3, which takes half a second to start, unless keys must be found elsewhere or
+    """A store for the pod: without botocore, which takes half a second to start, unless keys must be found elsewhere or
     requests go through a proxy."""
     if credentials.access_key and credentials.secret_key and not _is_proxied(credentials.endpoint):
         from updraft_learner.s3 import S3Client
 
         client: Any = S3Client(credentials, read_seconds=read_seconds)
     else:
-        client = boto3_client(credentials, read_seconds=read_seconds)
+        client = botocore_client(credentials, read_seconds=read_seconds)
     return Store(bucket, credentials, attempts=attempts, client=client, uploads=uploads)
 
 
@@ -93,7 +93,7 @@ def _is_proxied(endpoint: str | None) -> bool:
     return bool(value("HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY") or value("ALL_PROXY"))
 
 
-def boto3_client(credentials: S3Credentials, *, read_seconds: float = 60) -> Any:
+def botocore_client(credentials: S3Credentials, *, read_seconds: float = 60) -> Any:
     import botocore.session
     from botocore.config import Config
 
@@ -134,7 +134,7 @@ class Store:
     Args:
         attempts: how often a call is tried while the server cannot be reached.
         sleep: seconds; replaced in tests.
-        client: boto3's, or one like it; by default a new one of boto3's.
+        client: botocore's, or one like it; by default a new one of botocore's.
         uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
             part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
     """
@@ -153,7 +153,7 @@ class Store:
         self.endpoint = credentials.endpoint or "the default S3 endpoint"
         self._attempts = attempts
         self._sleep = sleep
-        self._client: Any = client if client is not None else boto3_client(credentials)
+        self._client: Any = client if client is not None else botocore_client(credentials)
         self.uploads = Uploader(bucket, self._client, self._try, uploads)
 
     def put_bytes(self, key: str, data: bytes) -> None:

@@ -89,7 +89,7 @@ class Uploader:
     """Multipart uploads to one bucket.
 
     Args:
-        client: boto3's, or `s3.S3Client`.
+        client: botocore's, or `s3.S3Client`.
         insist: calls a function, again while the server cannot be reached; raises StorageError.
         book: without one, an upload that fails is given up at once.
     """

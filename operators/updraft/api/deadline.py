@@ -23,7 +23,7 @@ SECONDS = 5.0
 PARALLEL = 16
 CLIENTS: Mapping[str, Sequence[str]] = {
     "ledger": ("updraft.ledger",),
-    "storage": ("boto3", "updraft.storage"),
+    "storage": ("botocore.session", "updraft.storage"),
     "mlflow": ("httpx", "mlflow.store.tracking.rest_store", "updraft.tracking"),
     "cluster": (
         "airflow.providers.cncf.kubernetes.hooks.kubernetes",

@@ -19,7 +19,6 @@ PRELOADED = (
     "airflow.dag_processing.dagbag",
     "airflow.providers.cncf.kubernetes.operators.pod",
     "airflow.sdk.execution_time.task_runner",
-    "boto3",
     "httpx",
     "kubernetes.client",
     "mlflow.store.tracking.rest_store",

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from updraft.exceptions import RefusedError
 from updraft.stack.layout import StackError
 
+ANSWER_SECONDS = 5.0
 LOCAL = "local"  # in place of a kubeconfig: the bundled local node again
 
 
@@ -49,6 +50,23 @@ def pointed_at(current: Cluster | None, given: Mapping[str, str]) -> Cluster | N
     known = current.address if current and current.context == chosen.context else None
     address = given.get("address") or known or own_address(chosen.server)
     return Cluster(kubeconfig=str(path), context=chosen.context, address=_of_this_machine(address))
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether there is an API server still, whatever it says."""
+    from kubernetes.client import ApiException, VersionApi
+    from urllib3.exceptions import HTTPError
+
+    from updraft.kubernetes.kubeconfig import choose, client_of
+
+    try:
+        chosen = choose(Path(cluster.kubeconfig), cluster.context)
+        VersionApi(client_of(chosen)).get_code(_request_timeout=ANSWER_SECONDS)
+    except ApiException:
+        return True
+    except (RefusedError, HTTPError, OSError):
+        return False
+    return True
 
 
 def own_address(server: str) -> str:

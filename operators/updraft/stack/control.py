@@ -19,6 +19,7 @@ import psutil
 
 from updraft.stack import config as configuration
 from updraft.stack import environments, files, footprint, processes, records
+from updraft.stack.cluster import Cluster, answers
 from updraft.stack.config import Config
 from updraft.stack.layout import Home, StackError
 from updraft.stack.parts import Part, base_environment, build_parts, stop_order
@@ -66,8 +67,8 @@ def initialise(
             config = configuration.choose_config(dict(ports or {}))
         before = config.cluster
         config = configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster)
-        if config.cluster != before:
-            _refuse_to_leave_learners(home)
+        if before is not None and config.cluster != before:
+            _refuse_to_leave_learners(home, before)
         known = home.secrets_file.exists()
         secrets = configuration.load_secrets(home) if known else configuration.generate_secrets()
         configuration.save_secrets(home, secrets)
@@ -281,10 +282,9 @@ def _refuse_change(
         )
 
 
-def _refuse_to_leave_learners(home: Home) -> None:
-    """On the cluster that the home turns away from they would run on, unseen, while their jobs are told they are gone.
-
-    Jobs that wait or are halted have none and go on wherever the home points."""
+def _refuse_to_leave_learners(home: Home, cluster: Cluster) -> None:
+    """They would run on there, unseen. Jobs that wait or are halted have none, and go on wherever the home points; so
+    do all jobs, from their checkpoints, of a cluster that answers no more. Learners of the local node end with it."""
     from updraft.exceptions import UpdraftError
     from updraft.ledger import Ledger
     from updraft.lifecycle import State
@@ -301,7 +301,7 @@ def _refuse_to_leave_learners(home: Home) -> None:
         ) from exc
     finally:
         ledger.close()
-    if bound:
+    if bound and answers(cluster):
         named = ", ".join(bound[:5]) + (" and others" if bound[5:] else "")
         raise StackError(
             f"{named}: not ended yet on the cluster so far. Start the stack as it was (`updraft up`), let them end, or "

@@ -53,7 +53,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "plugins_folder": home.repository / "plugins",
             "executor": "LocalExecutor",
             "parallelism": AIRFLOW_PARALLEL_TASKS,  # each is a process that waits; 32 by default
-            "max_active_tasks_per_dag": 64,  # deferred tasks count; the platform's own queue decides
+            "max_active_tasks_per_dag": 64,  # of each run; the platform's own queue decides
             "max_active_runs_per_dag": 64,
             "load_examples": False,
             "dags_are_paused_at_creation": False,

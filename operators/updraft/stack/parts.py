@@ -48,11 +48,12 @@ class Stamp:
     made_by: str | None = None  # the service that makes the products at its first start; None: the task itself
 
     def current(self) -> bool:
-        return self._exists() and self.file.is_file() and self.file.read_text() == self.text
+        made = all(product.exists() for product in self.products)
+        return made and self.file.is_file() and self.file.read_text() == self.text
 
     def to_be_made(self) -> bool:
         """Whether the service makes all of it anew, so that the task has nothing to bring up to date."""
-        return self.made_by is not None and not self._exists()
+        return self.made_by is not None and not any(product.exists() for product in self.products)
 
     def set_unfinished_aside(self) -> list[Path]:
         """Where they are now, under names that nobody asks for."""
@@ -60,9 +61,6 @@ class Stamp:
             return []
         found = [path for product in self.products for path in product.parent.glob(f"{product.name}*")]
         return [path.rename(path.with_name(f"unfinished-{path.name}")) for path in found]
-
-    def _exists(self) -> bool:
-        return all(product.exists() for product in self.products)
 
 
 @dataclass(frozen=True)

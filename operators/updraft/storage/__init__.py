@@ -1,7 +1,7 @@
 """The object store as the platform uses it: content by digest, sources staged into it, and what learners left there.
 
 `content` keeps blobs and trees, `sources` turns s3://, git, zip and local folders into trees, `objects` reads a job's
-status, logs, checkpoints and results. Called by operators, triggers and the API. boto3 is imported on first use.
+status, logs, checkpoints and results. Called by operators, triggers and the API. botocore is imported on first use.
 """
 
 from __future__ import annotations

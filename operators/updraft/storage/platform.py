@@ -10,7 +10,7 @@ from updraft.settings import settings as process_settings
 from updraft.storage.content import ContentStore
 from updraft_learner.contract import Keys
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store, boto3_client
+from updraft_learner.store import Store, botocore_client
 
 _stores: dict[tuple[int, str, S3Credentials], Store] = {}
 _lock = threading.Lock()
@@ -39,7 +39,7 @@ def platform_store(settings: Settings | None = None) -> Store:
 
 def warm_up() -> None:
     """Read what making a client reads, once for all processes that are forked from this one."""
-    boto3_client(S3Credentials(endpoint="http://127.0.0.1", region="", access_key="none", secret_key="none"))
+    botocore_client(S3Credentials(endpoint="http://127.0.0.1", region="", access_key="none", secret_key="none"))
 
 
 def _new_lock_after_fork() -> None:

@@ -10,7 +10,7 @@ import pytest
 from unit.kubernetes.api_server import Cluster as Server
 from unit.kubernetes.api_server import kubeconfig, serving
 
-from updraft.ledger import NewJob, open_ledger, upgrade
+from updraft.ledger import Ledger, NewJob, open_ledger, upgrade
 from updraft.lifecycle import State
 from updraft.stack import config as configuration
 from updraft.stack import control
@@ -187,24 +187,45 @@ def test_the_whole_doctor_tells_of_the_cluster_too(home: Home, tmp_path: Path, m
     assert check.advice == "give the path of a file that reaches your cluster with kubectl"
 
 
-def test_the_cluster_is_not_left_while_learners_run_on_it(home: Home, file: Path) -> None:
-    control.initialise(home)
-    url = f"sqlite:///{home.ledger_file}"
-    upgrade(url)
+@pytest.fixture
+def ledger(home: Home) -> Iterator[Ledger]:
+    """With one job, on whatever cluster the home points at."""
+    home.root.mkdir(parents=True, exist_ok=True)
+    upgrade(url := f"sqlite:///{home.ledger_file}")
     ledger = open_ledger(url)
     ledger.record_job(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
+    yield ledger
+    ledger.close()
+
+
+def test_the_cluster_is_not_left_while_learners_run_on_it(
+    home: Home, tmp_path: Path, file: Path, server: Server, ledger: Ledger
+) -> None:
+    here = kubeconfig(tmp_path / "here", server.url, "here")
+    config = control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})
     other = {"kubeconfig": str(file), "context": "prod", "address": HERE}
 
     for state in (State.DOWNLOADING, State.DEPLOYING, State.PROCESSING):
         ledger.move("digits-1", state, "on its way")
         with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
             control.initialise(home, cluster=other)
-        assert configuration.load_config(home).cluster is None
-        control.initialise(home)  # no other cluster
+        assert control.initialise(home) == config  # no other cluster
 
     ledger.move("digits-1", State.HALTED, "halted by ada")
-    assert control.initialise(home, cluster=other).cluster is not None
-    ledger.close()
+    assert control.initialise(home, cluster=other).cluster != config.cluster
+
+
+def test_a_cluster_that_answers_no_more_and_the_local_node_hold_nobody_back(
+    home: Home, tmp_path: Path, file: Path, ledger: Ledger
+) -> None:
+    for state in (State.DOWNLOADING, State.DEPLOYING):
+        ledger.move("digits-1", state, "on its way")
+    with serving(Server()) as server:
+        here = kubeconfig(tmp_path / "here", server.url, "here")
+        control.initialise(home)
+        control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})  # its learners ended with it
+    other = control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
+    assert other.cluster == Cluster(kubeconfig=str(file), context="prod", address=HERE)
 
 
 def test_a_part_that_pods_reach_has_its_port_looked_at_where_it_listens(home: Home, file: Path) -> None:
