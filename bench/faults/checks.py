@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from faults.facts import JobFacts
+from faults.facts import AttemptFacts, JobFacts
 from faults.jobs import Shape, chain
 from faults.kinds.base import Rule
 
@@ -177,12 +177,16 @@ class Judge:
         return [self._say("torn", text) for text in found]
 
     def _needless(self) -> list[Violation]:
-        trains = [a for a in self.facts.attempts if a.role == "train"]
+        trains = [a for a in self.facts.attempts if a.role == "train" and not self._found_no_store(a)]
         forgiven = 2 if self.shape.fails == "once" and self.shape.app_attempts else 1
         if not self.rule.untouched or len(trains) <= forgiven:
             return []
         reasons = "; ".join(str(a.reason) for a in trains[:-1])
         return [self._say("needless", f"its learners were started {len(trains)} times: {reasons}")]
+
+    def _found_no_store(self, attempt: AttemptFacts) -> bool:
+        began = any(session.attempt == attempt.number for session in self.facts.sessions)
+        return self.rule.store_away and attempt.label == "store.unreachable" and not began
 
 
 def judge(facts: JobFacts, shape: Shape, rule: Rule) -> list[Violation]:

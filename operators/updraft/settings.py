@@ -16,6 +16,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from updraft.allocation.taints import Toleration
 from updraft.exceptions import UpdraftError
 
 GIB = 1024**3
@@ -85,6 +86,11 @@ class Settings(BaseModel):
     mlflow_bucket: str = Field(
         "mlflow", description="Bucket that MLflow keeps its artifacts in; never among the source buckets"
     )
+    tolerations: tuple[Toleration, ...] = Field(
+        (),
+        description="Taints of nodes that learners may lie on nevertheless, comma-separated: KEY[=VALUE][:EFFECT]; who "
+        "asks for GPUs tolerates nvidia.com/gpu anyway",
+    )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the init container and the sidecar")
     framework_images: dict[str, str] = Field(
         {
@@ -97,7 +103,7 @@ class Settings(BaseModel):
     data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job, bytes")
     code_limit_bytes: int = Field(GIB // 10, gt=0, description="Largest code folder or archive, bytes unpacked")
     store_grace_seconds: int = Field(
-        300, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
+        900, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
     )
     stop_grace_seconds: int = Field(
         30, ge=1, description="Time between SIGTERM and SIGKILL for learners of a cancelled or ended job, seconds"
@@ -119,6 +125,11 @@ class Settings(BaseModel):
         if wrong:
             raise ValueError(f"UPDRAFT_SOURCE_BUCKETS: {wrong[0]!r} holds the platform's own objects; leave it out")
         return self
+
+    @field_validator("tolerations", mode="before")
+    @classmethod
+    def _are_taints(cls, value: tuple[str | Toleration, ...]) -> tuple[Toleration, ...]:
+        return tuple(Toleration.parse(each) if isinstance(each, str) else each for each in value)
 
     @field_validator("closed_networks")
     @classmethod
@@ -159,7 +170,7 @@ class Settings(BaseModel):
             value = environment.get(f"UPDRAFT_{name.upper()}")
             if value is None:
                 continue
-            if name in ("tenants", "source_buckets", "closed_networks"):
+            if name in ("tenants", "source_buckets", "closed_networks", "tolerations"):
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
             elif name == "local_sources":
                 raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)

@@ -8,6 +8,8 @@ import pytest
 from conformance_helpers import eventually
 from kubernetes import client
 
+from updraft.kubernetes.termination import pre_stop
+
 
 def test_a_pod_runs_to_success_with_log_exit_code_and_conditions(cluster):
     created = cluster.create(cluster.pod("one", "echo hello; echo world >&2"))
@@ -81,6 +83,35 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(cluster
     cluster.core.delete_namespaced_pod("stubborn", cluster.namespace, body={"gracePeriodSeconds": 1})
     eventually_gone(cluster, "stubborn", 15)
     assert time.monotonic() - before >= 0.9
+
+
+SAVES = """
+import signal, sys, time
+def leave(*_):
+    print("saving", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["deleted", "evicted"])
+def test_a_program_below_its_shell_is_told_and_has_its_time(cluster, how):
+    pod = cluster.pod(how, 'python3 -c "$PROGRAM"; echo code $?; exit 3', terminationGracePeriodSeconds=20)
+    pod["spec"]["containers"][0] |= {"lifecycle": {"preStop": pre_stop()}, "env": [{"name": "PROGRAM", "value": SAVES}]}
+    cluster.create(pod)
+    cluster_log(cluster, how, "ready")
+    log = cluster.core.read_namespaced_pod_log(how, cluster.namespace, follow=True, _preload_content=False)
+
+    if how == "deleted":
+        cluster.core.delete_namespaced_pod(how, cluster.namespace)
+    else:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": how}}
+        cluster.core.create_namespaced_pod_eviction(how, cluster.namespace, body)
+
+    assert log.read().decode().splitlines() == ["ready", "saving", "code 75"]
+    eventually_gone(cluster, how, 10)
 
 
 def test_deleting_a_finished_pod_removes_it_at_once(cluster):

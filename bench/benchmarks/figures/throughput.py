@@ -36,6 +36,8 @@ from updraft_learner import contract
 
 NAME, TITLE = "throughput", "Training throughput"
 BUDGET = Budget(at="least", value=0.99)
+CHECKS_BUDGET = Budget(at="most", value=0.3)
+CHECKS_SECONDS = 60.0
 CHECKPOINT_SECONDS = 10
 TURN_SECONDS = (3.0, 7.0)  # drawn, so that nothing that comes regularly falls into one side's turns only
 WARM_UP_SECONDS = 10.0
@@ -85,7 +87,7 @@ class Run:
 
 
 def measure(options: Options) -> Measured:
-    rounds = options.pairs(3)
+    rounds = options.pairs(7)
     seconds = options.span(70, 8)  # of each side
     cores = machine.cores()
     core = cores[-1] if len(cores) > 1 else None
@@ -93,10 +95,11 @@ def measure(options: Options) -> Measured:
         code = program(Path(folder) / "code")
         with running_stack() as stack:
             runs = [run(stack, code, seconds, core, random.Random(number)) for number in range(rounds)]
-    return measured(runs, seconds, core)
+            checks = cost_of_checks(stack, Path(folder) / "silent", options.span(CHECKS_SECONDS, 8))
+    return measured(runs, checks, seconds, core)
 
 
-def measured(runs: Sequence[Run], seconds: float, core: int | None) -> Measured:
+def measured(runs: Sequence[Run], checks: float, seconds: float, core: int | None) -> Measured:
     unknown = uncertainty(runs)
     doubts = []
     if unknown > 1 - BUDGET.value:
@@ -120,6 +123,9 @@ def measured(runs: Sequence[Run], seconds: float, core: int | None) -> Measured:
         ),
         values=(
             Value(name="Two standard errors of the ratio", unit="%", samples=(100 * unknown,)),
+            Value(
+                name="Heartbeats and checks of a learner", unit="% of a core", samples=(checks,), budget=CHECKS_BUDGET
+            ),
             Value(name="Checkpoints in a run", unit="", samples=tuple(float(len(each.checkpoints)) for each in runs)),
         ),
         notes=(
@@ -129,6 +135,8 @@ def measured(runs: Sequence[Run], seconds: float, core: int | None) -> Measured:
             "in B all of it is stopped (SIGSTOP): Airflow, MLflow, the object store, the local node, the sidecar; what "
             "gathers meanwhile is done in A.",
             "Both sides report metrics and write checkpoints; what is compared is what the platform takes from them.",
+            "Heartbeats and checks: CPU time of the pod's sidecar beside a program that says and saves nothing; no more "
+            "of each step is lost, where the program leaves no core free.",
         ),
         doubts=tuple(doubts),
     )
@@ -174,6 +182,31 @@ def run(stack: Stack, code: Path, seconds: float, core: int | None, rng: random.
         files = stack.client.download(job.id, "results", Path(results))
         told: dict[str, Any] = json.loads(next(f for f in files if f.name == "batches.json").read_text())
     return Run(turns, told["samples"], tuple(map(tuple, told["batches"])), tuple(told["checkpoints"]))
+
+
+def cost_of_checks(stack: Stack, folder: Path, seconds: float) -> float:
+    """Percent of a core."""
+    folder.mkdir()
+    (folder / "train.py").write_text(f"import time\n\ntime.sleep({seconds + 3 * WARM_UP_SECONDS})\n")
+    manifest = {
+        "name": "bench-silent",
+        "framework": {"name": "pytorch", "version": "2.15"},
+        "code": str(folder),
+        "command": "exec python train.py",
+        "resources": {"learners": 1, "cpus": 1, "memory": "1GiB"},
+    }
+    job = stack.client.submit(manifest, base=folder)
+    helpers = _helpers(started(stack, job.id))
+    time.sleep(WARM_UP_SECONDS)
+    begin, used = time.monotonic(), _cpu_seconds(helpers)
+    time.sleep(seconds)
+    percent = 100 * (_cpu_seconds(helpers) - used) / (time.monotonic() - begin)
+    stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
+    return percent
+
+
+def _cpu_seconds(found: Sequence[psutil.Process]) -> float:
+    return sum(times.user + times.system for each in found for times in [each.cpu_times()])
 
 
 def drawn(seconds: float, rng: random.Random) -> list[float]:

@@ -33,6 +33,7 @@ class Rule:
     only: frozenset[str] | None = None  # these instead of the program's own end
     also: frozenset[str] = frozenset()  # these besides
     untouched: bool = False  # no learner is started a second time
+    store_away: bool = False  # so that a launch may find nothing to start a program with; it is no start of a learner
     tail_may_be_lost: bool = False  # the last lines and points of a pod that vanished with its disk
     airflow_may_differ: bool = False  # a person has painted it
     run_may_be_gone: bool = False
@@ -50,6 +51,7 @@ def merged(rules: Iterable[Rule]) -> Rule:
         only=frozenset.intersection(*only) if only else None,
         also=frozenset().union(*(rule.also for rule in found)),
         untouched=all(rule.untouched for rule in found),
+        store_away=any(rule.store_away for rule in found),
         tail_may_be_lost=any(rule.tail_may_be_lost for rule in found),
         airflow_may_differ=any(rule.airflow_may_differ for rule in found),
         run_may_be_gone=any(rule.run_may_be_gone for rule in found),

@@ -26,6 +26,10 @@ def untouched(_shape: object) -> Rule:
     return Rule(untouched=True)
 
 
+def without_store(_shape: object) -> Rule:
+    return Rule(untouched=True, store_away=True)
+
+
 def kill(part: str) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
         scene.held = parts.kill(scene.lab.home, part)
@@ -102,7 +106,7 @@ KINDS = (
             stop(PARTS[name][0]),
             go_on(PARTS[name][0]),
             lasts=True,
-            rule=untouched,
+            rule=without_store if name == "s3" else untouched,
         )
         for name in STOPPED
     ),

@@ -46,22 +46,25 @@ class Grant:
 
 @dataclass(frozen=True)
 class Node:
-    """What one node can hand out to pods. A node that is not ready (or cordoned) counts as existing, not as free."""
+    """What one node can hand out to pods. A node that is not ready (or closed) counts as existing, not as free."""
 
     name: str
     cpus: float
     memory_mib: int
     gpus: int = 0
     gpu_type: str | None = None
+    gpus_only: bool = False  # kept for who asks for GPUs
     ready: bool = True
 
     @property
     def amounts(self) -> Amounts:
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
-    def takes_type(self, request: Request) -> bool:
-        """Whether this node's accelerators are of a kind that the request accepts."""
-        return request.gpus == 0 or request.gpu_type is None or request.gpu_type == self.gpu_type
+    def takes_kind(self, request: Request) -> bool:
+        """Whether such learners may lie here, and accept this node's kind of accelerator."""
+        if request.gpus == 0:
+            return not self.gpus_only
+        return request.gpu_type in (None, self.gpu_type)
 
 
 @dataclass(frozen=True)

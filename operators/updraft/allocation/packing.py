@@ -26,7 +26,7 @@ class _Space:
 
     def holds(self, request: Request) -> bool:
         need = request.amounts
-        return self.node.takes_type(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
+        return self.node.takes_kind(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
 
     def take(self, need: Amounts, times: int = 1) -> None:
         cpus, memory, gpus = self.free

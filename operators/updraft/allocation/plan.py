@@ -56,6 +56,9 @@ def _why_waiting(
 
 def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -> str:
     """What is free of the things that are short, or of CPUs when nothing is."""
+    if not request.gpus and any(node.gpus_only for node in nodes):
+        nodes = [node for node in nodes if not node.gpus_only]
+        running = [other for other in running if not other.gpus]
     if not nodes:
         return "no node is ready"
     cpus, cpus_all = _left([(r.amounts[0], r) for r in running], [n.amounts[0] for n in nodes])
@@ -71,7 +74,7 @@ def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -
     if need[1] * request.learners > memory:
         short.append(texts["memory"])
     if request.gpus:
-        fitting = [node for node in nodes if node.takes_type(request)]
+        fitting = [node for node in nodes if node.takes_kind(request)]
         users = [r for r in running if request.gpu_type is None or r.gpu_type == request.gpu_type]
         gpus, gpus_all = _left([(r.gpus, r) for r in users], [node.gpus for node in fitting])
         if request.gpus * request.learners > gpus:
@@ -99,7 +102,8 @@ def _why_never(request: Request, nodes: Sequence[Node]) -> str:
 
 def _node(node: Node) -> str:
     text = f"{node.name}: {_count(node.cpus, 'CPU')}, {_memory(node.memory_mib)}"
-    return f"{text}, {_count(node.gpus, node.gpu_type or 'GPU')}" if node.gpus else text
+    text = f"{text}, {_count(node.gpus, node.gpu_type or 'GPU')}" if node.gpus else text
+    return f"{text}, for jobs with GPUs only" if node.gpus_only else text
 
 
 def _need(request: Request) -> str:

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from updraft.allocation.model import Capacity, Node
+from updraft.allocation.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
 
-GPU_RESOURCE = "nvidia.com/gpu"
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?")
@@ -30,22 +30,30 @@ def parse_quantity(text: str | int | float) -> Decimal:
     return number.scaleb(int(suffix[1:])) if suffix else number
 
 
-def capacity_from_nodes(nodes: Sequence[Mapping[str, Any]]) -> Capacity:
-    """Nodes as the API lists them. Cordoned and NotReady nodes are kept with `ready=False`."""
-    return Capacity(tuple(_node(node) for node in nodes))
+def capacity_from_nodes(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> Capacity:
+    """Nodes as the API lists them. Those that are cordoned, NotReady or tainted are kept with `ready=False`: all of
+    that may end.
+
+    Args:
+        tolerated: by each learner.
+    """
+    return Capacity(tuple(_node(node, tolerated) for node in nodes))
 
 
-def _node(node: Mapping[str, Any]) -> Node:
+def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:
     metadata = node.get("metadata") or {}
     status = node.get("status") or {}
     allocatable = status.get("allocatable") or {}
     conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
-    unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
+    taints = untolerated(node, tolerated)
+    cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+    closed = cordoned or not all(GPU_TAINT.covers(taint) for taint in taints)
     return Node(
         name=str(metadata.get("name", "")),
         cpus=float(parse_quantity(allocatable.get("cpu", 0))),
         memory_mib=int(parse_quantity(allocatable.get("memory", 0)) // 1024**2),
         gpus=int(parse_quantity(allocatable.get(GPU_RESOURCE, 0))),
         gpu_type=(metadata.get("labels") or {}).get(GPU_TYPE_LABEL),
-        ready=conditions.get("Ready") == "True" and not unschedulable,
+        gpus_only=bool(taints),
+        ready=conditions.get("Ready") == "True" and not closed,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger, memory_mib
 from updraft.lifecycle import State
+from updraft.settings import settings
 
 if TYPE_CHECKING:
     from updraft.allocation import Request
@@ -54,7 +55,7 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
     if (halt := book.pending(job_id, "halt")) is not None:
         return "halt", f"halted by {halt.by}"
     try:
-        admission = book.try_admit(job_id, capacity_from_nodes(nodes))
+        admission = book.try_admit(job_id, capacity_from_nodes(nodes, settings().tolerations))
     except RefusedError:
         if book.job(job_id).state is State.HALTED:  # another guardian took it out of the line just now
             return "halt", f"job {job_id} was halted"

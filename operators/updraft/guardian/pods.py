@@ -70,6 +70,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         sidecar_image=settings().sidecar_image,
         grace_seconds=settings().store_grace_seconds,
         node_lost_seconds=settings().node_lost_seconds,
+        tolerations=settings().tolerations,
         avoid_nodes=_avoid_nodes(attempt),
     )
     pod = claims.with_claims(pod, claims.claims_of(job.data))

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from updraft.allocation.taints import GPU_RESOURCE, GPU_TAINT, Toleration
+from updraft.kubernetes.termination import pre_stop
 from updraft_learner import contract
 from updraft_learner.contract import PodConfig
 
@@ -75,6 +77,7 @@ def learner_pod(
     sidecar_image: str,
     grace_seconds: int,
     node_lost_seconds: int,
+    tolerations: tuple[Toleration, ...] = (),
     avoid_nodes: tuple[str, ...] = (),
 ) -> Manifest:
     """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
@@ -91,6 +94,7 @@ def learner_pod(
     for part in ("command", "args"):
         if main.get(part):
             main[part] = [verbatim(word) for word in main[part]]
+    main["lifecycle"] = {"preStop": pre_stop()}
     main["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     ours = {
         "image": sidecar_image,
@@ -152,6 +156,7 @@ def learner_pod(
     spec["terminationGracePeriodSeconds"] = grace_seconds
     spec["tolerations"] = [
         *(spec.get("tolerations") or []),
+        *(each.to_object() for each in (*tolerations, *([GPU_TAINT] if _asks_for_gpus(main) else []))),
         *(
             {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute",
              "tolerationSeconds": node_lost_seconds}
@@ -166,6 +171,10 @@ def learner_pod(
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     return pod
+
+
+def _asks_for_gpus(container: Manifest) -> bool:
+    return GPU_RESOURCE in (container.get("resources") or {}).get("limits", {})
 
 
 def _away_from(nodes: tuple[str, ...]) -> Manifest:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import capacity_from_nodes
+from updraft.allocation.taints import GPU_TAINT, untolerated
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import gang, verbs
 
@@ -67,7 +68,7 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         yield _rights(core, namespace)
     if may_list:
         nodes = _ask(core, core.list_node)["items"]
-        yield _kubelets(nodes)
+        yield _nodes(nodes)
         yield _gpus(nodes, gpu_types)
     else:
         yield Finding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
@@ -173,7 +174,7 @@ def _review(verb: str, group: str, resource: str, namespace: str | None) -> dict
     return {"spec": {"resourceAttributes": wanted}}
 
 
-def _kubelets(nodes: Sequence[Mapping[str, Any]]) -> Finding:
+def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     old = [
         f"{node['metadata']['name']} ({version})"
         for node in nodes
@@ -184,7 +185,13 @@ def _kubelets(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     if old:
         detail = f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}"
         return Finding("nodes", False, detail, "upgrade their kubelets, or cordon them")
-    return Finding("nodes", True, f"{len(nodes)}")
+    tainted = [
+        f"{node['metadata']['name']} ({', '.join(str(taint['key']) for taint in taints)})"
+        for node in nodes
+        if (taints := untolerated(node, (GPU_TAINT,)))
+    ]
+    closed = f"; for learners only where UPDRAFT_TOLERATIONS names the taint: {', '.join(tainted)}" if tainted else ""
+    return Finding("nodes", True, f"{len(nodes)}{closed}")
 
 
 def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Finding:

@@ -8,9 +8,10 @@ hold secrets, so they are neither in argv nor in a file): {argv, env, cwd, folde
 - `exit`       {"exitCode", "reason"?, "message"?, "startedAt", "finishedAt"}, atomically, as the last thing
 
 and the line of `started` (or `exit`, if it could not start) to stdout. When the program ends by itself, what it left
-behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to the program alone,
-as a kubelet does it. If the program dies of it (a shell without a trap, which as pid 1 of a container would
-have been immune), SIGTERM goes to the rest of its process group, which may finish until the grace period is over.
+behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to who handles it, from the
+program down, as `kubernetes.termination` has it done in a container. Where nobody does, the program gets it, and if it
+dies of it (as pid 1 of a container it would have been immune), SIGTERM goes to the rest of its process group, which may
+finish until the grace period is over.
 """
 
 from __future__ import annotations
@@ -106,6 +107,26 @@ def _parents() -> dict[int, int]:
     return parents
 
 
+def _handles_sigterm(pid: int) -> bool:
+    """False where /proc does not tell."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/status") as handle:
+            caught = next((line for line in handle if line.startswith("SigCgt:")), "SigCgt: 0")
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def handlers(first: int) -> list[int]:
+    """The topmost processes, from `first` down, that handle SIGTERM; what is below them is their own business."""
+    parents, looked_at, found = _parents(), [first], []
+    for pid in looked_at:
+        if _handles_sigterm(pid):
+            found.append(pid)
+        else:
+            looked_at += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
 def descendants(root: int) -> list[int]:
     parents, found = _parents(), [root]
     for pid in found:
@@ -151,7 +172,7 @@ def start(orders: dict[str, object], out: int, err: int) -> subprocess.Popen[byt
 
 
 class StopRequest:
-    """SIGTERM to the shim: remembered, and handed to the program."""
+    """SIGTERM to the shim: remembered, and handed on."""
 
     def __init__(self) -> None:
         self.received = False
@@ -163,8 +184,9 @@ class StopRequest:
 
     def forward(self) -> None:
         if self.received and self.main is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.main, signal.SIGTERM)
+            for pid in handlers(self.main) or [self.main]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
 
 
 def _exists(group: int) -> bool:

@@ -101,6 +101,29 @@ def test_cpu_work_leaves_accelerator_nodes_to_those_who_need_them() -> None:
     assert plan.granted == ("cpu-job", "gpu-job")
 
 
+def test_a_node_that_is_kept_for_gpus_is_no_room_for_others() -> None:
+    capacity = Capacity((Node("gpu", 8, 8192, 2, "a100", gpus_only=True), Node("cpu", 2, 4096)))
+    running = grants(request("a", 0, cpus=2), request("g", 0, cpus=1, gpus=1))
+    queue = [request("b", 1), request("wide", 2, cpus=4), request("gpu-job", 3, cpus=4, gpus=1)]
+    assert plan_admissions(queue, running, capacity) == Plan(
+        waiting=(
+            Waiting("b", 1, "1st in line; needs 1 x 1 CPU; 0 of 2 CPUs free"),
+            Waiting(
+                "gpu-job",
+                2,
+                "2nd in line; needs 1 x 4 CPUs + 1 GPU; 7 of 10 CPUs free, 12 GiB of 12 GiB memory free; behind b",
+            ),
+        ),
+        impossible=(
+            Impossible(
+                "wide",
+                "needs 1 x 4 CPUs, more than all nodes together can hold (gpu: 8 CPUs, 8 GiB, 2 a100s, for jobs with "
+                "GPUs only, cpu: 2 CPUs, 4 GiB); ask for fewer or smaller learners",
+            ),
+        ),
+    )
+
+
 def test_a_crowded_packing_that_greedy_orders_miss_is_found_by_the_search() -> None:
     # 7 MiB = 4 + 3 and 10 MiB = 4 + 5: the gang of two has to be split over the nodes.
     nodes = (Node("a", 10, 7), Node("b", 10, 10))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
-from updraft.allocation import Capacity, Node, capacity_from_nodes
+from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits
 from updraft.allocation.quantities import parse_quantity
+from updraft.allocation.taints import Toleration
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,23 @@ def test_nodes_become_capacity_and_those_not_ready_are_not_counted_as_free() -> 
         )
     )
     assert [n.name for n in capacity.ready] == ["a"]
+
+
+def test_a_tainted_node_counts_for_those_who_tolerate_it() -> None:
+    dedicated = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+    gpu = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    preferred = {"key": "busy", "effect": "PreferNoSchedule"}
+    nodes = [node("a", taints=[dedicated]), node("b", taints=[gpu, preferred]), node("c", taints=[gpu, dedicated])]
+
+    def seen(*tolerated: Toleration) -> list[tuple[bool, bool]]:
+        return [(each.ready, each.gpus_only) for each in capacity_from_nodes(nodes, tolerated).nodes]
+
+    assert seen() == [(False, True), (True, True), (False, True)]
+    assert seen(Toleration("dedicated")) == [(True, False), (True, True), (True, True)]
+    (kept,) = capacity_from_nodes([node("b", taints=[gpu])]).nodes
+    without = Request("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
+    assert (fits([without], [kept]), never_fits(without, [kept])) == (False, True)
+    assert fits([replace(without, gpus=1)], [kept])
 
 
 def test_a_node_without_accelerators_or_status_has_none() -> None:

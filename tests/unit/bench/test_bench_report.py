@@ -177,11 +177,11 @@ def a_run(*speeds: float, cpu_share: float = 1.0) -> Run:
 
 
 def test_the_turns_of_the_platform_are_compared_with_those_of_the_program_alone() -> None:
-    quiet = throughput.measured([a_run(200, 201, 201, 200), a_run(180, 181, 181, 180)], 4, 1)
+    quiet = throughput.measured([a_run(200, 201, 201, 200), a_run(180, 181, 181, 180)], 0.2, 4, 1)
     assert quiet.doubts == ()
     assert [pytest.approx(pair, rel=1e-3) for pair in ((2000, 2010), (1800, 1810))] == list(quiet.comparisons[0].pairs)
     assert quiet.comparisons[0].met is True
-    noisy = throughput.measured([a_run(100, 120, 100, 100, cpu_share=0.5)], 4, 1)
+    noisy = throughput.measured([a_run(100, 120, 100, 100, cpu_share=0.5)], 0.2, 4, 1)
     assert noisy.doubts == (
         "the turns differ so much that 18.2% of the ratio are unknown, more than the 1% to be seen",
         "a trainer had its core only 50% of the time",

@@ -215,6 +215,18 @@ def test_learners_that_were_started_again_without_need_are_told() -> None:
     assert told(good(), forgiven, Rule(untouched=True)) == []
 
 
+def test_a_launch_that_found_no_store_and_started_no_program_is_no_start_of_learners() -> None:
+    first, second = good().attempts
+    gave_up = replace(first, label="store.unreachable")
+    rule = Rule(untouched=True, store_away=True)
+    nothing_ran = good(attempts=(gave_up, second), sessions=(session(2, (1, 2, 3, 4)),))
+    told_needless = ("needless", "its learners were started 2 times: learner 1: Evicted")
+    assert told_needless not in told(nothing_ran, rule=rule)
+    assert told_needless in told(nothing_ran, rule=Rule(untouched=True))
+    assert told_needless in told(good(attempts=(gave_up, second)), rule=rule)
+    assert told_needless in told(replace(nothing_ran, attempts=(first, second)), rule=rule)
+
+
 def test_rules_of_two_faults_allow_what_either_allows() -> None:
     both = merged([Rule(untouched=True, also=frozenset({"FAILED"})), Rule(tail_may_be_lost=True)])
     assert both == Rule(also=frozenset({"FAILED"}), tail_may_be_lost=True)

@@ -9,9 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from updraft.allocation.taints import Toleration
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import object_name
+from updraft.kubernetes.termination import PASS_ON_SIGTERM
 from updraft.lifecycle import is_job_id
 from updraft.localnode.translate import expand
 from updraft_learner import contract
@@ -91,6 +93,7 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credenti
             "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
             "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
             "workingDir": "/updraft/code",
+            "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         }
     ]
@@ -166,6 +169,7 @@ def test_the_whole_pod_of_a_learner() -> None:
                     **base,
                     "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
                     "workingDir": "/updraft/code",
+                    "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 }
             ],
@@ -265,6 +269,29 @@ def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() 
     )
     assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
     assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]
+
+
+def test_learners_tolerate_what_the_site_names_and_those_with_gpus_what_keeps_gpus_free() -> None:
+    def tolerations(amounts: dict[str, str]) -> list[objects.Manifest]:
+        base = copy.deepcopy(BASE)
+        base["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        pod = objects.learner_pod(
+            base,
+            config(1),
+            sidecar_image="updraft/sidecar:0.1",
+            grace_seconds=60,
+            node_lost_seconds=30,
+            tolerations=(Toleration("dedicated", "training"),),
+        )
+        found: list[objects.Manifest] = pod["spec"]["tolerations"]
+        return [each for each in found if "tolerationSeconds" not in each]
+
+    dedicated = {"key": "dedicated", "operator": "Equal", "value": "training"}
+    assert tolerations({"cpu": "1"}) == [dedicated]
+    assert tolerations({"cpu": "1", "nvidia.com/gpu": "1"}) == [
+        dedicated,
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+    ]
 
 
 def test_a_pod_leaves_a_silent_node_soon_and_avoids_the_one_it_was_lost_on() -> None:

@@ -159,6 +159,18 @@ def test_a_node_that_is_too_old(serve: Serve, tmp_path: Path) -> None:
     assert found == [("nodes", "too old for sidecars, which need 1.29 or later: old (v1.27.1)")]
 
 
+def test_nodes_that_learners_may_not_lie_on_are_named(serve: Serve, tmp_path: Path) -> None:
+    def tainted(name: str, key: str) -> dict[str, Any]:
+        return {**NODE, "metadata": {"name": name}, "spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}
+
+    nodes = [NODE, tainted("cp", "node-role.kubernetes.io/control-plane"), tainted("gpu", "nvidia.com/gpu")]
+    assert Finding(
+        "nodes",
+        True,
+        "3; for learners only where UPDRAFT_TOLERATIONS names the taint: cp (node-role.kubernetes.io/control-plane)",
+    ) in examined(serve(nodes=nodes), tmp_path)
+
+
 def test_a_namespace_that_is_missing(serve: Serve, tmp_path: Path) -> None:
     cluster = serve(namespaces=())
     assert bad(examined(cluster, tmp_path)) == [("namespace updraft-default", "does not exist")]

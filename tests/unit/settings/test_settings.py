@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from updraft.allocation.taints import Toleration
 from updraft.exceptions import UpdraftError
 from updraft.settings import Settings
 
@@ -62,3 +63,13 @@ def test_the_platforms_own_buckets_can_be_no_sources(bucket: str) -> None:
         Settings.from_environment(
             {**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": "c.json", "UPDRAFT_SOURCE_BUCKETS": f"data, {bucket}"}
         )
+
+
+def test_tolerations_are_written_as_taints_are() -> None:
+    given = {**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": "/c", "UPDRAFT_TOLERATIONS": "dedicated=training:NoSchedule, spot"}
+    assert Settings.from_environment(given).tolerations == (
+        Toleration("dedicated", "training", "NoSchedule"),
+        Toleration("spot"),
+    )
+    with pytest.raises(UpdraftError, match=r"UPDRAFT_TOLERATIONS: .*'a b' is no taint, such as dedicated"):
+        Settings.from_environment(given | {"UPDRAFT_TOLERATIONS": "a b"})
