@@ -135,8 +135,8 @@ def measured(runs: Sequence[Run], checks: float, seconds: float, core: int | Non
             "in B all of it is stopped (SIGSTOP): Airflow, MLflow, the object store, the local node, the sidecar; what "
             "gathers meanwhile is done in A.",
             "Both sides report metrics and write checkpoints; what is compared is what the platform takes from them.",
-            "Heartbeats and checks: CPU time of the pod's sidecar beside a program that says and saves nothing; no more "
-            "of each step is lost, where the program leaves no core free.",
+            "Heartbeats and checks: CPU time of the pod's sidecar beside a program that says and saves nothing; no "
+            "more of each step is lost, where the program leaves no core free.",
         ),
         doubts=tuple(doubts),
     )
