@@ -197,11 +197,15 @@ def cost_of_checks(stack: Stack, folder: Path, seconds: float) -> float:
     }
     job = stack.client.submit(manifest, base=folder)
     helpers = _helpers(started(stack, job.id))
+    if not helpers:
+        raise BenchmarkError(f"no sidecar of {job.id} runs")
     time.sleep(WARM_UP_SECONDS)
     begin, used = time.monotonic(), _cpu_seconds(helpers)
     time.sleep(seconds)
     percent = 100 * (_cpu_seconds(helpers) - used) / (time.monotonic() - begin)
-    stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
+    detail = stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
+    if detail.state != "COMPLETED":
+        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
     return percent
 
 

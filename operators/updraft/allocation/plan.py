@@ -56,13 +56,16 @@ def _why_waiting(
 
 def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -> str:
     """What is free of the things that are short, or of CPUs when nothing is."""
-    if not request.gpus and any(node.gpus_only for node in nodes):
-        nodes = [node for node in nodes if not node.gpus_only]
-        running = [other for other in running if not other.gpus]
-    if not nodes:
-        return "no node is ready"
-    cpus, cpus_all = _left([(r.amounts[0], r) for r in running], [n.amounts[0] for n in nodes])
-    memory, memory_all = _left([(r.amounts[1], r) for r in running], [n.amounts[1] for n in nodes])
+    places = [node for node in nodes if request.gpus or not node.gpus_only]
+    if not places:
+        return "no node is ready" if not nodes else "no node is ready but for jobs with GPUs"
+    if len(places) < len(nodes) and (placed := free_after(running, nodes)) is not None:
+        left = [placed[node.name] for node in places]
+        cpus, memory = sum(free[0] for free in left), sum(free[1] for free in left)
+    else:
+        cpus = _left([(r.amounts[0], r) for r in running], sum(node.amounts[0] for node in places))
+        memory = _left([(r.amounts[1], r) for r in running], sum(node.amounts[1] for node in places))
+    cpus_all, memory_all = (sum(node.amounts[i] for node in places) for i in (0, 1))
     texts = {
         "cpus": f"{_number(cpus / 1000)} of {_count(cpus_all / 1000, 'CPU')} free",
         "memory": f"{_memory(memory)} of {_memory(memory_all)} memory free",
@@ -76,7 +79,8 @@ def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -
     if request.gpus:
         fitting = [node for node in nodes if node.takes_kind(request)]
         users = [r for r in running if request.gpu_type is None or r.gpu_type == request.gpu_type]
-        gpus, gpus_all = _left([(r.gpus, r) for r in users], [node.gpus for node in fitting])
+        gpus_all = sum(node.gpus for node in fitting)
+        gpus = _left([(r.gpus, r) for r in users], gpus_all)
         if request.gpus * request.learners > gpus:
             short.append(f"{gpus} of {_count(gpus_all, _gpu(request))} free")
     if short:
@@ -84,9 +88,8 @@ def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -
     return f"{texts['cpus']}, {texts['memory']}"
 
 
-def _left(used: Sequence[tuple[int, Request]], whole: Sequence[int]) -> tuple[int, int]:
-    total = sum(whole)
-    return max(0, total - sum(amount * request.learners for amount, request in used)), total
+def _left(used: Sequence[tuple[int, Request]], whole: int) -> int:
+    return max(0, whole - sum(amount * request.learners for amount, request in used))
 
 
 def _why_never(request: Request, nodes: Sequence[Node]) -> str:

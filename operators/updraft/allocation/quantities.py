@@ -54,6 +54,6 @@ def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:
         memory_mib=int(parse_quantity(allocatable.get("memory", 0)) // 1024**2),
         gpus=int(parse_quantity(allocatable.get(GPU_RESOURCE, 0))),
         gpu_type=(metadata.get("labels") or {}).get(GPU_TYPE_LABEL),
-        gpus_only=bool(taints),
+        gpus_only=any(GPU_TAINT.covers(taint) for taint in taints),
         ready=conditions.get("Ready") == "True" and not closed,
     )

@@ -56,6 +56,19 @@ def examine(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, 
     return found
 
 
+def answers(core: CoreV1Api) -> bool:
+    """Whether a Kubernetes API server is there, whatever it says."""
+    from kubernetes.client.exceptions import ApiException
+
+    try:
+        _ask(core, core.get_code)
+    except ApiException:
+        return True
+    except _Stop as stop:
+        return isinstance(stop.__cause__, ApiException)
+    return True
+
+
 def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str]) -> Iterator[Finding]:
     server = core.api_client.configuration.host
     version = str(_ask(core, core.get_code).get("gitVersion") or "")
@@ -186,12 +199,17 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Finding:
         detail = f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}"
         return Finding("nodes", False, detail, "upgrade their kubelets, or cordon them")
     tainted = [
-        f"{node['metadata']['name']} ({', '.join(str(taint['key']) for taint in taints)})"
-        for node in nodes
-        if (taints := untolerated(node, (GPU_TAINT,)))
+        f"{node['metadata']['name']} ({', '.join(keys)})" for node in nodes if (keys := _taints_of_the_site(node))
     ]
     closed = f"; for learners only where UPDRAFT_TOLERATIONS names the taint: {', '.join(tainted)}" if tainted else ""
-    return Finding("nodes", True, f"{len(nodes)}{closed}")
+    advice = "" if len(tainted) < len(nodes) else "name a taint there, or remove it"
+    return Finding("nodes", not advice, f"{len(nodes)}{closed}", advice)
+
+
+def _taints_of_the_site(node: Mapping[str, Any]) -> list[str]:
+    """Keys of those that keep learners away, but for Kubernetes' own, which come and go with the node's state."""
+    keys = [str(taint["key"]) for taint in untolerated(node, (GPU_TAINT,))]
+    return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
 
 def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Finding:

@@ -2,45 +2,47 @@
 
 A kubelet signals the container's first process alone. That is a shell, which waits for the program and passes nothing
 on, so that the program would be killed at the end of the grace period without having heard that it is to leave. A hook
-that the kubelet runs before its SIGTERM tells the topmost processes that handle the signal, and nothing below them: a
-program saves and ends its workers by itself. Where nobody handles it, all get it and end. A first process that handles
-it is left to the kubelet. Called by `objects`; `localnode.shim` does the same for processes without a container.
+that the kubelet runs before its SIGTERM looks through shells and tells what they run, and nothing below that: a program
+saves and ends its workers by itself. A shell with a trap for SIGTERM is told itself. The first process is left to the
+kubelet. Called by `objects`; `localnode.shim` does the same for processes without a container.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# $1: the first process, 1 in a container. SigCgt has bit 14 set where SIGTERM (15) is handled: the fourth digit from
-# the right is 4 to 7 or c to f. In /proc/PID/stat the parent follows the name in brackets and the state.
+# $1: the first process, 1 in a container. In SigCgt the fourth digit from the right stands for the signals 13 to 16:
+# with 4 SIGTERM (15) is handled. With 2 (SIGALRM) too it is what bash does for `trap ... EXIT`, and would end the shell
+# at once, whatever it runs.
 PASS_ON_SIGTERM = """\
-first=${1:-1} pids=$first handlers= others=
-while [ "$pids" ]; do
-  below=
-  for pid in $pids; do
-    handles=
-    while read -r key mask; do
-      case $key$mask in SigCgt:*[4567cdef]???) handles=yes ;; esac
-    done <"/proc/$pid/status"
-    if [ "$handles" ]; then
-      handlers="$handlers $pid"
-      continue
-    fi
-    [ "$pid" = "$first" ] || others="$others $pid"
-    for stat in /proc/[0-9]*/stat; do
-      line=
-      read -r line <"$stat"
-      parent=${line##*) ? }
-      child=${stat#/proc/}
-      [ "${parent%% *}" != "$pid" ] || below="$below ${child%/stat}"
-    done
-  done
-  pids=$below
+first=${1:-1} look=$first table= told=
+for status in /proc/[0-9]*/status; do
+  while read -r key value; do
+    case $key in PPid:) pid=${status#/proc/} table="$table ${pid%/status}:$value" && break ;; esac
+  done <"$status"
 done 2>/dev/null
-case ${handlers:-$others} in
-'' | " $first") ;;
-*) kill -TERM ${handlers:-$others} 2>/dev/null ;;
-esac
+while [ "$look" ]; do
+  next=
+  for pid in $look; do
+    shell= traps= runs=
+    case $(readlink "/proc/$pid/exe") in
+    */sh | */dash | */bash | */ash | */ksh | */mksh | */zsh | */busybox) shell=yes ;;
+    esac
+    while read -r key mask; do
+      case $key$mask in SigCgt:*[45cd]???) traps=yes ;; esac
+    done <"/proc/$pid/status"
+    for entry in $table; do
+      [ "${entry#*:}" != "$pid" ] || runs="$runs ${entry%:*}"
+    done
+    if [ "$shell" ] && [ "$runs" ] && [ -z "$traps" ]; then
+      next="$next$runs"
+    elif [ "$pid" != "$first" ]; then
+      told="$told $pid"
+    fi
+  done
+  look=$next
+done 2>/dev/null
+[ -z "$told" ] || kill -TERM $told 2>/dev/null
 :
 """
 

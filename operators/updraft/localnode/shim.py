@@ -8,10 +8,10 @@ hold secrets, so they are neither in argv nor in a file): {argv, env, cwd, folde
 - `exit`       {"exitCode", "reason"?, "message"?, "startedAt", "finishedAt"}, atomically, as the last thing
 
 and the line of `started` (or `exit`, if it could not start) to stdout. When the program ends by itself, what it left
-behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to who handles it, from the
-program down, as `kubernetes.termination` has it done in a container. Where nobody does, the program gets it, and if it
-dies of it (as pid 1 of a container it would have been immune), SIGTERM goes to the rest of its process group, which may
-finish until the grace period is over.
+behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to the program, also below its
+shell, as `kubernetes.termination` has it done in a container. If the first process dies of it (as pid 1 of a container
+it would have been immune), SIGTERM goes to the rest of its process group, which may finish until the grace period is
+over.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import sys
 import time
 
 LONGEST_LINE_BYTES = 16384
+SHELLS = frozenset({"sh", "dash", "bash", "ash", "ksh", "mksh", "zsh", "busybox"})
 _LINUX_PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -107,23 +108,32 @@ def _parents() -> dict[int, int]:
     return parents
 
 
-def _handles_sigterm(pid: int) -> bool:
-    """False where /proc does not tell."""
-    with contextlib.suppress(OSError):
+def _is_waiting_shell(pid: int) -> bool:
+    """A shell without a trap for SIGTERM, which would die of it beside what it runs; False where /proc does not tell.
+
+    bash handles SIGTERM and SIGALRM too while it has a trap for its exit, and dies of them all the same.
+    """
+    try:
+        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         with open(f"/proc/{pid}/status") as handle:
-            caught = next((line for line in handle if line.startswith("SigCgt:")), "SigCgt: 0")
-        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return False
+            caught = int(next(line for line in handle if line.startswith("SigCgt:")).split()[1], 16)
+    except (OSError, StopIteration, ValueError):
+        return False
+    traps = caught >> (signal.SIGTERM - 1) & 1 and not caught >> (signal.SIGALRM - 1) & 1
+    return name in SHELLS and not traps
 
 
-def handlers(first: int) -> list[int]:
-    """The topmost processes, from `first` down, that handle SIGTERM; what is below them is their own business."""
+def told_of_sigterm(first: int) -> list[int]:
+    """Who gets a container's SIGTERM: the first process, or what runs below it where that is a shell that waits."""
+    if not _is_waiting_shell(first):
+        return [first]
     parents, looked_at, found = _parents(), [first], []
     for pid in looked_at:
-        if _handles_sigterm(pid):
-            found.append(pid)
+        below = [child for child, parent in parents.items() if parent == pid]
+        if below and _is_waiting_shell(pid):
+            looked_at += below
         else:
-            looked_at += [child for child, parent in parents.items() if parent == pid]
+            found.append(pid)
     return found
 
 
@@ -184,7 +194,7 @@ class StopRequest:
 
     def forward(self) -> None:
         if self.received and self.main is not None:
-            for pid in handlers(self.main) or [self.main]:
+            for pid in told_of_sigterm(self.main):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGTERM)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from updraft.allocation.taints import GPU_RESOURCE
 from updraft.exceptions import UnavailableError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
@@ -145,7 +146,7 @@ class LearnerOperator(KubernetesPodOperator):
         amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
         selector = {}
         if resources.gpus:
-            amounts["nvidia.com/gpu"] = str(resources.gpus)
+            amounts[GPU_RESOURCE] = str(resources.gpus)
             selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
         self.kubernetes_conn_id = settings().kubernetes_conn_id
         self.namespace = launch.namespace

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict
 from updraft.exceptions import RefusedError
 from updraft.stack.layout import StackError
 
-ANSWER_SECONDS = 5.0
 LOCAL = "local"  # in place of a kubeconfig: the bundled local node again
 
 
@@ -53,20 +52,18 @@ def pointed_at(current: Cluster | None, given: Mapping[str, str]) -> Cluster | N
 
 
 def answers(cluster: Cluster) -> bool:
-    """Whether there is an API server still, whatever it says."""
-    from kubernetes.client import ApiException, VersionApi
-    from urllib3.exceptions import HTTPError
-
+    """Whether there is an API server still, whatever it says. Raises StackError where the kubeconfig does not tell."""
+    from updraft.kubernetes import preflight
+    from updraft.kubernetes.clients import cluster_api
     from updraft.kubernetes.kubeconfig import choose, client_of
 
-    try:
-        chosen = choose(Path(cluster.kubeconfig), cluster.context)
-        VersionApi(client_of(chosen)).get_code(_request_timeout=ANSWER_SECONDS)
-    except ApiException:
-        return True
-    except (RefusedError, HTTPError, OSError):
+    path = Path(cluster.kubeconfig)
+    if not path.exists():  # as tools that remove a cluster leave it
         return False
-    return True
+    try:
+        return preflight.answers(cluster_api(client_of(choose(path, cluster.context))))
+    except RefusedError as exc:
+        raise StackError(f"The cluster so far cannot be asked whether it is still there: {exc}") from exc
 
 
 def own_address(server: str) -> str:

@@ -67,7 +67,7 @@ def initialise(
             config = configuration.choose_config(dict(ports or {}))
         before = config.cluster
         config = configuration.change_config(config, dict(ports or {}), dict(node or {}), cluster)
-        if before is not None and config.cluster != before:
+        if config.cluster != before:
             _refuse_to_leave_learners(home, before)
         known = home.secrets_file.exists()
         secrets = configuration.load_secrets(home) if known else configuration.generate_secrets()
@@ -282,9 +282,9 @@ def _refuse_change(
         )
 
 
-def _refuse_to_leave_learners(home: Home, cluster: Cluster) -> None:
+def _refuse_to_leave_learners(home: Home, cluster: Cluster | None) -> None:
     """They would run on there, unseen. Jobs that wait or are halted have none, and go on wherever the home points; so
-    do all jobs, from their checkpoints, of a cluster that answers no more. Learners of the local node end with it."""
+    do all jobs, from their checkpoints, of a cluster that answers no more, or of a local node that has ended."""
     from updraft.exceptions import UpdraftError
     from updraft.ledger import Ledger
     from updraft.lifecycle import State
@@ -301,7 +301,7 @@ def _refuse_to_leave_learners(home: Home, cluster: Cluster) -> None:
         ) from exc
     finally:
         ledger.close()
-    if bound and answers(cluster):
+    if bound and (processes.marked(home, "node") if cluster is None else answers(cluster)):
         named = ", ".join(bound[:5]) + (" and others" if bound[5:] else "")
         raise StackError(
             f"{named}: not ended yet on the cluster so far. Start the stack as it was (`updraft up`), let them end, or "

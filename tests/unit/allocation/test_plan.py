@@ -124,6 +124,20 @@ def test_a_node_that_is_kept_for_gpus_is_no_room_for_others() -> None:
     )
 
 
+def test_jobs_with_gpus_on_open_nodes_are_counted_for_those_without() -> None:
+    closed, open_ = Node("closed", 4, 4096, 1, gpus_only=True), Node("open", 4, 4096, 1)
+    running = grants(request("g", cpus=4, gpus=1), request("h", cpus=4, gpus=1))
+    assert plan_admissions([request("c", 1)], running, Capacity((closed, open_))) == Plan(
+        waiting=(Waiting("c", 1, "1st in line; needs 1 x 1 CPU; 0 of 4 CPUs free"),)
+    )
+    away = Capacity((closed, Node("away", 4, 4096, ready=False)))
+    assert (
+        plan_admissions([request("c", 1)], [], away)
+        .waiting[0]
+        .reason.endswith("no node is ready but for jobs with GPUs")
+    )
+
+
 def test_a_crowded_packing_that_greedy_orders_miss_is_found_by_the_search() -> None:
     # 7 MiB = 4 + 3 and 10 MiB = 4 + 5: the gang of two has to be split over the nodes.
     nodes = (Node("a", 10, 7), Node("b", 10, 10))

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits
+from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits, plan_admissions
 from updraft.allocation.quantities import parse_quantity
 from updraft.allocation.taints import Toleration
 
@@ -68,12 +68,23 @@ def test_a_tainted_node_counts_for_those_who_tolerate_it() -> None:
     def seen(*tolerated: Toleration) -> list[tuple[bool, bool]]:
         return [(each.ready, each.gpus_only) for each in capacity_from_nodes(nodes, tolerated).nodes]
 
-    assert seen() == [(False, True), (True, True), (False, True)]
+    assert seen() == [(False, False), (True, True), (False, True)]
     assert seen(Toleration("dedicated")) == [(True, False), (True, True), (True, True)]
     (kept,) = capacity_from_nodes([node("b", taints=[gpu])]).nodes
     without = Request("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
     assert (fits([without], [kept]), never_fits(without, [kept])) == (False, True)
     assert fits([replace(without, gpus=1)], [kept])
+
+
+@pytest.mark.parametrize("key", ["unschedulable", "unreachable", "not-ready", "disk-pressure"])
+def test_jobs_wait_for_a_node_that_kubernetes_itself_has_tainted(key: str) -> None:
+    large = node("large", taints=[{"key": f"node.kubernetes.io/{key}", "effect": "NoSchedule"}])
+    capacity = capacity_from_nodes(
+        [node("small") | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, large]
+    )
+    asked = Request("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
+    plan = plan_admissions([asked], [], capacity)
+    assert [each.job_id for each in plan.waiting] == ["j"]
 
 
 def test_a_node_without_accelerators_or_status_has_none() -> None:

@@ -163,12 +163,12 @@ def test_nodes_that_learners_may_not_lie_on_are_named(serve: Serve, tmp_path: Pa
     def tainted(name: str, key: str) -> dict[str, Any]:
         return {**NODE, "metadata": {"name": name}, "spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}}
 
-    nodes = [NODE, tainted("cp", "node-role.kubernetes.io/control-plane"), tainted("gpu", "nvidia.com/gpu")]
-    assert Finding(
-        "nodes",
-        True,
-        "3; for learners only where UPDRAFT_TOLERATIONS names the taint: cp (node-role.kubernetes.io/control-plane)",
-    ) in examined(serve(nodes=nodes), tmp_path)
+    cp = tainted("cp", "node-role.kubernetes.io/control-plane")
+    nodes = [NODE, cp, tainted("gpu", "nvidia.com/gpu"), tainted("silent", "node.kubernetes.io/unreachable")]
+    only = "for learners only where UPDRAFT_TOLERATIONS names the taint: cp (node-role.kubernetes.io/control-plane)"
+    found = examined(serve(nodes=nodes), tmp_path)
+    assert [(each.ok, each.detail) for each in found if each.name == "nodes"] == [(True, f"4; {only}")]
+    assert bad(examined(serve(nodes=[cp]), tmp_path)) == [("nodes", f"1; {only}")]
 
 
 def test_a_namespace_that_is_missing(serve: Serve, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,53 +20,84 @@ from updraft.localnode import shim
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux, and so is /proc")
 
 SAVES = """
-import os, signal, subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE)
-worker.stdout.readline()
+import signal, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "worker.py"], stderr=subprocess.PIPE)
+worker.stderr.readline()
 def leave(*_):
     print("saving", flush=True)
     worker.kill()
     sys.exit(75)
 signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGALRM, leave)
 print("ready", flush=True)
 while True:
     time.sleep(60)
 """
 WORKER = """
-import signal, time
+import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: print("the worker was told", flush=True))
+print("ready", file=sys.stderr, flush=True)
+while True:
+    time.sleep(60)
+"""
+# As PyTorch's data loaders: workers handle SIGTERM, and the program does not.
+DEAF = """
+import subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "worker.py"], stderr=subprocess.PIPE)
+worker.stderr.readline()
+print("ready", flush=True)
+time.sleep(60)
+"""
+COUNTS = """
+import signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGWINCH, lambda *_: sys.exit(len(told)))  # Python calls handlers in the order of numbers
 print("ready", flush=True)
 while True:
     time.sleep(60)
 """
-DEAF = "import time; print('ready', flush=True); time.sleep(60)"
+SHELLS = [["/bin/sh"], *([[bash, "--posix"]] if (bash := shutil.which("bash")) else [])]
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 Tell = Callable[[int], None]
 
 
-def hook(first: int) -> None:
-    """What a kubelet does; `first` stands for pid 1, which is immune where it handles nothing."""
-    done = subprocess.run(["/bin/sh", "-c", PASS_ON_SIGTERM, "sh", str(first)], capture_output=True, text=True)
+def run_hook(first: int, shell: Sequence[str] = ("/bin/sh",)) -> None:
+    done = subprocess.run([*shell, "-c", PASS_ON_SIGTERM, "sh", str(first)], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    if shim.handlers(first) == [first]:
+
+
+def hook(first: int) -> None:
+    """What a kubelet does; `first` stands for pid 1, which is immune where it is a shell that waits."""
+    run_hook(first)
+    if shim.told_of_sigterm(first) == [first]:
+        os.kill(first, signal.SIGTERM)
+
+
+def hook_of_bash(first: int) -> None:
+    run_hook(first, SHELLS[-1])
+    if shim.told_of_sigterm(first) == [first]:
         os.kill(first, signal.SIGTERM)
 
 
 def local(first: int) -> None:
-    for pid in shim.handlers(first):
+    for pid in shim.told_of_sigterm(first):
         os.kill(pid, signal.SIGTERM)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    (tmp_path / "saves.py").write_text(f"WORKER = {WORKER!r}\n{SAVES}")
-    (tmp_path / "deaf.py").write_text(DEAF)
+    programs = {"saves": SAVES, "worker": WORKER, "deaf": DEAF, "counts": COUNTS}
+    for name, text in programs.items():
+        (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "run.sh").write_text(f"{sys.executable} saves.py\ncode=$?\necho after\nexit $code\n")
+    (tmp_path / "cleans.sh").write_text(f"trap 'echo cleaned' EXIT\n{sys.executable} saves.py\n")
+    (tmp_path / "odd) S 1 (name").symlink_to("/bin/sh")
     running: list[subprocess.Popen[str]] = []
 
-    def begin(command: str) -> subprocess.Popen[str]:
-        argv = ["/bin/sh", "-c", command.replace("PYTHON", sys.executable)]
+    def begin(command: str, shell: Sequence[str] = ("/bin/sh",)) -> subprocess.Popen[str]:
+        argv = [*shell, "-c", command.replace("PYTHON", sys.executable)]
         process = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         running.append(process)
         assert process.stdout is not None
@@ -73,19 +106,22 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for process in running:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []:
-            one.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                one.kill()
         process.communicate()
 
 
-@pytest.mark.parametrize("tell", [hook, local])
+@pytest.mark.parametrize("tell", [hook, hook_of_bash, local])
 @pytest.mark.parametrize(
     ("command", "said", "code"),
     [
         ("PYTHON saves.py; exit $?", "saving\n", 75),
         ("exec PYTHON saves.py", "saving\n", 75),
         ("bash run.sh && echo never", "saving\nafter\n", 75),
-        ("(PYTHON saves.py; exit $?) | cat", "saving\n", 0),
+        ("'./odd) S 1 (name' run.sh; exit $?", "saving\nafter\n", 75),
+        ("bash cleans.sh; exit $?", "saving\ncleaned\n", 75),
+        ("(PYTHON saves.py; exit $?) | (trap '' TERM; cat)", "saving\n", 0),
         ("PYTHON saves.py 2>&1 & wait $!; exit $?", "saving\n", 75),
         ("trap 'kill $!; wait $!; exit 9' TERM; PYTHON saves.py & wait $!", "saving\n", 9),
     ],
@@ -99,26 +135,29 @@ def test_the_program_hears_it_and_ends_its_workers_itself(
     assert process.returncode == code
 
 
-def test_where_nobody_handles_it_the_program_ends_by_it(start: Start) -> None:
+@pytest.mark.parametrize("tell", [hook, hook_of_bash, local])
+def test_a_program_that_does_not_handle_it_ends_by_it_whatever_its_workers_do(start: Start, tell: Tell) -> None:
     process = start("PYTHON deaf.py; echo ended $?; exit 4")
-    hook(process.pid)
+    worker = psutil.Process(process.pid).children(recursive=True)[-1]
+    tell(process.pid)
+    assert process.wait(timeout=20) == 4
+    worker.kill()
     assert process.communicate(timeout=20)[0] == "ended 143\n"
-    assert process.returncode == 4
 
 
-def test_a_first_process_without_children_is_the_kubelets(start: Start) -> None:
-    process = start("exec PYTHON deaf.py")
-    hook(process.pid)
-    assert process.poll() is None
-    assert shim.handlers(process.pid) == []
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("command", "times"), [("exec PYTHON counts.py", 0), ("PYTHON counts.py; exit $?", 1)])
+def test_each_is_told_once_and_the_first_process_by_the_kubelet(
+    start: Start, shell: list[str], command: str, times: int
+) -> None:
+    process = start(command, shell)
+    (program,) = shim.told_of_sigterm(process.pid)
+    run_hook(process.pid, shell)
+    os.kill(program, signal.SIGWINCH)
+    assert process.wait(timeout=20) == times
 
 
-@pytest.mark.parametrize("mask", [signal.SIGHUP, signal.SIGALRM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGUSR1])
-def test_other_signals_that_are_handled_do_not_count(start: Start, tmp_path: Path, mask: signal.Signals) -> None:
-    code = f"import signal; signal.signal({int(mask)}, lambda *_: None); {DEAF}"
-    (tmp_path / "other.py").write_text(code)
-    process = start("PYTHON other.py; exit $?")
-    assert shim.handlers(process.pid) == []
-    hook(process.pid)
-    process.communicate(timeout=20)
-    assert process.returncode == 143
+def test_a_shell_that_runs_nothing_ends_by_it(start: Start) -> None:
+    process = start("sh -c 'echo ready; while :; do :; done'; exit $?")
+    run_hook(process.pid)
+    assert process.wait(timeout=20) == 143

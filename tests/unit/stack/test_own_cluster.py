@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -215,16 +216,61 @@ def test_the_cluster_is_not_left_while_learners_run_on_it(
     assert control.initialise(home, cluster=other).cluster != config.cluster
 
 
-def test_a_cluster_that_answers_no_more_and_the_local_node_hold_nobody_back(
-    home: Home, tmp_path: Path, file: Path, ledger: Ledger
-) -> None:
+@pytest.fixture
+def running(ledger: Ledger) -> None:
     for state in (State.DOWNLOADING, State.DEPLOYING):
         ledger.move("digits-1", state, "on its way")
-    with serving(Server()) as server:
+
+
+def test_the_local_node_is_left_once_it_has_ended(
+    home: Home, file: Path, running: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.initialise(home)
+    other = {"kubeconfig": str(file), "context": "prod", "address": HERE}
+    monkeypatch.setattr(control.processes, "marked", lambda _, part: [part])  # its supervisor alone was killed
+    with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
+        control.initialise(home, cluster=other)
+    monkeypatch.setattr(control.processes, "marked", lambda *_: [])
+    assert control.initialise(home, cluster=other).cluster is not None
+
+
+@pytest.mark.parametrize("answer", [(503, {}), (403, {})])
+def test_a_cluster_that_answers_anything_is_not_left(
+    home: Home, tmp_path: Path, file: Path, server: Server, running: None, answer: tuple[int, dict[str, str]]
+) -> None:
+    here = kubeconfig(tmp_path / "here", server.url, "here")
+    config = control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})
+    server.answer = lambda *_: answer  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(StackError, match="digits-1: not ended yet"):
+        control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
+    assert configuration.load_config(home) == config
+
+
+def test_a_cluster_whose_kubeconfig_was_changed_is_not_taken_for_dead(
+    home: Home, tmp_path: Path, file: Path, server: Server, running: None
+) -> None:
+    here = kubeconfig(tmp_path / "here", server.url, "here")
+    control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})
+    here.write_text(here.read_text().replace("here", "renamed"))
+    with pytest.raises(StackError, match="cannot be asked whether it is still there"):
+        control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
+
+
+@pytest.mark.parametrize("how", ["gone", "no Kubernetes", "file removed"])
+def test_a_cluster_that_is_no_more_holds_nobody_back(
+    home: Home, tmp_path: Path, file: Path, running: None, how: str
+) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(Server()))
         here = kubeconfig(tmp_path / "here", server.url, "here")
-        control.initialise(home)
-        control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})  # its learners ended with it
-    other = control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
+        control.initialise(home, cluster={"kubeconfig": str(here), "address": HERE})
+        if how == "gone":
+            stack.close()
+        elif how == "no Kubernetes":  # somebody else has its address now
+            server.answer = lambda *_: (200, ["hello"])  # type: ignore[method-assign,assignment,return-value]
+        else:
+            here.unlink()
+        other = control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
     assert other.cluster == Cluster(kubeconfig=str(file), context="prod", address=HERE)
 
 
