@@ -16,8 +16,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from updraft.allocation.taints import Toleration
 from updraft.exceptions import UpdraftError
+from updraft.taints import Toleration
 
 GIB = 1024**3
 

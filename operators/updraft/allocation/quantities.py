@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from updraft.allocation.model import Capacity, Node
-from updraft.allocation.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
+from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 

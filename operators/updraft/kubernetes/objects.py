@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from updraft.allocation.taints import GPU_RESOURCE, GPU_TAINT, Toleration
 from updraft.kubernetes.termination import pre_stop
+from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration
 from updraft_learner import contract
 from updraft_learner.contract import PodConfig
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import capacity_from_nodes
-from updraft.allocation.taints import GPU_TAINT, untolerated
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import gang, verbs
+from updraft.taints import GPU_TAINT, untolerated
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api

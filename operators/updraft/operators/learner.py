@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.allocation.taints import GPU_RESOURCE
 from updraft.exceptions import UnavailableError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
@@ -23,6 +22,7 @@ from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
+from updraft.taints import GPU_RESOURCE
 from updraft.triggers.gang import GangTrigger
 from updraft_learner import contract
 

@@ -8,7 +8,7 @@ import pytest
 
 from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits, plan_admissions
 from updraft.allocation.quantities import parse_quantity
-from updraft.allocation.taints import Toleration
+from updraft.taints import Toleration
 
 
 @pytest.mark.parametrize(

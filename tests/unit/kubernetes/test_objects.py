@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.allocation.taints import Toleration
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import object_name
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
 from updraft.lifecycle import is_job_id
 from updraft.localnode.translate import expand
+from updraft.taints import Toleration
 from updraft_learner import contract
 from updraft_learner.contract import CONFIG_ENV, DataMount, PodConfig
 

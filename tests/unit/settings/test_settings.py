@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from updraft.allocation.taints import Toleration
 from updraft.exceptions import UpdraftError
 from updraft.settings import Settings
+from updraft.taints import Toleration
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/settings.md"
 MINIMUM = {

@@ -1,6 +1,7 @@
 """Which nodes keep pods away, and what learners tolerate. Pure.
 
-Called by `quantities`, which counts only nodes that learners may lie on, and by whoever makes their pods.
+Called by the settings that name them, by `allocation`, which counts only nodes that learners may lie on, and by whoever
+makes their pods.
 """
 
 from __future__ import annotations
