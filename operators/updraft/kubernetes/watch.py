@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
 from typing import Any
 
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft_learner import contract
 
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
 BACKOFF_SECONDS = (0.5, 15.0)
 UNAUTHORIZED = 401
+NOT_FOUND = 404
 
 LaunchKey = tuple[str, str, str]  # job, role, attempt
 
@@ -38,6 +41,7 @@ class PodWatch:
         self.users = 0
         self._replaced: list[Any] = []  # somebody may still read a log through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
+        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that somebody waits for
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -67,6 +71,23 @@ class PodWatch:
     def pods(self, key: LaunchKey) -> list[PodFacts]:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
+    def gone(self, key: LaunchKey) -> list[PodFacts]:
+        """Pods of the launch that do not exist any more, as they last were."""
+        return list(self._gone.get(key, {}).values())
+
+    async def lacks_secret(self, name: str) -> bool:
+        """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
+        from aiohttp import ClientError
+        from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+        try:
+            await CoreV1Api(self.api).read_namespaced_secret(name, self.namespace, _request_timeout=20)
+        except ApiException as exc:
+            return bool(exc.status == NOT_FOUND)
+        except (ClientError, TimeoutError, OSError):
+            pass
+        return False
+
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
         """Every launch that has a pod in this namespace."""
         return {key: list(pods.values()) for key, pods in self._pods.items() if pods}
@@ -81,6 +102,7 @@ class PodWatch:
         waiters.discard(event)
         if not waiters:
             self._waiters.pop(key, None)
+            self._gone.pop(key, None)
 
     async def _run(self) -> None:
         failures = 0
@@ -99,6 +121,7 @@ class PodWatch:
                 failures += 1
                 low, high = BACKOFF_SECONDS
                 delay = min(high, low * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+                delay = max(delay, asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
                 if getattr(exc, "status", None) == UNAUTHORIZED:
@@ -116,6 +139,10 @@ class PodWatch:
             pod = self.api.sanitize_for_serialization(item)
             fresh.setdefault(_key(pod), {})[pod["metadata"]["name"]] = pod_facts(pod)
         changed = {key for key in self._pods.keys() | fresh.keys() if self._pods.get(key) != fresh.get(key)}
+        for key in changed:
+            for name, facts in self._pods.get(key, {}).items():
+                if name not in fresh.get(key, {}):
+                    self._bury(key, name, facts)
         self._pods = fresh
         # Everyone is woken after the first list: "no pod" is news as well.
         for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
@@ -127,7 +154,7 @@ class PodWatch:
         from kubernetes_asyncio.watch import Watch
 
         async with Watch().stream(
-            CoreV1Api(self.api).list_namespaced_pod,
+            _raising(CoreV1Api(self.api).list_namespaced_pod),
             self.namespace,
             label_selector=contract.LABEL_JOB,
             resource_version=version,
@@ -142,15 +169,37 @@ class PodWatch:
                 known = self._pods.setdefault(key, {})
                 if event["type"] == "DELETED":
                     known.pop(name, None)
+                    self._bury(key, name, pod_facts(pod))
                     if not known:
                         self._pods.pop(key)
                 else:
                     known[name] = pod_facts(pod)
                 self._wake(key)
 
+    def _bury(self, key: LaunchKey, name: str, last: PodFacts) -> None:
+        if key in self._waiters:
+            self._gone.setdefault(key, {})[name] = last
+
     def _wake(self, key: LaunchKey) -> None:
         for event in self._waiters.get(key, ()):
             event.set()
+
+
+def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, raising ApiException for a refusal, which the client's `Watch` would read as an event."""
+
+    @wraps(function)  # `Watch` reads in its text what it returns
+    async def asked(*args: Any, **kwargs: Any) -> Any:
+        from kubernetes_asyncio.client import ApiException
+        from kubernetes_asyncio.client.rest import RESTResponse
+
+        answer = await function(*args, **kwargs)
+        if answer.status >= 400:
+            refusal: Any = RESTResponse(answer, await answer.read())
+            raise ApiException(http_resp=refusal)
+        return answer
+
+    return asked
 
 
 def _key(pod: dict[str, Any]) -> LaunchKey:

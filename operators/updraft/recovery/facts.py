@@ -59,6 +59,19 @@ class PodFacts:
         return self.deleting and bool(self.disruption) and not self.ended and self.main.exit_code is None
 
     @property
+    def told(self) -> bool:
+        """Whether this is enough to judge its end by, though it is gone by now. A program that has ended with 0 may
+        still have had to store."""
+        code = self.main.exit_code
+        return self.ended or code not in (None, 0) or (code is None and bool(self.disruption))
+
+    @property
+    def mounting(self) -> bool:
+        """Its node has not begun its first container: that waits for what the pod mounts, or for an image."""
+        begins = self.stage.state in ("absent", "waiting")
+        return self.phase == "Pending" and bool(self.node) and begins and not self.stage.blocked
+
+    @property
     def blocked(self) -> str | None:
         """Why the pod waits for something that does not come by itself."""
         for container in (self.stage, self.sidecar, self.main):

@@ -50,6 +50,7 @@ class Observation:
         self._attention = Attention(job, launch)
         self._since: dict[str, float] = {}
         self._shown: tuple[State, str] | None = None
+        self._gone: tuple[PodFacts, ...] = ()
 
     async def run(self) -> Seen:
         launch = self._launch
@@ -60,7 +61,7 @@ class Observation:
             await self._followers.finish()
         finally:
             await self._followers.stop()
-        return Seen(kind, reason, self._followers.tails)
+        return Seen(kind, reason, self._followers.tails, self._gone)
 
     async def _watch_pods(self) -> tuple[str, str]:
         watch, launch, attempt = self._watch, self._launch, self._attempt
@@ -103,13 +104,17 @@ class Observation:
                     blocked = next((p for p in found if p.blocked), None)
                     if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
                         return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
+                    if self._lasts("mounting", any(p.mounting for p in found), BLOCKED_SECONDS):
+                        self._since.pop("mounting")  # looked at again after as long a time
+                        if await watch.lacks_secret(launch.base_name):
+                            return "no secret", f"secret {launch.base_name} was deleted before its learners began"
                     not_running = any(p.main.state in ("absent", "waiting") for p in found)
                     staging = any(p.stage.state == "running" for p in found)
                     waits = not_running and not staging and now - started > late
                     if self._lasts("late", waits, LATE_SECONDS):
                         return "late", self._shown[1] if self._shown else "the learners did not start in time"
                 else:  # what is said of pods from here on is news, and has to last anew
-                    for what in ("failed", "lost", "missing", "blocked", "late"):
+                    for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
                         self._lasts(what, False, 0)
                 if limit is not None and now - started - waited > limit:
                     return "deadline", "budget.max_runtime is used up"
@@ -121,6 +126,7 @@ class Observation:
                     await asyncio.wait_for(woken.wait(), TICK_SECONDS)
                 woken.clear()
         finally:
+            self._gone = tuple(watch.gone(key))
             watch.unsubscribe(key, woken)
 
     def _lasts(self, what: str, holds: object, seconds: float) -> bool:

@@ -44,6 +44,9 @@ class FakeWatch:
         self.looks = 0
         self.at_look: dict[int, Callable[[], None]] = {}
         self.api = SimpleNamespace(call_api=self._log)
+        self.went: list[PodFacts] = []
+        self.secrets_asked_for: list[str] = []
+        self.secret = True
         for learner in range(1, learners + 1):
             name = f"p-{learner}"
             self.cluster.pods[name] = {"metadata": {"name": name, "labels": {"updraft.dev/learner": str(learner)}}}
@@ -53,6 +56,13 @@ class FakeWatch:
         self.looks += 1
         self.at_look.get(self.looks, lambda: None)()
         return [pod_facts(pod) for pod in self.cluster.pods.values()]
+
+    def gone(self, key: Any) -> list[PodFacts]:
+        return self.went
+
+    async def lacks_secret(self, name: str) -> bool:
+        self.secrets_asked_for.append(name)
+        return not self.secret
 
     def subscribe(self, key: Any) -> asyncio.Event:
         return asyncio.Event()
@@ -200,6 +210,31 @@ class TestGang:
         event = observe(watch)
         assert (event.kind, event.reason) == ("late", "learner 1: 0/1 nodes are available")
         assert quick.now > START + 600
+
+    @pytest.mark.parametrize("deleted", [True, False])
+    def test_pods_whose_secret_somebody_deleted(
+        self, monkeypatch: pytest.MonkeyPatch, quick: Clock, deleted: bool
+    ) -> None:
+        watch = FakeWatch(1)
+        watch.secret = not deleted
+        watch.cluster.pods["p-1"]["spec"] = {"nodeName": "n1"}
+        waiting = {"name": "updraft-stage", "state": {"waiting": {"reason": "PodInitializing"}}}
+        watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "initContainerStatuses": [waiting]}
+        event = observe(watch)
+        name = f"{JOB}-t1"
+        if deleted:
+            assert (event.kind, watch.secrets_asked_for) == ("no secret", [name])
+            assert event.reason == f"secret {name} was deleted before its learners began"
+            assert START + observing.BLOCKED_SECONDS < quick.now < START + 60
+        else:  # a large image: it is asked seldom
+            assert event.kind == "late"
+            assert 5 < len(watch.secrets_asked_for) < 25
+
+    def test_what_was_seen_of_pods_that_are_gone_is_handed_on(self, quick: Clock) -> None:
+        watch = FakeWatch(1)
+        watch.went = [pod_facts(watch.cluster.pods.pop("p-1"))]
+        event = observe(watch, 1)
+        assert (event.kind, event.gone) == ("missing", tuple(watch.went))
 
     def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
         from updraft.ledger.tables import jobs
