@@ -44,7 +44,7 @@ datetime.datetime = OtherTime
 
 
 def skewed(archive: Path, made: Path, *, ahead_seconds: int) -> None:
-    """`made`: the image of an archive as `docker save` and `ctr images export` write it, under its own name, with another time."""
+    """`made`: the image of an archive (`docker save`, `ctr images export`), under its own name, with another time."""
     layer = _layer(SITECUSTOMIZE.format(ahead_seconds=ahead_seconds).encode())
     digest = hashlib.sha256(layer).hexdigest()
     with tarfile.open(archive) as old, tarfile.open(made, "w") as new:

@@ -4,13 +4,17 @@ secret that somebody deletes."""
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import select
+import ssl
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 import account_helpers
 import pytest
@@ -39,6 +43,7 @@ QUOTA = "updraft-test-small"
 THROTTLE = "updraft-test-throttle"
 SECRET = "updraft-test-secret"
 OUTAGE_SECONDS = 60
+SEATED_SECONDS = 1.0  # a request that is refused is answered at once
 LONG = OUTAGE_SECONDS + 10  # steps of a second each
 HALF_H100 = {**H100, "gpus": 1}
 
@@ -77,10 +82,10 @@ def flows(platform: Platform) -> Iterator[client.FlowcontrolApiserverV1Api]:
                 delete(THROTTLE)
 
 
-def refuse_the_platform(flows: client.FlowcontrolApiserverV1Api) -> None:
-    """A priority level without a seat and without a queue, and the platform's account in it."""
-    no_seat = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0}
-    level = {"type": "Limited", "limited": {**no_seat, "limitResponse": {"type": "Reject"}}}
+def one_seat_for_the_platform(flows: client.FlowcontrolApiserverV1Api) -> None:
+    """A priority level of the platform's account alone: one request at a time, and no queue."""
+    no_more = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0}
+    level = {"type": "Limited", "limited": {**no_more, "limitResponse": {"type": "Reject"}}}
     flows.create_priority_level_configuration({"metadata": {"name": THROTTLE}, "spec": level})
     namespace, name = account_helpers.NAME.split(":")[2:]
     every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": True}
@@ -93,6 +98,33 @@ def refuse_the_platform(flows: client.FlowcontrolApiserverV1Api) -> None:
     flows.create_flow_schema({"metadata": {"name": THROTTLE}, "spec": spec})
 
 
+@contextmanager
+def seated(account: Account) -> Iterator[None]:
+    """That seat is taken, by a request of the same account whose body does not come. Every other one is refused."""
+    core = without_patience(account)
+    taken = eventually(lambda: _seat(core.api_client.configuration))
+    try:
+        eventually(lambda: pause_asked_for(core))
+        yield
+    finally:
+        taken.close()
+
+
+def _seat(configuration: client.Configuration) -> http.client.HTTPSConnection | None:
+    """The connection of a request that is being executed; None for one that was answered, since it was refused."""
+    trusted = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    connection = http.client.HTTPSConnection(urlsplit(configuration.host).netloc, context=trusted, timeout=10)
+    connection.putrequest("POST", f"/api/v1/namespaces/{NAMESPACE}/pods")
+    connection.putheader("Authorization", configuration.get_api_key_with_prefix("authorization"))
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders()
+    if select.select([connection.sock], [], [], SEATED_SECONDS)[0]:
+        connection.close()
+        return None
+    return connection
+
+
 def refused(platform: Platform) -> list[dict[str, Any]]:
     """What the API server answered to the platform with 429, as its audit log has it."""
     lines = platform.cluster.layout.audit_log.read_text().splitlines()
@@ -103,37 +135,43 @@ def refused(platform: Platform) -> list[dict[str, Any]]:
 def test_a_platform_that_is_told_to_wait_waits_and_loses_nothing(
     platform: Platform, account: Account, flows: client.FlowcontrolApiserverV1Api
 ) -> None:
-    """Every request of the platform is refused until the program has long ended; the API server is a new one, so that
+    """Every request of the platform is refused until the program has ended; the API server is a new one, so that
     watches and logs have to be asked for again as well."""
     before = len(refused(platform))
     job_id = platform.submit(counting("throttled"), base=PROGRAMS)
     begun(platform, job_id)
-    refuse_the_platform(flows)
-    core = client.CoreV1Api(config.new_client_from_config(str(account.kubeconfig)))
-    asks_for = eventually(lambda: pause_asked_for(core))
+    one_seat_for_the_platform(flows)
     platform.cluster.stop_part("kube-apiserver")
     platform.cluster.start_part("kube-apiserver")
-    eventually(lambda: pause_asked_for(core))
-    eventually(lambda: last_step(platform, job_id) == STEPS, within_seconds=WITHIN_SECONDS)
-    eventually(lambda: len(refused(platform)) > before + 10)
+    with seated(account):
+        eventually(lambda: last_step(platform, job_id) == STEPS, within_seconds=WITHIN_SECONDS)
+        eventually(lambda: len(refused(platform)) > before + 10)
     flows.delete_flow_schema(THROTTLE)
     undisturbed(platform, job_id, STEPS)
-    times: dict[str, list[datetime]] = defaultdict(list)
+    asked = defaultdict(list)
     for event in refused(platform)[before:]:
-        if event["userAgent"].startswith("OpenAPI-Generator") and event["objectRef"]["resource"] == "pods":
-            times[f"{event['verb']} {event['requestURI']}"].append(datetime.fromisoformat(event["stageTimestamp"]))
-    print({key: [round((b - a).total_seconds(), 2) for a, b in pairwise(v)] for key, v in times.items()}, asks_for)
+        asked[event["userAgent"], event["verb"], event["requestURI"]].append(
+            datetime.fromisoformat(event["stageTimestamp"])
+        )
+    for key, times in asked.items():
+        print(key, [round((b - a).total_seconds(), 2) for a, b in pairwise(times)])
+
+
+def without_patience(account: Account) -> client.CoreV1Api:
+    """The platform's account, with a client that asks once."""
+    configuration = client.Configuration()
+    config.load_kube_config(str(account.kubeconfig), client_configuration=configuration)
+    configuration.retries = False
+    return client.CoreV1Api(client.ApiClient(configuration))
 
 
 def pause_asked_for(core: client.CoreV1Api) -> float | None:
     """Seconds that the server wants to be left alone for, once it refuses the platform's account."""
-    answer = core.api_client.rest_client.pool_manager.request(
-        "GET",
-        f"{core.api_client.configuration.host}/api/v1/namespaces/{NAMESPACE}/pods",
-        headers={"Authorization": core.api_client.configuration.get_api_key_with_prefix("authorization")},
-        retries=False,
-    )
-    return float(answer.headers["Retry-After"]) if answer.status == 429 else None
+    try:
+        core.list_namespaced_pod(NAMESPACE, limit=1)
+    except client.ApiException as exc:
+        return float(exc.headers["Retry-After"]) if exc.status == 429 else None
+    return None
 
 
 # --- a watch whose version is too old -----------------------------------------------------------------------------

@@ -60,12 +60,12 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """Why a trigger stopped watching an attempt, the last lines of its logs, and the pods that it saw going."""
+    """Why a trigger stopped watching an attempt, the last lines of its logs, and its pods as they were then."""
 
     kind: str  # ended, failed, missing, or a key of ENDINGS
     reason: str
     tails: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    gone: Sequence[PodFacts] = ()
+    pods: Sequence[PodFacts] = ()
 
 
 def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
@@ -240,7 +240,8 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
 
     pods = gang.observe(core, launch)
     there = {pod.learner for pod in pods}
-    pods += [pod for pod in seen.gone if pod.told and pod.learner not in there]  # a node keeps none that has ended
+    # A node keeps no pod that has ended and is to be deleted: by now it may be gone.
+    pods += [pod for pod in seen.pods if pod.told and pod.learner not in there]
     learners = range(1, launch.learners + 1)
     markers = {n: stored.read_done(launch.tenant, launch.job_id, launch.role, launch.attempt, n) for n in learners}
     outcome = judge(

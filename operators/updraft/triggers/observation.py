@@ -50,7 +50,7 @@ class Observation:
         self._attention = Attention(job, launch)
         self._since: dict[str, float] = {}
         self._shown: tuple[State, str] | None = None
-        self._gone: tuple[PodFacts, ...] = ()
+        self._last: tuple[PodFacts, ...] = ()
 
     async def run(self) -> Seen:
         launch = self._launch
@@ -61,7 +61,7 @@ class Observation:
             await self._followers.finish()
         finally:
             await self._followers.stop()
-        return Seen(kind, reason, self._followers.tails, self._gone)
+        return Seen(kind, reason, self._followers.tails, self._last)
 
     async def _watch_pods(self) -> tuple[str, str]:
         watch, launch, attempt = self._watch, self._launch, self._attempt
@@ -126,7 +126,8 @@ class Observation:
                     await asyncio.wait_for(woken.wait(), TICK_SECONDS)
                 woken.clear()
         finally:
-            self._gone = tuple(watch.gone(key))
+            last = {pod.learner: pod for pod in (*watch.gone(key), *watch.pods(key))}
+            self._last = tuple(last[learner] for learner in sorted(last))
             watch.unsubscribe(key, woken)
 
     def _lasts(self, what: str, holds: object, seconds: float) -> bool:

@@ -286,7 +286,7 @@ def preempted(platform: Platform, attempt: int) -> Seen:
     for name, _ in _each(platform, attempt):
         platform.cluster.set_status(name, exit_code=143, conditions=[condition])
         gone.append(pod_facts(platform.cluster.pods.pop(name)))
-    return Seen("missing", "the pods are gone", gone=gone)
+    return Seen("missing", "the pods are gone", pods=gone)
 
 
 def _of(platform: Platform, name: str, attempt: int) -> None:

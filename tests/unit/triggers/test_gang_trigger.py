@@ -148,7 +148,8 @@ class TestGang:
         watch = FakeWatch(2)
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
-        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []})
+        ended = tuple(watch.pods("any"))
+        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []}, ended)
 
     def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = FakeWatch(2)
@@ -230,11 +231,14 @@ class TestGang:
             assert event.kind == "late"
             assert 5 < len(watch.secrets_asked_for) < 25
 
-    def test_what_was_seen_of_pods_that_are_gone_is_handed_on(self, quick: Clock) -> None:
-        watch = FakeWatch(1)
+    def test_pods_are_handed_on_as_they_were_last_seen(self, quick: Clock) -> None:
+        """By the time that the attempt is judged they may be gone."""
+        watch = FakeWatch(2)
+        watch.cluster.set_status("p-2", exit_code=1)
         watch.went = [pod_facts(watch.cluster.pods.pop("p-1"))]
-        event = observe(watch, 1)
-        assert (event.kind, event.gone) == ("missing", tuple(watch.went))
+        event = observe(watch, 2)
+        assert event.kind == "failed"
+        assert [(pod.learner, pod.main.exit_code) for pod in event.pods] == [(1, None), (2, 1)]
 
     def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
         from updraft.ledger.tables import jobs
@@ -300,7 +304,7 @@ class TestGang:
         watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
-        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]})
+        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["epoch 1"]
 
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(
