@@ -91,6 +91,7 @@ def _apiserver(layout: Layout, programs: Programs, network: Network) -> Part:
         f"--etcd-keyfile={layout.pki / 'apiserver.key'}",
         "--bind-address=0.0.0.0",  # of the control machine: its own address, and that of the service `kubernetes`
         "--secure-port=443",
+        "--permit-port-sharing=true",  # with one that was killed and whose threads still hold it
         f"--advertise-address={network.control}",
         f"--service-cluster-ip-range={network.services_range}",
         f"--tls-cert-file={layout.pki / 'apiserver.crt'}",
