@@ -118,6 +118,7 @@ def refused(platform: Platform) -> list[tuple[str, datetime]]:
         for event in events
         if event["user"]["username"] == account_helpers.NAME
         and event.get("responseStatus", {}).get("code") == 429
+        and event["stage"] == "ResponseComplete"  # a watch's answer has begun before
         and PROBE not in event["requestURI"]
         and event["verb"] != "create"  # of the test itself
     ]
