@@ -137,9 +137,7 @@ def run_job(stack: Stack, clock: PodClock) -> Life:
         "export": {"formats": ["torch"], "register_as": "bench-tiny", "promote_if": {"loss": "<= 1"}},
     }
     job = stack.client.submit(manifest, base=REPOSITORY)
-    detail = stack.client.wait(job.id, timeout_seconds=END_SECONDS)
-    if detail.state != "COMPLETED":
-        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
+    stack.completed(job.id, within_seconds=END_SECONDS)
     run = ended_run(stack, TRAIN_DAG, job.id)
     pods = clock.of_job(job.id)
     work: dict[str, Span] = {}

@@ -59,10 +59,13 @@ def config(learners: int = 2) -> PodConfig:
     )
 
 
+def learner_pod(base: dict[str, Any] = BASE, *, learners: int = 2, **more: Any) -> objects.Manifest:
+    always: dict[str, Any] = {"sidecar_image": "updraft/sidecar:0.1", "grace_seconds": 60, "node_lost_seconds": 30}
+    return objects.learner_pod(base, config(learners), **always, **more)
+
+
 def pods(learners: int = 2) -> list[objects.Manifest]:
-    pod = objects.learner_pod(
-        BASE, config(learners), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(learners=learners)
     return objects.role_to_pods(pod, launch(learners), config(learners))
 
 
@@ -264,9 +267,7 @@ def test_what_kubernetes_expands_comes_out_as_it_was_written(text: str) -> None:
 def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() -> None:
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["args"] = ["echo $$ '$(TOKEN)' $HOME"]
-    pod = objects.learner_pod(
-        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(base)
     assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
     assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]
 
@@ -275,14 +276,7 @@ def test_learners_tolerate_what_the_site_names_and_those_with_gpus_what_keeps_gp
     def tolerations(amounts: dict[str, str]) -> list[objects.Manifest]:
         base = copy.deepcopy(BASE)
         base["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
-        pod = objects.learner_pod(
-            base,
-            config(1),
-            sidecar_image="updraft/sidecar:0.1",
-            grace_seconds=60,
-            node_lost_seconds=30,
-            tolerations=(Toleration("dedicated", "training"),),
-        )
+        pod = learner_pod(base, learners=1, tolerations=(Toleration("dedicated", "training"),))
         found: list[objects.Manifest] = pod["spec"]["tolerations"]
         return [each for each in found if "tolerationSeconds" not in each]
 
@@ -295,14 +289,7 @@ def test_learners_tolerate_what_the_site_names_and_those_with_gpus_what_keeps_gp
 
 
 def test_a_pod_leaves_a_silent_node_soon_and_avoids_the_one_it_was_lost_on() -> None:
-    pod = objects.learner_pod(
-        BASE,
-        config(1),
-        sidecar_image="updraft/sidecar:0.1",
-        grace_seconds=60,
-        node_lost_seconds=30,
-        avoid_nodes=("node-1",),
-    )
+    pod = learner_pod(learners=1, avoid_nodes=("node-1",))
     assert pod["spec"]["tolerations"] == [
         {
             "key": f"node.kubernetes.io/{key}",
@@ -328,9 +315,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         {"name": "UPDRAFT_ATTEMPT", "value": "1"},
         {"name": "MASTER_ADDR", "value": "digits-1-t1-0.digits-1-t1"},
     ]
-    pod = objects.learner_pod(
-        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(base)
     third = Launch("updraft-default", "default", "digits-1", "train", 3, 2)
     second_learner = objects.role_to_pods(pod, third, config())[1]
     assert second_learner["metadata"]["name"] == "digits-1-t3-1"
@@ -344,9 +329,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
 
 
 def test_a_learner_goes_on_from_its_own_checkpoint() -> None:
-    pod = objects.learner_pod(
-        BASE, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod()
     made = objects.role_to_pods(pod, launch(), config(), restores={2: "step-5-a1-l2"})
     restored = [
         PodConfig.from_json(next(e["value"] for e in p["spec"]["initContainers"][0]["env"] if e["name"] == CONFIG_ENV))
