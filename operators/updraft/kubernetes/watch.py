@@ -38,6 +38,7 @@ class PodWatch:
         self.users = 0
         self._replaced: list[Any] = []  # somebody may still read a log through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
+        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that somebody waits for
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -67,6 +68,11 @@ class PodWatch:
     def pods(self, key: LaunchKey) -> list[PodFacts]:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
+    def last_seen(self, key: LaunchKey) -> list[PodFacts]:
+        """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them."""
+        found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
+        return sorted(found.values(), key=lambda facts: facts.learner)
+
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
         """Every launch that has a pod in this namespace."""
         return {key: list(pods.values()) for key, pods in self._pods.items() if pods}
@@ -81,6 +87,7 @@ class PodWatch:
         waiters.discard(event)
         if not waiters:
             self._waiters.pop(key, None)
+            self._gone.pop(key, None)
 
     async def _run(self) -> None:
         failures = 0
@@ -116,6 +123,8 @@ class PodWatch:
             pod = self.api.sanitize_for_serialization(item)
             fresh.setdefault(_key(pod), {})[pod["metadata"]["name"]] = pod_facts(pod)
         changed = {key for key in self._pods.keys() | fresh.keys() if self._pods.get(key) != fresh.get(key)}
+        for key in changed & self._waiters.keys():
+            self._gone.setdefault(key, {}).update(self._pods.get(key, {}))
         self._pods = fresh
         # Everyone is woken after the first list: "no pod" is news as well.
         for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
@@ -144,6 +153,8 @@ class PodWatch:
                     known.pop(name, None)
                     if not known:
                         self._pods.pop(key)
+                    if key in self._waiters:
+                        self._gone.setdefault(key, {})[name] = pod_facts(pod)
                 else:
                     known[name] = pod_facts(pod)
                 self._wake(key)

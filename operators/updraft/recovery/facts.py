@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from updraft.lifecycle import State
@@ -119,6 +119,15 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         disruption=(disruption.get("reason") or "Unknown") if disrupted else "",
         disruption_message=(disruption.get("message") or "")[:500] if disrupted else "",
     )
+
+
+def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
+    """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
+    or why the cluster removed them: a node may remove a pod within a second of its end."""
+    there = {pod.learner for pod in pods}
+    gone = [p for p in last if p.learner not in there and (p.main.exit_code is not None or p.disruption)]
+    ended = [p if p.ended else replace(p, phase="Failed" if p.main.exit_code != 0 else "Succeeded") for p in gone]
+    return sorted((*pods, *ended), key=lambda pod: pod.learner)
 
 
 def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
