@@ -56,6 +56,7 @@ def jobs(platform: Platform) -> dict[str, str]:
         "gang": (gang(platform), PROGRAMS),
         "ffdl": (ffdl(), PROGRAMS),
         "looks": (shell_job("looks", "sh looks.sh", code="."), PROGRAMS),
+        "private": (shell_job("private", 'umask 077; mkdir "$RESULT_DIR/own"; id >"$RESULT_DIR/own/who.txt"'), None),
         "exit-one": (shell_job("exit-one", last_words), None),
         "oom": (shell_job("oom", HOG, resources=small), None),
         "no-registry": (
@@ -89,6 +90,14 @@ def test_a_program_in_an_image_without_python_has_metrics_checkpoints_and_result
     (pod,) = platform.witness.pods(jobs["shell-hello"])
     ((name, image),) = [(c["name"], c["image"]) for c in pod["spec"]["containers"]]
     assert (name, image.rpartition("/")[2]) == ("base", "shell:1")
+
+
+def test_results_that_only_their_owner_may_read_are_stored(
+    platform: Platform, jobs: dict[str, str], tmp_path: Path
+) -> None:
+    platform.completed(jobs["private"])
+    (who,) = platform.client.download(jobs["private"], "results", tmp_path)
+    assert who.read_text().startswith("uid=10001")
 
 
 def test_an_ffdl_manifest_trains(platform: Platform, jobs: dict[str, str], tmp_path: Path) -> None:

@@ -19,6 +19,16 @@ from updraft.taints import Toleration
 from updraft_learner import contract
 from updraft_learner.contract import CONFIG_ENV, DataMount, PodConfig
 
+UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 65532,
+}
+USER = [
+    {"name": name, "value": value} for name, value in (("HOME", "/tmp"), ("LOGNAME", "learner"), ("USER", "learner"))
+]
 BASE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -92,12 +102,12 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credenti
             "image": "updraft/shell:1",
             "command": ["/bin/sh", "-c"],
             "args": ["sh train.sh"],
-            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}],
+            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}, *USER],
             "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
             "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
             "workingDir": "/updraft/code",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "securityContext": UNPRIVILEGED,
         }
     ]
     assert "hostname" not in pod["spec"]
@@ -132,13 +142,7 @@ def test_the_whole_pod_of_a_learner() -> None:
             {"name": "credentials", "mountPath": "/run/updraft/credentials", "readOnly": True},
         ],
         "resources": {"requests": {"cpu": "0", "memory": "128Mi"}, "limits": {"memory": "1024Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-        },
+        "securityContext": UNPRIVILEGED,
     }
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
     base = BASE["spec"]["containers"][0]
@@ -170,10 +174,11 @@ def test_the_whole_pod_of_a_learner() -> None:
             "containers": [
                 {
                     **base,
+                    "env": [*base["env"], *USER],
                     "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
                     "workingDir": "/updraft/code",
                     "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "securityContext": UNPRIVILEGED,
                 }
             ],
             "restartPolicy": "Never",
@@ -202,11 +207,19 @@ def test_learners_differ_in_rank_and_configuration_only() -> None:
     assert second["spec"]["containers"][0]["env"] == [
         {"name": "RANK", "value": "1"},
         {"name": "LEARNER_ID", "value": "2"},
+        *USER,
     ]
     sidecar = second["spec"]["initContainers"][1]
     text = next(v["value"] for v in sidecar["env"] if v["name"] == contract.CONFIG_ENV)
     assert PodConfig.from_json(text) == PodConfig(**{**config().__dict__, "learner": 2})
     assert first["spec"]["volumes"] == second["spec"]["volumes"]
+
+
+def test_a_home_that_the_manifest_names_stays() -> None:
+    base = copy.deepcopy(BASE)
+    base["spec"]["containers"][0]["env"].append({"name": "HOME", "value": "/updraft/state"})
+    env = learner_pod(base)["spec"]["containers"][0]["env"]
+    assert [entry["value"] for entry in env if entry["name"] == "HOME"] == ["/updraft/state"]
 
 
 def test_building_leaves_the_pod_that_was_given_alone() -> None:
@@ -325,6 +338,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         "LEARNER_ID": "2",
         "UPDRAFT_ATTEMPT": "3",
         "MASTER_ADDR": "digits-1-t3-0.digits-1-t3",
+        **{entry["name"]: entry["value"] for entry in USER},
     }
 
 
