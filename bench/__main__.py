@@ -7,7 +7,11 @@ Results go to `bench/results/NAME.json`, and from there into docs/reference/benc
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from benchmarks.cli import main
+# Kubernetes for figures that need one: the cluster of the tests.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "cluster"))
+
+from benchmarks.cli import main  # noqa: E402
 
 sys.exit(main())

@@ -21,6 +21,7 @@ FIGURES = (
     "orchestration",
     "recovery",
     "control_plane",
+    "triggers",
     "rest",
     "demo",
     "demo_cold",
