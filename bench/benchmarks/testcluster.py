@@ -15,9 +15,9 @@ from pathlib import Path
 
 import account_helpers
 from account_helpers import NAMESPACE, Account
+from kubecluster.layout import find_layout
 from kubecluster.running import Cluster
 from kubecluster.target import own_target, why_not
-from kubecluster.layout import find_layout
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.stack import DAGS, PREPARED, BenchmarkError, down, fresh_home
@@ -29,8 +29,9 @@ from updraft.stack.probes import not_ready_because
 from updraft.stack.processes import Identity, spawn
 
 USER = account_helpers.NAME  # the platform, as the audit log calls it
-# What a stock operator asks for beside what the platform's account may do.
-EVENTS_ROLE = "updraft-bench-events"
+# What stock triggers ask for; the platform's account may do less.
+STOCK_ROLE = "updraft-bench-stock"
+STOCK_RIGHTS = ("--verb=get,list,watch", "--resource=pods,pods/log,events")
 
 
 def say(text: str) -> None:
@@ -39,7 +40,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def cluster_and_account() -> Iterator[tuple[Cluster, Account]]:
-    """With the account of deploy/kustomize, which may read events too, and no quota: that is for a site to choose."""
+    """With the account of deploy/kustomize, the rights that stock triggers need, and no quota: that is a site's choice."""
     reason = why_not(find_layout())
     if reason:
         raise BenchmarkError(reason)
@@ -47,11 +48,11 @@ def cluster_and_account() -> Iterator[tuple[Cluster, Account]]:
         assert target.own is not None
         with account_helpers.made(target, Path(folder)) as account:
             kubectl(target.own, "delete", "resourcequota", "--all", "-n", NAMESPACE)
-            role = ["-n", NAMESPACE, EVENTS_ROLE]
-            kubectl(target.own, "create", "role", *role, "--verb=get,list,watch", "--resource=events")
+            role = ["-n", NAMESPACE, STOCK_ROLE]
+            kubectl(target.own, "create", "role", *role, *STOCK_RIGHTS)
             service_account = USER.removeprefix("system:serviceaccount:")
             account_option = f"--serviceaccount={service_account}"
-            kubectl(target.own, "create", "rolebinding", *role, f"--role={EVENTS_ROLE}", account_option)
+            kubectl(target.own, "create", "rolebinding", *role, f"--role={STOCK_ROLE}", account_option)
             try:
                 yield target.own, account
             finally:

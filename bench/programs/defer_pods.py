@@ -56,6 +56,7 @@ WORKERS = 4
 
 def main() -> None:
     sync_dag(Path(__file__).parents[1] / "dags")
+    core(), experiment()  # once, before the threads
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
