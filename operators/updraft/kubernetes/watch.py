@@ -54,7 +54,10 @@ class PodWatch:
         await hook._load_config()
         if self.api is not None:
             self._replaced.append(self.api)
-        self.api = ApiClient(configuration=without_limit(hook.client_configuration))
+        # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners
+        # would keep the watch from ever being opened again.
+        hook.client_configuration.connection_pool_maxsize = 0
+        self.api = ApiClient(configuration=hook.client_configuration)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -151,13 +154,6 @@ class PodWatch:
     def _wake(self, key: LaunchKey) -> None:
         for event in self._waiters.get(key, ()):
             event.set()
-
-
-def without_limit(configuration: Any) -> Any:
-    """As many connections as there are logs to follow, each of which holds one. With the client's own limit of 100, the
-    101st running learner would keep the watch from ever being opened again."""
-    configuration.connection_pool_maxsize = 0
-    return configuration
 
 
 def _key(pod: dict[str, Any]) -> LaunchKey:
