@@ -12,6 +12,6 @@ from pathlib import Path
 # Kubernetes for figures that need one: the cluster of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "cluster"))
 
-from benchmarks.cli import main  # noqa: E402
+from benchmarks.cli import main
 
 sys.exit(main())

@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def cluster_and_account() -> Iterator[tuple[Cluster, Account]]:
-    """With the account of deploy/kustomize, the rights that stock triggers need, and no quota: that is a site's choice."""
+    """With the account of deploy/kustomize, what stock triggers need, and no quota, which is a site's choice."""
     reason = why_not(find_layout())
     if reason:
         raise BenchmarkError(reason)

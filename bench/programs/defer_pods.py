@@ -1,8 +1,8 @@
 """Puts task instances that wait for a pod into Airflow's database, as the `train` task or a stock operator leaves them.
 
 Runs in Airflow's environment. Each line of the standard input is `{"side": "ours" | "stock", "first": N, "count": N}`;
-the answer is one line, `{"pods": {run: pod}}`, when all of them are deferred. `ours`: a job in the ledger with its MLflow
-run, template and first attempt, deployed by the platform's own functions, and what its sidecar would have stored.
+the answer is one line, `{"pods": {run: pod}}`, when all of them are deferred. `ours`: a job in the ledger with its
+MLflow run, template and first attempt, deployed by the platform's own functions, and what its sidecar would store.
 `stock`: a pod and what a deferrable KubernetesPodOperator defers to.
 """
 

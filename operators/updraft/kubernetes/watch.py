@@ -54,10 +54,11 @@ class PodWatch:
         await hook._load_config()
         if self.api is not None:
             self._replaced.append(self.api)
+        configuration: Any = hook.client_configuration
         # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners
         # would keep the watch from ever being opened again.
-        hook.client_configuration.connection_pool_maxsize = 0
-        self.api = ApiClient(configuration=hook.client_configuration)
+        configuration.connection_pool_maxsize = 0
+        self.api = ApiClient(configuration=configuration)
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -52,14 +52,17 @@ def since(lines: list[str], second: str) -> list[str]:
 
 
 class Logs:
-    """Of every pod in the cluster that has a label of a fake node's log: those that a watch shows."""
+    """Of every pod in the cluster whose program has started."""
 
     def __init__(self, line_seconds: float) -> None:
         self._line_seconds = line_seconds
         self._logs: dict[tuple[str, str], Log] = {}
 
+    def of(self, namespace: str, pod: str) -> Log | None:
+        return self._logs.get((namespace, pod))
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        log = self._logs.get((request.match_info["namespace"], request.match_info["pod"]))
+        log = self.of(request.match_info["namespace"], request.match_info["pod"])
         if log is None:
             raise web.HTTPNotFound(text="the pod is not known")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -107,11 +110,12 @@ class Logs:
             await asyncio.sleep(self._line_seconds / 100)
 
     async def follow_pods(self) -> None:
-        core = client.CoreV1Api()
+        api_client = client.ApiClient()
+        core = client.CoreV1Api(api_client)
         while True:
             try:
                 listed = await core.list_pod_for_all_namespaces()
-                for pod in core.api_client.sanitize_for_serialization(listed)["items"]:
+                for pod in api_client.sanitize_for_serialization(listed)["items"]:
                     self.see("ADDED", pod)
                 version = listed.metadata.resource_version
                 async with watch.Watch().stream(core.list_pod_for_all_namespaces, resource_version=version) as events:

@@ -106,7 +106,9 @@ def _running() -> str:
         f'- {{ lastProbeTime: null, lastTransitionTime: {{{{ $now | Quote }}}}, status: "True", type: {kind} }}\n'
         for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
     )
-    address = "hostIP: {{ NodeIPWith .spec.nodeName | Quote }}\npodIP: {{ PodIPWith .spec.nodeName false .metadata.uid .metadata.name .metadata.namespace | Quote }}\n"  # noqa: E501
+    pod = ".metadata.uid .metadata.name .metadata.namespace"
+    address = "hostIP: {{ NodeIPWith .spec.nodeName | Quote }}\n"
+    address += f"podIP: {{{{ PodIPWith .spec.nodeName false {pod} | Quote }}}}\n"
     times = "phase: Running\nstartTime: {{ $now | Quote }}\n"
     begun = _ENDS.replace("$root.status.startTime", "$now")
     return f"conditions:\n{conditions}{address}{times}{_containers(_RUNS)}{_init_containers(begun, _RUNS)}"
@@ -129,7 +131,8 @@ def _init_containers(state: str, sidecar: str | None = None) -> str:
     """`sidecar`: the state of those that run beside the program, where it is another."""
     each = _status(state)
     if sidecar is not None:
-        each = f'{{{{ if eq (or $item.restartPolicy "") "Always" }}}}\n{_status(sidecar)}{{{{ else }}}}\n{each}{{{{ end }}}}\n'
+        beside = f'{{{{ if eq (or $item.restartPolicy "") "Always" }}}}\n{_status(sidecar)}'
+        each = f"{beside}{{{{ else }}}}\n{each}{{{{ end }}}}\n"
     body = f"initContainerStatuses:\n{{{{ range $index, $item := .spec.initContainers }}}}\n{each}{{{{ end }}}}\n"
     return f"{{{{ if .spec.initContainers }}}}\n{body}{{{{ end }}}}\n"
 
