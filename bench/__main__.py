@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Kubernetes for figures that need one: the cluster of the tests.
+# Kubernetes for figures that need one: the cluster of the tests, with the images of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "cluster"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from benchmarks.cli import main
 

@@ -21,6 +21,7 @@ FIGURES = (
     "orchestration",
     "recovery",
     "control_plane",
+    "pod_start",
     "triggers",
     "rest",
     "demo",

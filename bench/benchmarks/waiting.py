@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,73 +15,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any
 
 from account_helpers import NAMESPACE
-from kubecluster import kwok
 from kubecluster.running import Cluster
 from kubecluster.stages import END
 
 from benchmarks.audit import AuditLog, Request
-from benchmarks.machine import REPOSITORY
+from benchmarks.feeder import Feeder
 from benchmarks.stack import BenchmarkError
 from benchmarks.testcluster import USER, PartHome, kubectl, say
-from updraft.stack.parts import CONNECTION
 from updraft.stack.processes import Identity, cpu_seconds, end_session, memory_bytes, session_members
 
-PROGRAM = REPOSITORY / "bench" / "programs" / "defer_pods.py"
 TRIGGERER = "airflow-triggerer"
 LOOK_SECONDS = 1.0
 WATCHED_SECONDS = 900.0  # for all pods to be watched
 LOST_SECONDS = 180.0  # an event that has not come so long after its pod's end is lost
 CALM_SECONDS = 15.0
 MIB = 2**20
-
-
-class Feeder:
-    """`bench/programs/defer_pods.py` as a process, which acts on the cluster as administrator."""
-
-    def __init__(self, home: PartHome, cluster: Cluster) -> None:
-        part = home.parts[TRIGGERER]
-        admin = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(cluster.layout.kubeconfig)}}
-        environment = {
-            **part.environment,
-            CONNECTION: json.dumps(admin),
-            "BENCH_CONNECTION": part.environment[CONNECTION],
-            "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),
-        }
-        self._log = home.home.log_of("feeder")
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(PROGRAM)],
-                env=environment,
-                cwd=part.cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self._answer()
-
-    def defer(self, side: str, first: int, count: int) -> dict[str, str]:
-        """Pods by run, once all are made and their task instances deferred."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"side": side, "first": first, "count": count}) + "\n")
-        self._process.stdin.flush()
-        pods: dict[str, str] = self._answer()["pods"]
-        return pods
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with suppress(ValueError):  # what libraries print
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise BenchmarkError(f"{PROGRAM.name} has ended; see {self._log}")
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
 
 
 class Seen:
@@ -228,7 +176,8 @@ class Phase:
         return runs
 
     def _defer(self, first: int, count: int) -> list[str]:
-        made = self._feeder.defer(self.turn.side, first, count)
+        asked = {"side": self.turn.side, "first": first, "count": count}
+        made: dict[str, str] = self._feeder.ask(json.dumps(asked))["pods"]
         self._pods |= made
         return list(made)
 

@@ -28,9 +28,10 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from updraft.guardian import attempts, pods
-from updraft.guardian.records import launch_of, ledger
+from updraft.guardian.records import launch_of, ledger, manifest_of
+from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import core_api
-from updraft.ledger import NewJob
+from updraft.ledger import Job, NewJob
 from updraft.lifecycle import State
 from updraft.manifest import parse
 from updraft.operators.learner import LearnerOperator
@@ -42,8 +43,7 @@ from updraft_learner.pod import MlflowCredentials
 from updraft_learner.sidecar.tracking import TrackingServer
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
-FAKE = json.loads(os.environ["BENCH_FAKE_NODES"])  # nodeSelector and toleration
-EXTRA = json.loads(os.environ["BENCH_CONNECTION"])["extra"]  # of the triggerer's connection
+FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes
 MANIFEST = {
     "name": "watched",
     "framework": {"name": "shell", "version": "1"},
@@ -74,22 +74,32 @@ def main() -> None:
 
 def our_pod(name: str) -> str:
     """A job whose first attempt runs, as it is when `train` has deferred."""
-    book = ledger()
-    canonical = parse(MANIFEST).canonical()
-    book.record_job(NewJob(name, "default", "watched", DAG_ID, name, canonical, "bench"))
-    run_id, experiment_id = tracked_run(name)
-    book.set_run(name, run_id, experiment_id)
-    book.set_inputs(name, "0" * 64, [])
-    book.move(name, State.QUEUED, "waiting to be admitted")
-    job = book.move(name, State.DEPLOYING, "admitted: 1 x (1 CPU, 1024 MiB)")
-    launch = launch_of(job, parse(MANIFEST), ROLE, 1)
-    pods.record_template(job, ROLE, template(job, launch))
-    attempt = attempts.begin(job, ROLE, None)
-    pods.deploy(core(), job, attempt)
+    job = admitted_job(name, MANIFEST, "0" * 64)
+    pod = launch_pod(job)
     store, keys = platform_store(), Keys(job.tenant)
     status = LearnerStatus(t=time.time(), phase="running", last_metrics={"loss": 0.5}, steps={"first": 1, "last": 2})
     store.put_bytes(keys.status(name, ROLE, 1, 1), status.to_json().encode())
     store.put_bytes(keys.done(name, ROLE, 1, 1), json.dumps({"t": time.time()}).encode())
+    return pod
+
+
+def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
+    """A job as `train` finds it."""
+    book = ledger()
+    book.record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
+    run_id, experiment_id = tracked_run(name)
+    book.set_run(name, run_id, experiment_id)
+    book.set_inputs(name, code_tree, [])
+    book.move(name, State.QUEUED, "waiting to be admitted")
+    return book.move(name, State.DEPLOYING, "admitted")
+
+
+def launch_pod(job: Job) -> str:
+    """What `train` does before it defers; the pod's name."""
+    launch = launch_of(job, manifest_of(job), ROLE, 1)
+    pods.record_template(job, ROLE, template(job, launch))
+    attempt = attempts.begin(job, ROLE, None)
+    pods.deploy(core(), job, attempt)
     return launch.pod_name(1)
 
 
@@ -99,14 +109,16 @@ def our_trigger(name: str, _pod: str) -> GangTrigger:
     return GangTrigger(conn_id=settings().kubernetes_conn_id, namespace=namespace, job_id=name, role=ROLE)
 
 
-def template(job: Any, launch: Any) -> dict[str, Any]:
-    """KubernetesPodOperator's pod, which lies on a fake node."""
+def template(job: Job, launch: Launch) -> dict[str, Any]:
+    """KubernetesPodOperator's pod, on a fake node if there are such."""
     operator = LearnerOperator(task_id=TASK_ID, role=ROLE)
     task_instance = SimpleNamespace(dag_id=DAG_ID, task_id=TASK_ID, map_index=-1, try_number=1)
     context: Any = {"ti": task_instance, "run_id": job.run_id, "dag": SimpleNamespace(dag_id=DAG_ID)}
-    pod = operator._base_pod(context, job, parse(MANIFEST), launch, MANIFEST["command"])
-    pod["spec"]["nodeSelector"] = FAKE["selector"]
-    pod["spec"]["tolerations"] = [FAKE["toleration"]]
+    manifest = manifest_of(job)
+    pod = operator._base_pod(context, job, manifest, launch, operator._command(manifest) or "")
+    if FAKE:
+        pod["spec"]["nodeSelector"] = FAKE["selector"]
+        pod["spec"]["tolerations"] = [FAKE["toleration"]]
     return pod
 
 
@@ -164,7 +176,7 @@ def stock_trigger(name: str, pod: str) -> KubernetesPodTrigger:
         trigger_start_time=datetime.now(UTC),
         base_container_name="base",
         kubernetes_conn_id=settings().kubernetes_conn_id,
-        connection_extras=EXTRA,
+        connection_extras=json.loads(os.environ["BENCH_CONNECTION"])["extra"],  # the triggerer's
         on_finish_action="keep_pod",
     )
 

@@ -5,23 +5,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 
 from kubecluster import kwok
 
+from benchmarks.feeder import Feeder
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.testcluster import cluster_and_account, part_home, say
-from benchmarks.waiting import Feeder, Phase, Size, Turn
+from benchmarks.waiting import TRIGGERER, Phase, Size, Turn
+from updraft.stack.parts import CONNECTION
 
 NAME, TITLE = "triggers", "A thousand watched jobs"
 MEMORY_BUDGET = Budget(at="most", value=1)
 REQUEST_BUDGET = Budget(at="most", value=2)
 DELAY_BUDGET = Budget(at="most", value=2)
 LOST_BUDGET = Budget(at="most", value=0)
-FULL = Size(triggers=1000, few=20, lives=50, life_seconds=20, window_seconds=300, ends_per_second=5)
+FULL = Size(triggers=1000, few=20, lives=50, life_seconds=20, window_seconds=180, ends_per_second=5)
 QUICK = Size(triggers=50, few=10, lives=5, life_seconds=10, window_seconds=60, ends_per_second=5)
 FAKE_NODES, LINE_SECONDS = 4, 60.0
 GOOD = {"ours": "ended", "stock": "success"}
@@ -52,12 +55,13 @@ def measure(options: Options) -> Measured:
             kwok.fake_nodes(cluster, FAKE_NODES, say, line_seconds=LINE_SECONDS),
             part_home("bench-triggers", cluster, account) as home,
         ):
-            feeder = Feeder(home, cluster)
-            try:
+            on_fake_nodes = {
+                "BENCH_CONNECTION": home.parts[TRIGGERER].environment[CONNECTION],
+                "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),
+            }
+            with Feeder("defer_pods.py", home, cluster, on_fake_nodes) as feeder:
                 for _ in range(options.pairs(1)):
                     turns.append({side: Phase(side, GOOD[side], size, home, cluster, feeder).run() for side in GOOD})
-            finally:
-                feeder.close()
     return measured(turns, size)
 
 
