@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import statistics
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 import httpx
 import platform_images
@@ -33,6 +35,8 @@ BUDGET = Budget(at="most", value=1.2)
 CODE = REPOSITORY / "bench" / "jobs" / "first_line"
 LINE = "first line"
 MAIN = "base"
+OURS, BARE = "a learner", "kubectl run"
+IDLE = "a learner's containers with nothing to do"
 BARE_NAMESPACE = "default"
 PATIENCE_SECONDS = 120.0
 
@@ -43,7 +47,8 @@ NOTES = (
     "Requested: the API server received the POST of the pod (audit log). First line: the time that the container "
     "runtime wrote before it.",
     "A kubelet looks at its containers once a second, and starts the next one of a pod only after such a look: the "
-    "init container costs one, the sidecar's start-up probe another.",
+    "init container costs one, the sidecar's start-up probe another. How much that is, without any work of ours, is "
+    "measured by a third pod: `kubectl run` with an init container, a sidecar and a probe that do nothing.",
 )
 
 
@@ -67,7 +72,7 @@ class Start:
 
 def measure(options: Options) -> Measured:
     rounds = options.pairs(10, 2)
-    pairs: list[tuple[Start, Start]] = []
+    rows: list[tuple[Start, Start, Start]] = []
     reason = platform_images.why_not()
     if reason:
         raise BenchmarkError(reason)
@@ -82,8 +87,9 @@ def measure(options: Options) -> Measured:
             ):
                 for number in range(rounds + 1):  # the first one fills caches
                     ours, image = managed(cluster, feeder, audit, clock, f"start-{number:03d}")
-                    pairs.append((ours, bare(cluster, audit, image, f"bare-{number:03d}")))
-    return measured(pairs[1:])
+                    other = bare(cluster, audit, f"bare-{number:03d}", plain_pod(image))
+                    rows.append((ours, other, bare(cluster, audit, f"idle-{number:03d}", idle_pod(image))))
+    return measured(rows[1:])
 
 
 def managed(cluster: Cluster, feeder: Feeder, audit: AuditLog, clock: PodClock, job_id: str) -> tuple[Start, str]:
@@ -98,15 +104,33 @@ def managed(cluster: Cluster, feeder: Feeder, audit: AuditLog, clock: PodClock, 
     return Start(answer["began"], posted, line, marks), str(answer["image"])
 
 
-def bare(cluster: Cluster, audit: AuditLog, image: str, name: str) -> Start:
-    script = (CODE / "first_line.sh").read_text()
-    began = time.time()
+def bare(cluster: Cluster, audit: AuditLog, name: str, overrides: Mapping[str, Any]) -> Start:
+    """`kubectl run`, with what is to be different from its pod."""
+    began, image = time.time(), overrides["spec"]["containers"][0]["image"]
     place = ["-n", BARE_NAMESPACE]
-    kubectl(cluster, "run", name, *place, f"--image={image}", "--restart=Never", "--", "/bin/sh", "-c", script)
-    line = first_line(cluster, BARE_NAMESPACE, name, name)
+    options = [f"--image={image}", "--restart=Never", f"--overrides={json.dumps(overrides)}"]
+    kubectl(cluster, "run", name, *place, *options)
+    line = first_line(cluster, BARE_NAMESPACE, name, MAIN)
     posted = posted_at(audit.new, name)
     kubectl(cluster, "delete", "pod", *place, name, "--grace-period=0")
     return Start(began, posted, line)
+
+
+def plain_pod(image: str) -> dict[str, Any]:
+    """The program and nothing else."""
+    command = ["/bin/sh", "-c", (CODE / "first_line.sh").read_text()]
+    return {"spec": {"containers": [{"name": MAIN, "image": image, "command": command}]}}
+
+
+def idle_pod(image: str) -> dict[str, Any]:
+    """A learner's containers, in its order and with its probe, of which only the program has something to do."""
+    pod = plain_pod(image)
+    stage = {"name": "stage", "image": image, "command": ["/bin/sh", "-c", ":"]}
+    probe = {"exec": {"command": ["/bin/sh", "-c", ":"]}, "periodSeconds": 1}
+    script = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
+    sidecar = {"name": "sidecar", "image": image, "command": ["/bin/sh", "-c", script], "restartPolicy": "Always"}
+    pod["spec"]["initContainers"] = [stage, {**sidecar, "startupProbe": probe}]
+    return pod
 
 
 def first_line(cluster: Cluster, namespace: str, pod: str, container: str) -> float:
@@ -165,33 +189,47 @@ def cluster_clock(cluster: Cluster) -> PodClock:
     return PodClock(address, lambda: httpx.Client(verify=context, timeout=30, trust_env=False))
 
 
-def measured(pairs: Sequence[tuple[Start, Start]]) -> Measured:
-    names = {"a": "a learner", "b": "kubectl run"}
+def measured(rows: Sequence[tuple[Start, Start, Start]]) -> Measured:
+    """Of each round: a learner, `kubectl run`, and a learner's containers with nothing to do."""
     return Measured(
-        settings={"rounds": len(pairs)},
+        settings={"rounds": len(rows)},
         comparisons=(
             Comparison(
                 name="Pod requested to first line",
                 unit="s",
-                **names,
-                pairs=tuple((ours.seconds, other.seconds) for ours, other in pairs),
+                a=OURS,
+                b=BARE,
+                pairs=tuple((ours.seconds, other.seconds) for ours, other, _ in rows),
                 budget=BUDGET,
             ),
             Comparison(
                 name="Launch or command begun to first line",
                 unit="s",
-                **names,
-                pairs=tuple((ours.whole_seconds, other.whole_seconds) for ours, other in pairs),
+                a=OURS,
+                b=BARE,
+                pairs=tuple((ours.whole_seconds, other.whole_seconds) for ours, other, _ in rows),
+            ),
+            Comparison(
+                name="Pod requested to first line",
+                unit="s",
+                a=IDLE,
+                b=BARE,
+                pairs=tuple((idle.seconds, other.seconds) for _, other, idle in rows),
             ),
         ),
         values=(
             Value(
-                name="What the platform adds to a start",
+                name="What a learner's start takes more",
                 unit="s",
-                samples=tuple(ours.seconds - other.seconds for ours, other in pairs),
+                samples=tuple(ours.seconds - other.seconds for ours, other, _ in rows),
+            ),
+            Value(
+                name="Of this, what its containers with nothing to do take more",
+                unit="s",
+                samples=tuple(idle.seconds - other.seconds for _, other, idle in rows),
             ),
         ),
-        tables=(phase_table([ours for ours, _ in pairs]),),
+        tables=(phase_table([ours for ours, _, _ in rows]),),
         notes=NOTES,
     )
 
