@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
-from benchmarks.pods import PodClock, PodTimes
+from benchmarks.pods import PodClock, PodTimes, local_clock
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.stack import DAGS, BenchmarkError, Stack, running_stack
 from updraft.client.client import LIFE_CYCLE, TRAIN_DAG
@@ -86,7 +86,7 @@ def measure(options: Options) -> Measured:
     with running_stack(dags=DAGS) as stack:
         put_data(stack)
         wait_for_dag(stack, EMPTY_DAG)
-        with PodClock(stack.home) as clock:
+        with local_clock(stack.home) as clock:
             run_job(stack, clock)  # fills caches: the data is staged and judged, modules are compiled
             run_empty(stack)
             for _ in range(rounds):
