@@ -4,7 +4,8 @@
     ├── ManifestError            the manifest is wrong; carries every wrong field (updraft.manifest.errors)
     ├── RefusedError             well-formed, but not allowed or not possible here and now
     │   ├── NotFoundError        the thing named does not exist, or is another tenant's
-    │   └── LimitError           larger than a limit that an operator has set
+    │   ├── LimitError           larger than a limit that an operator has set
+    │   └── QuotaError           no room in a quota of the cluster now; it may be raised, or others may leave
     ├── DataError                the user's data or code cannot be used as it is
     ├── IllegalTransitionError   a job cannot go from this state to that one (a defect of ours)
     ├── StaleAttemptError        an older attempt tried to have an effect; it was refused
@@ -30,6 +31,10 @@ class NotFoundError(RefusedError):
 
 class LimitError(RefusedError):
     """Larger than a limit that an operator has set."""
+
+
+class QuotaError(RefusedError):
+    """No room in a quota of the tenant's namespace now; it may be raised, or others may leave."""
 
 
 class DataError(UpdraftError):

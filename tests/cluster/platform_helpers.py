@@ -35,6 +35,7 @@ from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, LABEL_ROLE
 UP_SECONDS = 900  # the first start builds MLflow's environment
 END_SECONDS = 900  # of a job, beside all the others on two cores
 LOOK_SECONDS = 0.4
+SETTINGS = {"UPDRAFT_NODE_LOST_SECONDS": "4"}  # the default is 30, and tests lose many a node
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -195,7 +196,7 @@ def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
         (home / name).symlink_to(PREPARED / name, target_is_directory=True)
     for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
         shutil.copy(file, data / file.name)
-    environment = {**os.environ, "UPDRAFT_HOME": str(home), "NO_COLOR": "1"}
+    environment = {**os.environ, "UPDRAFT_HOME": str(home), "NO_COLOR": "1", **SETTINGS}
     environment.pop("KUBECONFIG", None)
     updraft = str(Path(sys.executable).parent / "updraft")
     chosen = choose(account.kubeconfig)

@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from cluster_helpers import eventually
 from kubecluster.machines import NODES
+from loss_helpers import WITHIN_SECONDS, begun, counting, evict, went_on
 from platform_helpers import PROGRAMS, OwnPlatform, Platform
-from system_helpers import shell_job
 
 from updraft_learner.contract import LABEL_JOB
 
 pytestmark = pytest.mark.cluster
-WITHIN_SECONDS = 300.0
-
-
-def counting(name: str, **fields: Any) -> dict[str, Any]:
-    """A program below its shell that saves each step, leaves when it is told, and would else count to its end."""
-    checkpoints = {"every": "1s", "keep": {"latest": 3}}
-    return shell_job(name, "sh steps.sh; exit $?", code=".", checkpoints=checkpoints, **fields)
-
-
-def begun(platform: Platform, job_id: str) -> str:
-    """The pod of a job that has stored a checkpoint, while its program runs."""
-
-    def stored() -> Any:
-        detail = platform.client.job(job_id)
-        assert not detail.ended, platform.explained(job_id)
-        return detail.state == "PROCESSING" and platform.client.checkpoints(job_id).checkpoints
-
-    eventually(stored, within_seconds=WITHIN_SECONDS)
-    name = platform.witness.running(job_id)
-    assert name, platform.explained(job_id)
-    return str(name)
-
-
-def went_on(platform: Platform, job_id: str, label: str) -> None:
-    """Completed by the second attempt, which began where a checkpoint of the first one was."""
-    platform.completed(job_id)
-    first, second = platform.client.attempts(job_id).attempts
-    assert (first.label, second.label) == (label, "done"), platform.explained(job_id)
-    assert second.resume is not None
-    assert second.resume.checkpoint
-    began = next(line for line in platform.log(job_id).splitlines() if line.startswith("begins after step "))
-    assert int(began.rpartition(" ")[2]) > 0
-    platform.nothing_is_left(job_id)
 
 
 def test_a_learner_that_is_evicted_goes_on_on_another_node(platform: Platform) -> None:
     job_id = platform.submit(counting("evicted"), base=PROGRAMS)
-    name = begun(platform, job_id)
-    metadata = {"name": name, "namespace": platform.namespace}
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    platform.witness.core.create_namespaced_pod_eviction(name, platform.namespace, eviction)
+    begun(platform, job_id)
+    evict(platform, job_id)
     went_on(platform, job_id, "node.drained")
     if len(platform.witness.core.list_node().items) > 1:
         assert len(set(platform.witness.nodes(job_id))) == 2

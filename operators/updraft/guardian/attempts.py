@@ -20,7 +20,7 @@ from updraft.kubernetes import gang
 from updraft.kubernetes.objects import Launch
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
-from updraft.recovery.policy import NO_ROOM, Budgets, Loss, Relaunch, decide
+from updraft.recovery.policy import NO_QUOTA, NO_ROOM, Budgets, Loss, Relaunch, decide
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 from updraft.settings import settings
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
+    from updraft.recovery.facts import PodFacts
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,16 @@ ENDINGS = {
     "deadline": Cause.DEADLINE,
     "blocked": Cause.CONFIGURATION,
     "late": Cause.INFRASTRUCTURE,
+    "quota": Cause.INFRASTRUCTURE,
+    "no secret": Cause.INFRASTRUCTURE,
     "refused": Cause.CONFIGURATION,
     "stalled": Cause.INFRASTRUCTURE,
     "given up": Cause.PROGRAM,
 }
 LABELS = {
     "late": "pod.not_started",
+    "quota": NO_QUOTA,
+    "no secret": "secret.gone",
     "cancelled": "job.cancelled",
     "halted": "job.halted",
     "deadline": "job.deadline",
@@ -212,7 +217,7 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
     preempted = sum(a.outcome == Cause.PREEMPTED for a in ended)
-    had_room = any(a.label not in (NO_ROOM, LABELS["late"]) for a in ended)
+    had_room = any(a.label not in (NO_ROOM, NO_QUOTA, LABELS["late"]) for a in ended)
     return decide(outcome, losses, budgets, preempted_before=preempted, had_room=had_room)
 
 
@@ -252,7 +257,7 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         return None
     if kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
         cause = ENDINGS[kind]
-        action = Action.RELAUNCH if kind in ("stalled", "late") else Action.STOP
+        action = Action.RELAUNCH if kind in ("stalled", "late", "quota", "no secret") else Action.STOP
         facts = outcome.evidence if outcome else evidence(pods, markers)
         if kind in ("blocked", "late") and outcome is not None and outcome.label:
             return outcome  # the catalogue knows more than "it does not start"

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from updraft.exceptions import RefusedError, UnavailableError
+from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes import policies
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.kubernetes.throttling import asked_pause_seconds, throttled
 from updraft.recovery.facts import PodFacts, pod_facts
 
 if TYPE_CHECKING:
@@ -20,22 +21,31 @@ if TYPE_CHECKING:
 
 TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 TIMEOUT_SECONDS = 30
+# In the words of Kubernetes' ResourceQuota, which go on with its name; one that was just made has no status yet.
+OVER_QUOTA = ("exceeded quota:", "status unknown for quota:")
 
 
 def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int] = frozenset(), **kwargs: Any) -> Any:
-    """One request, tried again with back-off where that may help; None for a status in `ok`."""
+    """One request, tried again with back-off where that may help; None for a status in `ok`.
+
+    Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError."""
     from kubernetes.client.exceptions import ApiException
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
     from urllib3.exceptions import HTTPError
 
     def transient(exc: BaseException) -> bool:
         return isinstance(exc, HTTPError) or (isinstance(exc, ApiException) and exc.status in TRANSIENT_STATUS)
 
+    def pause_seconds(state: RetryCallState) -> float:
+        failed = state.outcome.exception() if state.outcome is not None else None
+        return max(back_off(state), asked_pause_seconds(failed))
+
+    back_off = wait_random_exponential(multiplier=0.5, max=10)
     try:
         for attempt in Retrying(
             retry=retry_if_exception(transient),
             stop=stop_after_attempt(6),
-            wait=wait_random_exponential(multiplier=0.5, max=10),
+            wait=pause_seconds,
             reraise=True,
         ):
             with attempt:
@@ -50,7 +60,9 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
             ) from exc
         if exc.status in TRANSIENT_STATUS:
             raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
-        raise RefusedError(f"The cluster refused to {what}: {_message(exc)}") from exc
+        message = _message(exc)
+        refused = QuotaError if exc.status == 403 and any(words in message for words in OVER_QUOTA) else RefusedError
+        raise refused(f"The cluster refused to {what}: {message}") from exc
     except AttributeError as exc:
         if (handshake := failed_handshake(exc)) is None:
             raise
@@ -59,6 +71,8 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
             "and the certificate-authority-data in the kubeconfig of the platform's connection"
         ) from exc
     except HTTPError as exc:
+        if throttled(exc):
+            raise UnavailableError(f"The cluster did not {what}: it has too many requests to answer (429)") from exc
         client = getattr(getattr(function, "__self__", None), "api_client", None)
         server = f" at {client.configuration.host}" if client is not None else ""
         raise UnavailableError(f"The cluster did not {what}: nothing answers{server} ({type(exc).__name__})") from exc

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft_learner import contract
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
 BACKOFF_SECONDS = (0.5, 15.0)
 UNAUTHORIZED = 401
+NOT_FOUND = 404
 
 LaunchKey = tuple[str, str, str]  # job, role, attempt
 
@@ -78,6 +80,19 @@ class PodWatch:
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
         return sorted(found.values(), key=lambda facts: facts.learner)
 
+    async def lacks_secret(self, name: str) -> bool:
+        """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
+        from aiohttp import ClientError
+        from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+        try:
+            await CoreV1Api(self.api).read_namespaced_secret(name, self.namespace, _request_timeout=20)
+        except ApiException as exc:
+            return bool(exc.status == NOT_FOUND)
+        except (ClientError, TimeoutError, OSError):
+            pass
+        return False
+
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
         """Every launch that has a pod in this namespace."""
         return {key: list(pods.values()) for key, pods in self._pods.items() if pods}
@@ -111,6 +126,7 @@ class PodWatch:
                 failures += 1
                 low, high = BACKOFF_SECONDS
                 delay = min(high, low * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+                delay = max(delay, asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
                 if getattr(exc, "status", None) == UNAUTHORIZED:
@@ -172,8 +188,10 @@ class PodWatch:
             **query,
         )
         if response.status >= 400:
+            refused = ApiException(status=response.status, reason=response.reason)
+            refused.headers = response.headers
             response.close()
-            raise ApiException(status=response.status, reason=response.reason)
+            raise refused
         return response
 
     def _wake(self, key: LaunchKey) -> None:

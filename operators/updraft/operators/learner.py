@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.exceptions import UnavailableError
+from updraft.exceptions import QuotaError, UnavailableError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.guardian.standing import Due, Over, standing
@@ -87,7 +87,7 @@ class LearnerOperator(KubernetesPodOperator):
             attempt = attempts.begin(job, self.role, None)
             try:
                 pods.deploy(self._core(), job, attempt)
-            except UnavailableError as exc:
+            except (UnavailableError, QuotaError) as exc:
                 self.log.warning("%s; the trigger goes on with it, however long that takes", exc)
         self.defer(
             trigger=GangTrigger(

@@ -59,6 +59,12 @@ class PodFacts:
         return self.deleting and bool(self.disruption) and not self.ended and self.main.exit_code is None
 
     @property
+    def mounting(self) -> bool:
+        """Its node has not begun its first container: that waits for what the pod mounts, or for an image."""
+        begins = self.stage.state in ("absent", "waiting")
+        return self.phase == "Pending" and bool(self.node) and begins and not self.stage.blocked
+
+    @property
     def blocked(self) -> str | None:
         """Why the pod waits for something that does not come by itself."""
         for container in (self.stage, self.sidecar, self.main):

@@ -15,6 +15,7 @@ INFRA_BACKOFF_SECONDS = 5.0  # before the second relaunch; the first one has non
 APP_BACKOFF_SECONDS = 10.0
 BACKOFF_LIMIT_SECONDS = 300.0
 NO_ROOM = "pod.no_room"
+NO_QUOTA = "quota.exceeded"
 # A job of a week loses nodes now and then, and that is no reason to give it up; one that loses them all the time is.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
@@ -68,16 +69,18 @@ def decide(
     `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request; `had_room`:
     whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
     and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
-    will leave, and the work done so far waits for that. What infrastructure cost more than a day ago no longer counts,
-    and its nodes are no longer avoided."""
+    will leave, and the work done so far waits for that. A quota is a person's, who may raise it at any time: that is
+    waited for from the first launch on. What infrastructure cost more than a day ago no longer counts, and its nodes
+    are no longer avoided."""
     losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is Cause.PREEMPTED:
         return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
-    if had_room:
-        if outcome.label == NO_ROOM:
-            waits = 1 + sum(loss.label == NO_ROOM for loss in losses)
-            return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), "no room so far, which is no loss")
-        losses = [loss for loss in losses if loss.label != NO_ROOM]
+    waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if had_room else {})}
+    if outcome.label in waited_for:
+        waits = 1 + sum(loss.label in waited_for for loss in losses)
+        kind = f"{waited_for[outcome.label]}, which is no loss"
+        return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), kind)
+    losses = [loss for loss in losses if loss.label not in waited_for]
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
         return Stop("")
     count = 1 + sum(loss.cause is outcome.cause for loss in losses)

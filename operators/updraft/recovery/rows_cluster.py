@@ -11,6 +11,8 @@ from updraft.recovery.row import Rank, Row, Where
 from updraft_learner.contract import ExitCode
 
 LOCAL = "tests/conformance/test_failures_for_real.py"
+NODES = "tests/cluster/test_cluster_nodes.py"
+API_FAULTS = "tests/cluster/test_cluster_api_faults.py"
 KUBELET = "kubernetes/kubernetes pkg/kubelet"
 DISRUPTIONS = "kubernetes.io: Disruptions, pod disruption conditions"
 
@@ -68,11 +70,12 @@ REFUSED_ROWS = (
 CONDITION_ROWS = (
     Row("pod.preempted", Where.CONDITION, Cause.PREEMPTED, Action.RELAUNCH,
         "The cluster's scheduler gave the place to a pod of higher priority.",
-        "recording", DISRUPTIONS, reasons=("PreemptionByScheduler",), rank=Rank.GONE),
+        "test", f"{NODES}::test_a_pod_of_higher_priority_takes_the_place_and_that_costs_nothing",
+        reasons=("PreemptionByScheduler",), rank=Rank.GONE),
     Row("node.lost", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The node does not answer any more, or is tainted so that the pod may not stay. Its learners may still run "
         "there; nothing of what they do counts.",
-        "test", f"{LOCAL}::test_a_learner_on_a_lost_node_is_lost_although_it_seems_to_run",
+        "test", f"{NODES}::test_what_lives_on_on_a_lost_node_has_no_effect",
         reasons=("DeletionByTaintManager",), rank=Rank.GONE),
     Row("node.drained", Where.CONDITION, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The pod was asked to leave its node through the eviction API, as `kubectl drain` does.",
@@ -175,6 +178,13 @@ GUARDIAN_ROWS = (
         "The job has its place in the platform's books, and the cluster has no room for it: a node has gone, or others "
         "than this platform use it. Costs nothing once the job has run before: it is tried again until there is room.",
         "test", "tests/unit/guardian/test_no_room.py::test_a_job_that_has_run_waits_for_room_as_long_as_it_takes"),
+    Row("secret.gone", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "Somebody deleted the secret of the launch before its learners began; the next launch has one of its own.",
+        "test", f"{API_FAULTS}::test_a_launch_whose_secret_is_deleted_is_made_again"),
+    Row("quota.exceeded", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
+        "A ResourceQuota of the tenant's namespace has no room for the learners; the reason names it, with what is "
+        "asked for and used. Costs nothing: it is tried again until there is room, or somebody raises the quota.",
+        "test", f"{API_FAULTS}::test_a_quota_that_is_used_up_is_named_and_waited_for"),
     Row("job.halted", Where.GUARDIAN, Cause.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",
         "recording", "updraft.guardian"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.exceptions import RefusedError, UnavailableError
+from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.line import ask
@@ -215,6 +215,8 @@ class GangTrigger(BaseTrigger):
         job = await asyncio.to_thread(ledger().job, self.job_id)
         try:
             launch = await self._call(pods.deploy, core, job, attempt)
+        except QuotaError as exc:
+            seen = Seen("quota", str(exc))
         except RefusedError as exc:
             seen = Seen("refused", str(exc))
         else:

@@ -110,13 +110,17 @@ class Observation:
                 blocked = next((p for p in found if p.blocked), None)
                 if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
                     return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
+                if self._lasts("mounting", any(p.mounting for p in found), BLOCKED_SECONDS):
+                    self._since.pop("mounting")  # looked at again after as long a time
+                    if await watch.lacks_secret(launch.base_name):
+                        return "no secret", f"secret {launch.base_name} was deleted before its learners began"
                 not_running = any(p.main.state in ("absent", "waiting") for p in found)
                 staging = any(p.stage.state == "running" for p in found)
                 waits = not_running and not staging and now - started > late
                 if self._lasts("late", waits, LATE_SECONDS):
                     return "late", self._shown[1] if self._shown else "the learners did not start in time"
             else:  # what is said of pods from here on is news, and has to last anew
-                for what in ("failed", "lost", "missing", "blocked", "late"):
+                for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
                     self._lasts(what, False, 0)
             if limit is not None and now - started - waited > limit:
                 return "deadline", "budget.max_runtime is used up"

@@ -26,13 +26,14 @@ from updraft.guardian import records
 from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
 from updraft.lifecycle import State
+from updraft.recovery.facts import pod_facts
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
 
 STEPS_LIMIT = 400
 FAR = datetime.max.replace(tzinfo=UTC)
 
-Learners = Callable[[Platform, int], str]  # what the pods of an attempt show, and how the watching ends
+Learners = Callable[[Platform, int], str | Seen]  # what the pods of an attempt show, and how the watching ends
 
 
 @dataclass
@@ -121,7 +122,7 @@ class Driver:
         kind = learners.get(attempt.number, succeed)(platform, attempt.number)
         with suppress(IllegalTransitionError):
             records.ledger().move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
-        return Seen(kind, kind)
+        return kind if isinstance(kind, Seen) else Seen(kind, kind)
 
     def drive(self, job_id: str, role: str) -> dict[str, Any]:
         """Triggers one after the other: a dead one's successor goes on."""
@@ -275,6 +276,17 @@ def finds_no_room(platform: Platform, attempt: int) -> str:
         else:
             platform.cluster.set_status(name)
     return "late"
+
+
+def preempted(platform: Platform, attempt: int) -> Seen:
+    """A pod of higher priority takes the place: the cluster removes the learners, and by the time that anybody looks
+    they are gone, as a node keeps no pod that has ended and is to be deleted."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    gone = []
+    for name, _ in _each(platform, attempt):
+        platform.cluster.set_status(name, exit_code=143, conditions=[condition])
+        gone.append(pod_facts(platform.cluster.pods.pop(name)))
+    return Seen("missing", "the pods are gone", pods=gone)
 
 
 def _of(platform: Platform, name: str, attempt: int) -> None:

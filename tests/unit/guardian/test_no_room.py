@@ -1,13 +1,15 @@
-"""Pods that the cluster has no room for: patience for a job that has run before, an end for one that never fitted."""
+"""Pods that the cluster has no room for: patience for a job that has run before, an end for one that never fitted; and
+quotas, which a person may raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from unit.guardian.driving import Driver, Story, exits, finds_no_room, saves, succeed
+from unit.guardian.driving import Driver, Story, exits, finds_no_room, preempted, saves, succeed
 from unit.guardian.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
+from unit.operators.platform_fakes import api_error
 
 from updraft.lifecycle import State
 
@@ -44,3 +46,36 @@ def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(
     assert platform.job.state is State.FAILED
     assert labels(platform) == ["pod.no_room"] * 6
     assert "budget.infra_attempts allows 5" in platform.job.reason
+
+
+def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story({}, manifest={"budget": {"infra_attempts": 0}})
+    platform = begun(make_platform, story)
+    words = "exceeded quota: small, requested: requests.memory=384Mi, used: requests.memory=0, limited: 100Mi"
+    second_learners: list[str] = []
+
+    def refuse(verb: str, name: str) -> Exception | None:
+        if verb != "create pod" or not name.endswith("-1") or len(second_learners) == 8:
+            return None
+        second_learners.append(name)
+        return api_error(403, f'pods "{name}" is forbidden: {words}')
+
+    platform.cluster.refuse = refuse
+    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
+    tries = platform.ledger.attempts(platform.job.id)
+    assert {a.label for a in tries[:-1] if a.role == "train"} >= {"quota.exceeded"}
+    assert words in str(tries[0].reason)
+    assert tries[0].relaunch is not None
+    assert tries[0].relaunch["reason"] == "no room in the quota so far, which is no loss: launched again in 5 s"
+
+
+def test_learners_that_were_seen_going_are_judged_by_what_was_seen(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preemption costs nothing, though its pods are gone before they can be looked at again."""
+    story = Story({1: preempted, 2: succeed}, manifest={"budget": {"infra_attempts": 0}})
+    platform = begun(make_platform, story)
+    trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert platform.job.state is State.COMPLETED
+    assert labels(platform)[:2] == ["pod.preempted", "done"]

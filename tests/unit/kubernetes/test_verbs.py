@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,7 @@ def calls() -> Iterator[tuple[str, str, str]]:
             if isinstance(node, ast.Attribute) and node.attr in known:
                 yield right_of(node.attr)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stream":
-                for argument in node.args:  # Watch().stream(CoreV1Api(...).list_namespaced_pod, ...)
+                for argument in chain.from_iterable(map(ast.walk, node.args)):  # stream(CoreV1Api(...).list_..., ...)
                     if isinstance(argument, ast.Attribute) and argument.attr in known:
                         yield ("watch", *right_of(argument.attr)[1:])
 

@@ -82,11 +82,11 @@ class Watched:
 # --- cluster ---------------------------------------------------------------------------------------------------------
 
 
-def _api_error(status: int) -> Exception:
+def api_error(status: int, message: str = "as told") -> Exception:
     from kubernetes.client.exceptions import ApiException
 
     error = ApiException(status=status, reason="as told")
-    error.body = json.dumps({"message": "as told"})
+    error.body = json.dumps({"message": message})
     return error
 
 
@@ -110,7 +110,7 @@ class FakeCluster:
         self.uids = 0
         self.created: list[str] = []
         self.cpus = cpus
-        self.refuse: Callable[[str, str], int | None] = lambda verb, name: None
+        self.refuse: Callable[[str, str], int | Exception | None] = lambda verb, name: None
         self.api_client = SimpleNamespace(
             sanitize_for_serialization=self._plain, configuration=SimpleNamespace(host="https://10.0.0.2:6443")
         )
@@ -122,14 +122,14 @@ class FakeCluster:
         return value.raw
 
     def _check(self, verb: str, name: str) -> None:
-        if (status := self.refuse(verb, name)) is not None:
-            raise _api_error(status)
+        if (refusal := self.refuse(verb, name)) is not None:
+            raise refusal if isinstance(refusal, Exception) else api_error(refusal)
 
     def _create(self, kind: str, body: dict[str, Any]) -> Obj:
         name = body["metadata"]["name"]
         self._check(f"create {kind}", name)
         if name in self.objects[kind]:
-            raise _api_error(409)
+            raise api_error(409)
         self.uids += 1
         self.objects[kind][name] = copy.deepcopy(body)
         self.objects[kind][name]["metadata"]["uid"] = f"uid-{self.uids}"
@@ -145,7 +145,7 @@ class FakeCluster:
     def _delete(self, kind: str, name: str) -> None:
         self._check(f"delete {kind}", name)
         if self.objects[kind].pop(name, None) is None:
-            raise _api_error(404)
+            raise api_error(404)
         while self._collect():
             pass
 
@@ -162,7 +162,7 @@ class FakeCluster:
 
     def read_namespace(self, name: str, **_: Any) -> Obj:
         if name not in self.objects["namespace"]:
-            raise _api_error(404)
+            raise api_error(404)
         return Obj(self.objects["namespace"][name])
 
     def create_namespace(self, body: dict[str, Any], **_: Any) -> Obj:
@@ -209,7 +209,7 @@ class FakeCluster:
 
     def _read(self, kind: str, name: str) -> Obj:
         if name not in self.objects[kind]:
-            raise _api_error(404)
+            raise api_error(404)
         return Obj(self.objects[kind][name])
 
     def get_code(self, **_: Any) -> Obj:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.recovery.outcome import Action, Cause, Outcome
-from updraft.recovery.policy import BACKOFF_LIMIT_SECONDS, INFRA_WINDOW_SECONDS, Budgets, Loss, Relaunch, Stop, decide
+from updraft.recovery.policy import (
+    BACKOFF_LIMIT_SECONDS,
+    INFRA_WINDOW_SECONDS,
+    NO_QUOTA,
+    Budgets,
+    Loss,
+    Relaunch,
+    Stop,
+    decide,
+)
 
 INFRA = Outcome(Cause.INFRASTRUCTURE, "learner 1: Evicted", label="node.evicted", action=Action.ELSEWHERE, node="n1")
 CRASH = Outcome(Cause.PROGRAM, "learner 1: the program exited with 1", label="program.exit", action=Action.RELAUNCH)
@@ -49,6 +58,18 @@ def test_a_spent_budget_is_named() -> None:
     assert decide(CRASH, lost(Cause.PROGRAM, 2), Budgets(app_attempts=2)) == Stop(
         "program failure 3, and budget.app_attempts allows 2"
     )
+
+
+def test_a_quota_costs_nothing_and_is_tried_again_less_and_less_often() -> None:
+    full = Outcome(Cause.INFRASTRUCTURE, "exceeded quota: small", label=NO_QUOTA, action=Action.RELAUNCH)
+    waited = [Loss(number, Cause.INFRASTRUCTURE, NO_QUOTA) for number in range(1, 10)]
+    assert decide(full, waited[:1], Budgets(infra_attempts=0)) == Relaunch(
+        10.0, "no room in the quota so far, which is no loss: launched again in 10 s"
+    )
+    longest = decide(full, waited, Budgets(infra_attempts=0))
+    assert isinstance(longest, Relaunch)
+    assert longest.delay_seconds == BACKOFF_LIMIT_SECONDS
+    assert decide(INFRA, waited, Budgets()) == decide(INFRA, [], Budgets())
 
 
 def test_a_loss_to_infrastructure_is_forgiven_after_a_day_and_its_node_forgotten() -> None:

@@ -44,6 +44,9 @@ class FakeWatch:
         self.looks = 0
         self.at_look: dict[int, Callable[[], None]] = {}
         self.api = SimpleNamespace(call_api=self._log)
+        self.went: list[PodFacts] = []
+        self.secrets_asked_for: list[str] = []
+        self.secret = True
         for learner in range(1, learners + 1):
             name = f"p-{learner}"
             self.cluster.pods[name] = {"metadata": {"name": name, "labels": {"updraft.dev/learner": str(learner)}}}
@@ -53,6 +56,13 @@ class FakeWatch:
         self.looks += 1
         self.at_look.get(self.looks, lambda: None)()
         return [pod_facts(pod) for pod in self.cluster.pods.values()]
+
+    def last_seen(self, key: Any) -> list[PodFacts]:
+        return [*self.went, *(pod_facts(pod) for pod in self.cluster.pods.values())]
+
+    async def lacks_secret(self, name: str) -> bool:
+        self.secrets_asked_for.append(name)
+        return not self.secret
 
     def subscribe(self, key: Any) -> asyncio.Event:
         return asyncio.Event()
@@ -138,7 +148,8 @@ class TestGang:
         watch = FakeWatch(2)
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
-        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []})
+        ended = tuple(watch.pods("any"))
+        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []}, ended)
 
     def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = FakeWatch(2)
@@ -200,6 +211,34 @@ class TestGang:
         event = observe(watch)
         assert (event.kind, event.reason) == ("late", "learner 1: 0/1 nodes are available")
         assert quick.now > START + 600
+
+    @pytest.mark.parametrize("deleted", [True, False])
+    def test_pods_whose_secret_somebody_deleted(
+        self, monkeypatch: pytest.MonkeyPatch, quick: Clock, deleted: bool
+    ) -> None:
+        watch = FakeWatch(1)
+        watch.secret = not deleted
+        watch.cluster.pods["p-1"]["spec"] = {"nodeName": "n1"}
+        waiting = {"name": "updraft-stage", "state": {"waiting": {"reason": "PodInitializing"}}}
+        watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "initContainerStatuses": [waiting]}
+        event = observe(watch)
+        name = f"{JOB}-t1"
+        if deleted:
+            assert (event.kind, watch.secrets_asked_for) == ("no secret", [name])
+            assert event.reason == f"secret {name} was deleted before its learners began"
+            assert START + observing.BLOCKED_SECONDS < quick.now < START + 60
+        else:  # a large image: it is asked seldom
+            assert event.kind == "late"
+            assert 5 < len(watch.secrets_asked_for) < 25
+
+    def test_pods_are_handed_on_as_they_were_last_seen(self, quick: Clock) -> None:
+        """By the time that the attempt is judged they may be gone."""
+        watch = FakeWatch(2)
+        watch.cluster.set_status("p-2", exit_code=1)
+        watch.went = [pod_facts(watch.cluster.pods.pop("p-1"))]
+        event = observe(watch, 2)
+        assert event.kind == "failed"
+        assert [(pod.learner, pod.main.exit_code) for pod in event.pods] == [(1, None), (2, 1)]
 
     def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
         from updraft.ledger.tables import jobs
@@ -265,7 +304,7 @@ class TestGang:
         watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
-        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]})
+        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["epoch 1"]
 
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(

@@ -1,0 +1,27 @@
+"""What a server that has too much to do asks of its clients: that they come back later (429, 503 with Retry-After).
+
+Pure; called wherever a request to the cluster is tried again.
+"""
+
+from __future__ import annotations
+
+TOO_MANY_REQUESTS = 429
+LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for 32 s at most; a mistake must not stop a guardian for a day
+
+
+def asked_pause_seconds(failed: BaseException | None) -> float:
+    """For how long the server that refused wants to be left alone; 0 where it asks for nothing."""
+    headers = getattr(failed, "headers", None) or {}
+    try:
+        seconds = float(headers.get("Retry-After") or 0)
+    except (AttributeError, ValueError):  # no headers, or a date, which no API server sends
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS)
+
+
+def throttled(failed: BaseException) -> bool:
+    """Whether the client itself came back as often as it does, and was sent away each time."""
+    from urllib3.exceptions import MaxRetryError, ResponseError
+
+    told = failed.reason if isinstance(failed, MaxRetryError) else None
+    return isinstance(told, ResponseError) and str(TOO_MANY_REQUESTS) in str(told)
