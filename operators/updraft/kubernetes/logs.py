@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from updraft.kubernetes.throttling import asked_pause_seconds
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,14 @@ PENDING_CHARACTERS = 16 << 20  # read, not stored yet; with more, the log waits 
 MAX_LINE_CHARACTERS = 16_384
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
 READ_TIMEOUT_SECONDS = 300
+
+
+class LogRefusedError(ConnectionError):
+    """The cluster's answer was no log; its headers say when to ask again."""
+
+    def __init__(self, text: str, headers: Mapping[str, str]) -> None:
+        super().__init__(text)
+        self.headers = headers
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cur
     )
     async with response:
         if response.status >= 400:
-            raise ConnectionError(f"log of {pod}: the cluster answered {response.status}")
+            raise LogRefusedError(f"log of {pod}: the cluster answered {response.status}", response.headers)
         reader, buffer = Reader(cursor), b""
         async for part in response.content.iter_any():
             buffer += part
@@ -172,7 +182,7 @@ async def record(
     try:
         failures = 0
         while True:
-            ended = finished.is_set()
+            ended, asked_seconds = finished.is_set(), 0.0
             try:
                 async for line in lines(cursor):
                     pending.append(line)
@@ -189,10 +199,11 @@ async def record(
                     break
             except Exception as exc:  # noqa: BLE001 - a cut stream is followed again from the cursor
                 failures += 1
+                asked_seconds = asked_pause_seconds(exc)
                 if ended and failures > 5:
                     log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
                     break
-            await asyncio.sleep(min(5.0, 0.3 * 2 ** min(failures, 5)))
+            await asyncio.sleep(max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5))))
     finally:
         leaving.set()
         await asyncio.gather(flusher, *flushes, return_exceptions=True)

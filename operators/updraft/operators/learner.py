@@ -86,8 +86,8 @@ class LearnerOperator(KubernetesPodOperator):
         if where == Due(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(job, self.role, None)
             try:
-                pods.deploy(self._core(), job, attempt)
-            except (UnavailableError, QuotaError) as exc:
+                self._launch(job, attempt)
+            except UnavailableError as exc:
                 self.log.warning("%s; the trigger goes on with it, however long that takes", exc)
         self.defer(
             trigger=GangTrigger(
@@ -98,6 +98,13 @@ class LearnerOperator(KubernetesPodOperator):
             ),
             method_name="finished",
         )
+
+    def _launch(self, job: Job, attempt: Attempt) -> None:
+        core = self._core()
+        try:
+            pods.deploy(core, job, attempt)
+        except QuotaError as exc:  # learners that were made are gone again: the number has been used
+            attempts.conclude(core, job.id, self.role, attempt.number, attempts.Seen("quota", str(exc)))
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
         """Ends the task as the role ended; before that, what its trigger may have left is freed."""

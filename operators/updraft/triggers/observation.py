@@ -62,13 +62,13 @@ class Observation:
             await self._followers.stop()
         return Seen(kind, reason, self._followers.tails, last)
 
-    async def _watch_pods(self) -> tuple[str, str, list[PodFacts]]:
+    async def _watch_pods(self) -> tuple[str, str, tuple[PodFacts, ...]]:
         """What ended, why, and every pod as it was last seen."""
         key = launch_key(self._launch)
         woken = self._watch.subscribe(key)
         try:
             kind, reason = await self._something_ends(woken)
-            return kind, reason, self._watch.last_seen(key)
+            return kind, reason, tuple(self._watch.last_seen(key))
         finally:
             self._watch.unsubscribe(key, woken)
 

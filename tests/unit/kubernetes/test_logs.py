@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -113,6 +114,38 @@ def test_a_chunk_that_the_store_refuses_is_written_later() -> None:
 
     asyncio.run(run())
     assert [line.line for line in written] == ["hello"]
+
+
+def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    class Refusing(FakeResponse):
+        status = 429
+        headers: ClassVar = {"Retry-After": "11"}
+
+    class Api:
+        async def call_api(self, *_: object, **__: object) -> FakeResponse:
+            return FakeResponse([f"{stamp(1)} hello\n".encode()]) if pauses else Refusing([])
+
+    async def run() -> list[Line]:
+        finished, written = asyncio.Event(), []
+        finished.set()
+
+        async def write(chunk: list[Line]) -> None:
+            written.extend(chunk)
+
+        sleep = asyncio.sleep
+
+        async def asleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(asyncio, "sleep", asleep)
+        await record(lambda cursor: follow(Api(), "ns", "pod", "base", cursor), Cursor(), write, finished=finished)
+        return written
+
+    assert [line.line for line in asyncio.run(run())] == ["hello"]
+    assert pauses == [11.0]
 
 
 def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
