@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import resource
 import sys
+from contextlib import suppress
 
 from updraft.stack.airflow_scheduler import preload
 
@@ -38,7 +39,8 @@ def allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with suppress(ValueError, OSError):  # macOS names no limit and has one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def main() -> None:
