@@ -74,7 +74,7 @@ cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, a
 cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
 
-test-cluster: ## Run tests and real jobs on that Kubernetes, started for them where it does not run (needs root as well)
+test-cluster: ## Run tests and real jobs on that Kubernetes, or in namespaces of the one that UPDRAFT_TEST_KUBECONFIG names
 	$(DEV) pytest -v --no-header -m cluster tests/cluster $(ARGS)
 
 images: ## Build the container images (ARGS="sidecar learner-sklearn" chooses, --archives FOLDER saves them)

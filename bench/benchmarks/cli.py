@@ -21,6 +21,8 @@ FIGURES = (
     "orchestration",
     "recovery",
     "control_plane",
+    "pod_start",
+    "triggers",
     "rest",
     "demo",
     "demo_cold",

@@ -1,6 +1,6 @@
 """When the containers of learners' pods really worked, from the watch of the cluster, in fractions of a second.
 
-The times in a pod's status are whole seconds. Called by `figures.orchestration`.
+The times in a pod's status are whole seconds. Called by `figures.orchestration` and `figures.pod_start`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -34,10 +35,10 @@ class PodTimes:
 
 
 class PodClock:
-    """Watches a home's cluster in a thread, from `with` to its end."""
+    """Watches a cluster in a thread, from `with` to its end. `pods`: the URL of a namespace's pods."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, pods: str, connect: Callable[[], httpx.Client]) -> None:
+        self._address, self._connect = pods, connect
         self._stop = threading.Event()
         self._pods: dict[str, PodTimes] = {}
         self._thread = threading.Thread(target=self._run, name="pod clock", daemon=True)
@@ -58,11 +59,9 @@ class PodClock:
         return {tuple(key.split("\n", 1)): times for key, times in self._pods.items()}  # type: ignore[misc]
 
     def _run(self) -> None:
-        token = (self._home.node / "token").read_text().strip()
-        address = f"{load_config(self._home).ports.url('node')}/api/v1/namespaces/{NAMESPACE}/pods"
-        headers = {"Authorization": f"Bearer {token}"}
+        address = self._address
         # The watch is ended by the server each second or two, so that the thread can be stopped.
-        with httpx.Client(headers=headers, timeout=30, trust_env=False) as client:
+        with self._connect() as client:
             version = "0"
             while not self._stop.is_set():
                 try:
@@ -87,6 +86,14 @@ class PodClock:
             times = self._pods.setdefault(f"{labels['updraft.dev/job']}\n{labels['updraft.dev/role']}", PodTimes())
             note(times, pod_facts(pod), event["type"], now)
         return str(pod["metadata"]["resourceVersion"])
+
+
+def local_clock(home: Home) -> PodClock:
+    """Of a home's local node."""
+    token = (home.node / "token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    address = f"{load_config(home).ports.url('node')}/api/v1/namespaces/{NAMESPACE}/pods"
+    return PodClock(address, lambda: httpx.Client(headers=headers, timeout=30, trust_env=False))
 
 
 def note(times: PodTimes, pod: PodFacts, event: str, now: float) -> None:

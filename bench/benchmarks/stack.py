@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import REPOSITORY
 from updraft.client import Client, load_config
@@ -21,6 +22,7 @@ from updraft.stack.layout import Home
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft").absolute()
 DAGS = REPOSITORY / "bench" / "dags"
 UP_SECONDS, DOWN_SECONDS = 400, 180
+POLL_SECONDS = 2.0  # asking costs the platform something
 STACK = (sys.executable, "-m", "updraft.stack")
 
 
@@ -32,6 +34,13 @@ class BenchmarkError(Exception):
 class Stack:
     home: Home
     client: Client
+
+    def completed(self, job_id: str, *, within_seconds: float) -> Any:
+        """The job's detail after it has ended well. Raises BenchmarkError where it has not."""
+        detail = self.client.wait(job_id, timeout_seconds=within_seconds, poll_seconds=POLL_SECONDS)
+        if detail.state != "COMPLETED":
+            raise BenchmarkError(f"{job_id} ended {detail.state}: {detail.reason}")
+        return detail
 
 
 def learner_python(image: str = "updraft-learner-pytorch-2-15") -> Path:

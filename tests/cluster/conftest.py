@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import account_helpers
+import namespace_platform
 import platform_helpers
 import platform_images
 import pytest
@@ -15,7 +16,7 @@ from cluster_helpers import Pods
 from kubecluster.layout import find_layout
 from kubecluster.running import Cluster
 from kubecluster.target import Target, named_target, own_target, why_not
-from platform_helpers import Platform
+from platform_helpers import OwnPlatform, Platform
 
 FIRST_BUILD_SECONDS = 1800  # the first test may have to build Kubernetes; every wait inside has a limit of its own
 NOT_OURS = "it needs the cluster of `make cluster`: it is not confined to a namespace"
@@ -42,7 +43,7 @@ def target() -> Iterator[Target]:
         yield own
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def own_cluster(target: Target) -> Cluster:
     """For tests that do what nobody may do to somebody's cluster, or know how ours is made."""
     if target.own is None:
@@ -71,16 +72,25 @@ def account(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def _images_can_be_had() -> None:
-    reason = platform_images.why_not()
-    if reason:
+def platform(
+    request: pytest.FixtureRequest, target: Target, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
+    """One whose learners are pods of the cluster, in the platform's images."""
+    if reason := (namespace_platform if target.own is None else platform_images).why_not():
         pytest.skip(f"SKIPPED JOBS ON A REAL CLUSTER: {reason}")
+    if target.own is None:
+        with platform_helpers.inside(target, tmp_path_factory.mktemp("platform"), print) as within:
+            yield within
+        return
+    account: Account = request.getfixturevalue("account")
+    platform_images.bring(target.own, print)
+    with platform_helpers.beside(target.own, account) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def platform(_images_can_be_had: None, target: Target, account: Account) -> Iterator[Platform]:
-    """Airflow, MLflow and an object store on this machine, their learners on the cluster in the platform's images."""
-    assert target.own is not None
-    platform_images.bring(target.own, print)
-    with platform_helpers.platform(target.own, account) as running:
-        yield running
+def own_platform(target: Target, platform: Platform) -> OwnPlatform:
+    """For tests that do with nodes, control plane and registries what nobody may do to somebody's cluster."""
+    if not isinstance(platform, OwnPlatform):
+        pytest.skip(NOT_OURS)
+    return platform

@@ -15,7 +15,7 @@ from cluster_helpers import eventually
 from kubecluster.images import ctr
 from kubecluster.machines import run_on
 from kubecluster.parts import GPU, GPU_TYPE_LABEL
-from platform_helpers import Platform
+from platform_helpers import OwnPlatform, Platform
 from system_helpers import shell_job
 
 from updraft_learner.contract import MAIN_CONTAINER, SIDECAR_CONTAINER, Keys
@@ -50,8 +50,12 @@ def begun(platform: Platform, job_id: str) -> str:
 def evict(platform: Platform, job_id: str) -> None:
     """Ask the running learner to leave, as `kubectl drain` does."""
     name = platform.witness.running(job_id)
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
-    platform.witness.core.create_namespaced_pod_eviction(name, NAMESPACE, eviction)
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": platform.namespace},
+    }
+    platform.witness.core.create_namespaced_pod_eviction(name, platform.namespace, eviction)
 
 
 def told(platform: Platform, job_id: str, words: str) -> None:
@@ -101,7 +105,7 @@ def last_step(platform: Platform, job_id: str) -> int:
 class OnNode:
     """A pod as its node itself shows it, whether or not its kubelet lives and the API server knows it."""
 
-    def __init__(self, platform: Platform, pod: dict[str, Any]) -> None:
+    def __init__(self, platform: OwnPlatform, pod: dict[str, Any]) -> None:
         self.node, self._uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
         self._layout = platform.cluster.layout
         name = f"{NAMESPACE}_{pod['metadata']['name']}_{self._uid}"
@@ -130,7 +134,7 @@ class OnNode:
         return done.stdout
 
 
-def stored_by(platform: Platform, job_id: str, attempt: int) -> dict[str, tuple[int, bytes]]:
+def stored_by(platform: OwnPlatform, job_id: str, attempt: int) -> dict[str, tuple[int, bytes]]:
     """Size and content of every file that the attempt has in the object store."""
     bucket = platform.home / "s3" / "updraft"
     folder = bucket / Keys("default").job(job_id) / "attempts" / f"train-{attempt}"

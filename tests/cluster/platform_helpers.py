@@ -1,7 +1,8 @@
-"""A whole platform whose learners are pods of the test cluster: its stack, and a witness of what it makes there.
+"""A whole platform whose learners are pods of the cluster that is tested on, and a witness of what it makes there.
 
-Airflow, MLflow and the object store are processes of this machine, started with the command that the documentation
-names; they speak to the cluster as the account of deploy/kustomize. Called by the fixtures of the cluster tests.
+On the cluster of `make cluster` Airflow, MLflow and the object store are processes of this machine, started with the
+command that the documentation names; they speak to the cluster as the account of deploy/kustomize. On somebody's
+cluster all of it lies in one namespace (`namespace_platform`). Called by the fixtures of the cluster tests.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import namespace_platform
 from account_helpers import NAMESPACE, Account
 from cluster_helpers import eventually
-from kubecluster.running import Cluster
+from kubecluster.running import Cluster, Say
+from kubecluster.target import Target
 from kubernetes import client, config
 from system_helpers import PREPARED, REPOSITORY, Stack, pretty
 from urllib3.exceptions import HTTPError
@@ -39,7 +42,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 class Witness:
     """Looks at the namespace of jobs all the time, as administrator, and remembers each object as it last was."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._namespace = namespace
         api_client = config.new_client_from_config(str(kubeconfig))
         self._plain = api_client.sanitize_for_serialization
         self.core = client.CoreV1Api(api_client)
@@ -71,7 +75,7 @@ class Witness:
     def _now(self, selector: str | None = LABEL_JOB) -> dict[str, list[dict[str, Any]]]:
         # The client's generated code cannot read a few valid answers (such as an empty image name in a status).
         return {
-            kind: json.loads(ask(NAMESPACE, label_selector=selector, _preload_content=False).data)["items"]
+            kind: json.loads(ask(self._namespace, label_selector=selector, _preload_content=False).data)["items"]
             for kind, ask in self._lists.items()
         }
 
@@ -116,9 +120,9 @@ def _label(item: dict[str, Any], name: str) -> str:
 
 @dataclass(frozen=True)
 class Platform(Stack):
-    """The stack, with the cluster that its learners run on."""
+    """With the namespace of the cluster that its learners run in."""
 
-    cluster: Cluster = field(repr=False)
+    namespace: str
     witness: Witness = field(repr=False)
 
     def end(self, job_id: str) -> Any:
@@ -130,11 +134,12 @@ class Platform(Stack):
         assert self.witness.nodes(job_id), f"no pod of {job_id} was ever seen on the cluster"
         return detail
 
-    @property
-    def half_a_node_cpus(self) -> float:
-        """Two learners that want more than this cannot lie on one node."""
-        nodes = self.witness.core.list_node().items
-        return min(int(node.status.allocatable["cpu"]) for node in nodes) / 2
+    def ended(self, job_id: str) -> tuple[str, str | None, list[str | None]]:
+        """Of a job that failed: class and label of its verdict, and the labels of all attempts."""
+        detail = self.end(job_id)
+        assert detail.state == "FAILED", self.explained(job_id)
+        verdict = detail.verdict["details"]
+        return verdict["cause"], verdict["label"], [a.label for a in self.client.attempts(job_id).attempts]
 
     def explained(self, job_id: str) -> str:
         """For the report of a test that fails."""
@@ -145,6 +150,20 @@ class Platform(Stack):
         """Whatever was made for it is gone within a minute; the cluster's own collector takes some seconds."""
         eventually(lambda: not self.witness.left(job_id))
 
+    @property
+    def cpus_of_one_in_two(self) -> float:
+        """What each of two learners has to want so that they lie on two nodes, where that can be."""
+        nodes = self.witness.core.list_node().items
+        smallest = min(int(node.status.allocatable["cpu"]) for node in nodes)
+        return smallest / 2 + 0.1 if len(nodes) > 1 else smallest / 4
+
+
+@dataclass(frozen=True)
+class OwnPlatform(Platform):
+    """On the cluster of `make cluster`, with which tests may do what they like."""
+
+    cluster: Cluster = field(repr=False)
+
     def kubectl(self, *arguments: str) -> str:
         layout = self.cluster.layout
         command = [str(layout.kubectl), "--kubeconfig", str(layout.kubeconfig), *arguments]
@@ -154,8 +173,19 @@ class Platform(Stack):
 
 
 @contextmanager
-def platform(cluster: Cluster, account: Account) -> Iterator[Platform]:
-    """Started with `updraft up`, ended with `updraft down`."""
+def inside(target: Target, folder: Path, say: Say) -> Iterator[Platform]:
+    """Somebody's cluster: in a namespace of its own."""
+    with namespace_platform.platform(target, folder, say) as (namespace, http):
+        witness = Witness(target.kubeconfig, namespace)
+        try:
+            yield Platform(folder, http, namespace, witness)
+        finally:
+            witness.close()
+
+
+@contextmanager
+def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
+    """Ours: on this machine, started with `updraft up`, ended with `updraft down`."""
     home = PREPARED / "cluster-tests"
     shutil.rmtree(home, ignore_errors=True)
     for name in ("images", "envs"):  # what `make test` has built is used, what it lacks is built for both
@@ -172,11 +202,11 @@ def platform(cluster: Cluster, account: Account) -> Iterator[Platform]:
     chosen = choose(account.kubeconfig)
     up = [updraft, "up", "--kubeconfig", str(chosen.path), "--context", chosen.context]
     up += ["--address", cluster.network.host]
-    witness = Witness(cluster.layout.kubeconfig)
+    witness = Witness(cluster.layout.kubeconfig, NAMESPACE)
     try:
         _run(up, environment, UP_SECONDS)
         with Client(load_config({"UPDRAFT_HOME": str(home)})) as http:
-            yield Platform(home, http, cluster, witness)
+            yield OwnPlatform(home, http, NAMESPACE, witness, cluster)
     finally:
         witness.close()
         _run([updraft, "down"], environment, 180)

@@ -12,13 +12,13 @@ from cluster_helpers import Pods, eventually
 from kubecluster.target import Target
 from kubernetes import client
 from loss_helpers import ALL_H100, H100, WITHIN_SECONDS, told
-from platform_helpers import Platform
+from platform_helpers import OwnPlatform
 from system_helpers import shell_job
 
 from updraft.kubernetes import secrets
 from updraft.kubernetes.watch import PodWatch
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("own_platform")]
 QUOTA = "updraft-test-small"
 SECRET = "updraft-test-secret"
 HALF_H100 = {**H100, "gpus": 1}
@@ -28,7 +28,7 @@ HALF_H100 = {**H100, "gpus": 1}
 
 
 @pytest.fixture(scope="module")
-def secretless(platform: Platform, target: Target) -> Iterator[dict[str, str]]:
+def secretless(platform: OwnPlatform, target: Target) -> Iterator[dict[str, str]]:
     """Two jobs whose pods wait for a node while somebody deletes a secret: the launch's own, or the one that the
     manifest names. Then there is room. The first test of this file runs beside them."""
     holder = Pods(target, "updraft-test-holder")
@@ -84,7 +84,7 @@ class Expired(PodWatch):
 
 
 def test_a_watch_that_the_server_has_forgotten_goes_on_without_losing_an_event(
-    platform: Platform, account: Account, secretless: dict[str, str]
+    platform: OwnPlatform, account: Account, secretless: dict[str, str]
 ) -> None:
     async def watched() -> Expired:
         watch = Expired(account)
@@ -94,7 +94,7 @@ def test_a_watch_that_the_server_has_forgotten_goes_on_without_losing_an_event(
             job_id = await asyncio.to_thread(platform.submit, shell_job("forgotten", "true"))
             key = (job_id, "train", "1")
             woken = watch.subscribe(key)
-            await asyncio.wait_for(until(lambda: exit_codes(watch.pods(key) + watch.gone(key)) == {0}), WITHIN_SECONDS)
+            await asyncio.wait_for(until(lambda: exit_codes(watch.last_seen(key)) == {0}), WITHIN_SECONDS)
             assert woken.is_set()
             await asyncio.to_thread(platform.completed, job_id)
             await asyncio.wait_for(until(lambda: not watch.pods(key)), WITHIN_SECONDS)
@@ -118,7 +118,7 @@ async def until(holds: Any) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_a_launch_whose_secret_is_deleted_is_made_again(platform: Platform, secretless: dict[str, str]) -> None:
+def test_a_launch_whose_secret_is_deleted_is_made_again(platform: OwnPlatform, secretless: dict[str, str]) -> None:
     job_id = secretless["launch"]
     platform.completed(job_id)
     assert [a.label for a in platform.client.attempts(job_id).attempts] == ["secret.gone", "done"]
@@ -126,7 +126,7 @@ def test_a_launch_whose_secret_is_deleted_is_made_again(platform: Platform, secr
 
 
 def test_a_secret_that_the_job_names_and_somebody_deleted_ends_it_by_name(
-    platform: Platform, secretless: dict[str, str]
+    platform: OwnPlatform, secretless: dict[str, str]
 ) -> None:
     job_id = secretless["named"]
     detail = platform.end(job_id)
@@ -141,7 +141,7 @@ def test_a_secret_that_the_job_names_and_somebody_deleted_ends_it_by_name(
 
 
 @pytest.fixture
-def quota(platform: Platform) -> Iterator[client.CoreV1Api]:
+def quota(platform: OwnPlatform) -> Iterator[client.CoreV1Api]:
     """A quota of the tenant's namespace that has no room for any learner, in effect."""
     core = platform.witness.core
     core.create_namespaced_resource_quota(
@@ -154,7 +154,7 @@ def quota(platform: Platform) -> Iterator[client.CoreV1Api]:
         core.delete_namespaced_resource_quota(QUOTA, NAMESPACE)
 
 
-def test_a_quota_that_is_used_up_is_named_and_waited_for(platform: Platform, quota: client.CoreV1Api) -> None:
+def test_a_quota_that_is_used_up_is_named_and_waited_for(platform: OwnPlatform, quota: client.CoreV1Api) -> None:
     """From its first launch on, though the job may lose no attempt; somebody raises the quota, and it runs."""
     job_id = platform.submit(shell_job("quota", "true", budget={"infra_attempts": 0}))
     told(platform, job_id, f"exceeded quota: {QUOTA}, requested: requests.memory=")

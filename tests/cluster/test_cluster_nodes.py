@@ -14,12 +14,12 @@ from kubecluster.machines import NODES, run_on
 from kubecluster.parts import kubelet_name
 from kubernetes import client
 from loss_helpers import ALL_H100, H100, STEPS, OnNode, begun, counting, evict, resumed_after, stored_by, told, went_on
-from platform_helpers import PROGRAMS, Platform
+from platform_helpers import PROGRAMS, OwnPlatform
 from skewed_images import skewed
 
 from updraft_learner.contract import SIDECAR_CONTAINER
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("own_platform")]
 URGENT = "updraft-test-urgent"
 TAINT = "updraft.dev/test"
 AHEAD_SECONDS = 7 * 60
@@ -43,7 +43,7 @@ def urgent(pods: Pods) -> Iterator[str]:
 
 
 def test_a_pod_of_higher_priority_takes_the_place_and_that_costs_nothing(
-    platform: Platform, pods: Pods, urgent: str
+    platform: OwnPlatform, pods: Pods, urgent: str
 ) -> None:
     """The job waits until there is room again, and goes on, though it may lose no attempt."""
     job_id = platform.submit(counting("preempted", resources=H100, budget={"infra_attempts": 0}), base=PROGRAMS)
@@ -60,7 +60,7 @@ def test_a_pod_of_higher_priority_takes_the_place_and_that_costs_nothing(
 
 
 @pytest.fixture
-def whole(platform: Platform) -> Iterator[None]:
+def whole(platform: OwnPlatform) -> Iterator[None]:
     """Afterwards both nodes run, with all of their parts, and take pods."""
     yield
     for node in NODES:
@@ -68,7 +68,7 @@ def whole(platform: Platform) -> Iterator[None]:
         platform.witness.core.patch_node(node, {"spec": {"unschedulable": None, "taints": None}})
 
 
-def test_what_lives_on_on_a_lost_node_has_no_effect(platform: Platform, whole: None) -> None:
+def test_what_lives_on_on_a_lost_node_has_no_effect(platform: OwnPlatform, whole: None) -> None:
     """The kubelet is dead and its containers are not: the first attempt counts to its end behind the second one's
     back, and what it writes, sends and is told at last changes nothing."""
     job_id = platform.submit(counting("twin", steps=45), base=PROGRAMS)
@@ -101,7 +101,7 @@ def test_what_lives_on_on_a_lost_node_has_no_effect(platform: Platform, whole: N
     assert {c.attempt for c in later} == {2}
 
 
-def test_a_machine_that_is_lost_comes_back_with_nothing_of_the_job(platform: Platform, whole: None) -> None:
+def test_a_machine_that_is_lost_comes_back_with_nothing_of_the_job(platform: OwnPlatform, whole: None) -> None:
     job_id = platform.submit(counting("machine"), base=PROGRAMS)
     begun(platform, job_id)
     (pod,) = platform.witness.pods(job_id)
@@ -116,7 +116,7 @@ def test_a_machine_that_is_lost_comes_back_with_nothing_of_the_job(platform: Pla
 
 
 @pytest.fixture
-def other_time(platform: Platform, tmp_path: Path) -> Iterator[str]:
+def other_time(platform: OwnPlatform, tmp_path: Path) -> Iterator[str]:
     """A node on which the platform's containers believe another time."""
     layout, node = platform.cluster.layout, NODES[1]
     original, changed = tmp_path / "original.tar", tmp_path / "changed.tar"
@@ -137,7 +137,7 @@ def seconds_ahead(pod: OnNode) -> float:
     return (theirs - ours).total_seconds()
 
 
-def test_a_clock_that_is_minutes_off_changes_no_decision(platform: Platform, whole: None, other_time: str) -> None:
+def test_a_clock_that_is_minutes_off_changes_no_decision(platform: OwnPlatform, whole: None, other_time: str) -> None:
     """One job comes from the node with the other time, and one goes to it: to their checkpoints, points and results
     the second attempt is minutes before the first one, or after it."""
     jobs: dict[str, str] = {}
@@ -157,7 +157,7 @@ def test_a_clock_that_is_minutes_off_changes_no_decision(platform: Platform, who
         assert max((c.step, c.attempt) for c in newest) == (STEPS, 2)
 
 
-def test_learners_keep_off_a_cordoned_node_and_leave_a_tainted_one(platform: Platform, whole: None) -> None:
+def test_learners_keep_off_a_cordoned_node_and_leave_a_tainted_one(platform: OwnPlatform, whole: None) -> None:
     first, second = NODES
     platform.kubectl("cordon", first)
     job_id = platform.submit(counting("kept-off"), base=PROGRAMS)

@@ -18,9 +18,9 @@ from account_helpers import NAMESPACE, Account
 from cluster_helpers import eventually
 from kubernetes import client, config
 from loss_helpers import STEPS, WITHIN_SECONDS, begun, counting, last_step, undisturbed
-from platform_helpers import PROGRAMS, Platform
+from platform_helpers import PROGRAMS, OwnPlatform
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("own_platform")]
 THROTTLE = "updraft-test-throttle"
 PROBE = "limit=1"  # no request of the platform's
 OUTAGE_SECONDS = 60
@@ -31,7 +31,7 @@ LONG = OUTAGE_SECONDS + 10  # steps of a second each
 # --- no etcd ------------------------------------------------------------------------------------------------------
 
 
-def test_a_minute_without_etcd_costs_nothing(platform: Platform) -> None:
+def test_a_minute_without_etcd_costs_nothing(platform: OwnPlatform) -> None:
     """The API server answers nobody. One job ends meanwhile, the other one after it."""
     short, long = (platform.submit(counting(f"etcd-{n}", n), base=PROGRAMS) for n in (STEPS, LONG))
     begun(platform, short)
@@ -51,7 +51,7 @@ def test_a_minute_without_etcd_costs_nothing(platform: Platform) -> None:
 
 
 @pytest.fixture
-def flows(platform: Platform) -> Iterator[client.FlowcontrolApiserverV1Api]:
+def flows(platform: OwnPlatform) -> Iterator[client.FlowcontrolApiserverV1Api]:
     """API Priority and Fairness; afterwards without what a test added."""
     found = client.FlowcontrolApiserverV1Api(platform.witness.core.api_client)
     try:
@@ -110,7 +110,7 @@ def _seat(configuration: client.Configuration) -> http.client.HTTPSConnection | 
     return None
 
 
-def refused(platform: Platform) -> list[tuple[str, datetime]]:
+def refused(platform: OwnPlatform) -> list[tuple[str, datetime]]:
     """What the API server answered to the platform with 429, and when, as its audit log has it."""
     events = map(json.loads, platform.cluster.layout.audit_log.read_text().splitlines())
     return [
@@ -125,7 +125,7 @@ def refused(platform: Platform) -> list[tuple[str, datetime]]:
 
 
 def test_a_platform_that_is_told_to_wait_waits_and_loses_nothing(
-    platform: Platform, account: Account, flows: client.FlowcontrolApiserverV1Api
+    platform: OwnPlatform, account: Account, flows: client.FlowcontrolApiserverV1Api
 ) -> None:
     """Every request of the platform is refused from before its program's end until after it, but what came through
     when the API server, a new one, had just begun."""

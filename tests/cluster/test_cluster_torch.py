@@ -10,6 +10,7 @@ import pytest
 import yaml
 from containers import recipes
 from kubecluster.machines import NODES
+from kubecluster.running import Cluster
 from platform_helpers import Platform
 from system_helpers import REPOSITORY
 
@@ -20,7 +21,7 @@ EXAMPLES = (*SHORT, "ffdl-digits")
 
 
 @pytest.fixture(scope="module")
-def asked_for() -> None:
+def asked_for(own_cluster: Cluster) -> None:
     if recipes.PYTORCH not in platform_images.wanted():
         pytest.skip(
             "SKIPPED PYTORCH'S EXAMPLES ON A REAL CLUSTER: set UPDRAFT_TEST_PYTORCH_IMAGE=1 to build its image (5 GB) "
@@ -39,7 +40,7 @@ def manifest(platform: Platform, name: str) -> dict[str, Any]:
     if name in SHORT:
         raw["params"].update(SHORT[name])
     if raw.get("resources", {}).get("learners") == len(NODES):  # more than half of a node for each
-        raw["resources"]["cpus"] = platform.half_a_node_cpus + 0.1
+        raw["resources"]["cpus"] = platform.cpus_of_one_in_two
     return raw
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from conformance_helpers import eventually
 
-from updraft.recovery.facts import pod_facts
+from updraft.recovery.facts import pod_facts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, judge
 
 
@@ -24,11 +24,13 @@ def judged(cluster, *names, learners=None, marked=False, tails=None):
     return judge(pods, learners=len(everyone), markers=markers, tails=tails or {}, memory="48 MiB")
 
 
-def learner(cluster, name, script, *, stage="true", number=1, **changes):
-    """A pod with the containers of a learner."""
+def learner(cluster, name, script, *, stage="true", number=1, sidecar=None, **changes):
+    """A pod with the containers of a learner; a sidecar only where there is a script for it."""
     body = cluster.pod(name, script, labels={"updraft.dev/learner": str(number)}, **changes)
     staging = {"name": "updraft-stage", "image": cluster.image, "command": ["/bin/sh", "-c", stage]}
-    body["spec"]["initContainers"] = [staging]
+    storing = {"name": "updraft-sidecar", "image": cluster.image, "command": ["/bin/sh", "-c", sidecar]}
+    beside = [] if sidecar is None else [{**storing, "restartPolicy": "Always"}]
+    body["spec"]["initContainers"] = [staging, *beside]
     cluster.create(body)
     return name
 
@@ -114,6 +116,21 @@ def test_a_pod_that_somebody_deletes_is_gone(cluster):
     eventually(lambda: cluster.gone("deleted"))
     assert label_of(judged(cluster, learners=1)) == ("pod.gone", Cause.INFRASTRUCTURE, Action.RELAUNCH)
     assert label_of(judged(cluster, learners=1, marked=True)) == ("pod.unseen", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+
+
+def test_what_a_program_says_as_its_pod_is_deleted_does_not_count(cluster):
+    stores = "trap 'sleep 5; exit 0' TERM; while true; do sleep 0.1; done"
+    leaves = "trap 'exit 3' TERM; echo ready; while true; do sleep 0.1; done"
+    learner(cluster, "told", leaves, sidecar=stores, terminationGracePeriodSeconds=30)
+    cluster.wait_phase("told", "Running")
+    eventually(lambda: "ready" in cluster.log("told", container="base"))
+    cluster.core.delete_namespaced_pod("told", cluster.namespace)
+    last = eventually(lambda: found if (found := facts(cluster, "told")).main.exit_code is not None else None)
+    eventually(lambda: cluster.gone("told"))
+    gone = with_last_seen([], [last])
+    outcome = judge(gone, learners=1, markers={1: None}, tails={}, memory="48 MiB")
+    assert label_of(outcome) == ("pod.deleted", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert last.main.exit_code == 3
 
 
 def test_a_killed_learner_explains_its_peers_lost_connection(local_cluster):

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from containers.places import REPOSITORY, ContainersError
 
-LEARNER_UID = "10001"
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -51,14 +49,14 @@ SKLEARN = Recipe(
     "images/learner/Dockerfile",
     _python("scikit-learn"),
     "scikit-learn",
-    arguments=(("EXTRA", "sklearn"), ("UID", LEARNER_UID)),
+    arguments=(("EXTRA", "sklearn"),),
 )
 PYTORCH = Recipe(
     "updraft/learner-pytorch:2.15",
     "images/learner/Dockerfile",
     ("python", "-c", "import torch; print(torch.__version__.partition('+')[0])"),
     "torch",
-    arguments=(("EXTRA", "pytorch"), ("UID", LEARNER_UID)),
+    arguments=(("EXTRA", "pytorch"),),
     large=True,
 )
 SHELL = Recipe("updraft/shell:1", "images/shell/Dockerfile", ("bash", "--version"), base="MINIMAL_BASE")

@@ -18,6 +18,7 @@ from containers import build, recipes, report
 from containers.places import REPOSITORY
 
 from updraft.client.config import load_config
+from updraft.kubernetes import objects
 from updraft.localnode.images import load_catalogue, slug
 from updraft.settings import Credentials, Settings
 from updraft.stack.config import choose_config, generate_secrets, reveal
@@ -76,8 +77,11 @@ def test_the_local_nodes_image_has_the_folders_that_the_local_node_looks_for() -
 def test_a_dockerfile_ends_as_a_user_by_number_and_knows_its_base_by_argument(recipe: recipes.Recipe) -> None:
     lines = (REPOSITORY / recipe.dockerfile).read_text().splitlines()
     users = [line for line in lines if line.startswith("USER ")]
-    user = users[-1].removeprefix("USER ").replace("${UID}", dict(recipe.arguments).get("UID", "65532"))
-    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    user = users[-1].removeprefix("USER ")
+    if user == "${UID}:${UID}":
+        assert f"ARG UID={objects.LEARNER_UID}" in lines
+    else:
+        assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     assert any(line.startswith("ARG BASE=") for line in lines)
     assert any(line.startswith("LABEL org.opencontainers.image.title") for line in lines)
     assert recipe.service is any(line.startswith("HEALTHCHECK") for line in lines)

@@ -18,6 +18,7 @@ from containers.engine import Engine
 from containers.places import Places
 from containers.recipes import Recipe
 
+from updraft.kubernetes import objects
 from updraft_learner import contract
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.pod import S3Credentials
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 LARGE = os.environ.get("UPDRAFT_TEST_LARGE_IMAGES", "")
 HARDENED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp:mode=1777")
 ACCESS, SECRET = "UDTEST", "a-key-for-this-test-only"
-JOB_GROUP = "65532"
+JOB_GROUP = str(objects.JOB_GID)
 # A name in a layer that tells of a secret, or of where the image was made.
 SUSPICIOUS = re.compile(
     r"(^|/)(extra\.crt|ca-bundle\.pem|\.netrc|pip\.conf|uv\.toml|\.git-credentials|id_rsa|\.env|credentials\.json)$"
@@ -43,6 +44,7 @@ model = LogisticRegression().fit(rows[:, :2], rows[:, 2])
 accuracy = model.score(rows[:, :2], rows[:, 2])
 result = pathlib.Path(os.environ["RESULT_DIR"], "model.json")
 result.write_text(json.dumps({"accuracy": accuracy, "uid": os.getuid(), "weights": model.coef_.tolist()}))
+result.chmod(0o600)
 with open(os.environ["UPDRAFT_METRICS_FILE"], "a") as metrics:
     metrics.write(json.dumps({"t": 1.0, "step": 1, "metrics": {"accuracy": accuracy}}) + "\\n")
 folder = pathlib.Path(os.environ["CHECKPOINT_DIR"], "step-1")
@@ -248,7 +250,7 @@ def test_a_program_trains_beside_the_sidecar_with_a_disk_in_common_and_no_creden
     assert done.final_checkpoint is not None
     assert done.metrics_pending > 0
     result = json.loads(stored(pod, f"{keys.results('job-1', 'train', 1)}/model.json"))
-    assert result["uid"] == int(recipes.LEARNER_UID)
+    assert result["uid"] == objects.LEARNER_UID
     status = LearnerStatus.from_json(stored(pod, keys.status("job-1", "train", 1, 1)))
     assert status.last_metrics["accuracy"] == result["accuracy"]
 

@@ -120,9 +120,7 @@ def one(stack: Stack, part: str, number: int) -> Sample:
         at = parts.kill(stack.home, PARTS[part])
         serves = parts.wait_serves(stack.home, PARTS[part], since=at) - at
     for job in jobs:
-        detail = stack.client.wait(job, timeout_seconds=END_SECONDS)
-        if detail.state != "COMPLETED":
-            raise BenchmarkError(f"{job} ended {detail.state} after {part} was killed: {detail.reason}")
+        stack.completed(job, within_seconds=END_SECONDS)
     attempt = next(a for a in lab.ledger.attempts(jobs[0]) if a.role == "train")
     ended = lab.ledger.job(jobs[0]).ended_at
     left = _left_at(folder / jobs[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
-from benchmarks.pods import PodClock, PodTimes
+from benchmarks.pods import PodClock, PodTimes, local_clock
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.stack import DAGS, BenchmarkError, Stack, running_stack
 from updraft.client.client import LIFE_CYCLE, TRAIN_DAG
@@ -86,7 +86,7 @@ def measure(options: Options) -> Measured:
     with running_stack(dags=DAGS) as stack:
         put_data(stack)
         wait_for_dag(stack, EMPTY_DAG)
-        with PodClock(stack.home) as clock:
+        with local_clock(stack.home) as clock:
             run_job(stack, clock)  # fills caches: the data is staged and judged, modules are compiled
             run_empty(stack)
             for _ in range(rounds):
@@ -137,9 +137,7 @@ def run_job(stack: Stack, clock: PodClock) -> Life:
         "export": {"formats": ["torch"], "register_as": "bench-tiny", "promote_if": {"loss": "<= 1"}},
     }
     job = stack.client.submit(manifest, base=REPOSITORY)
-    detail = stack.client.wait(job.id, timeout_seconds=END_SECONDS)
-    if detail.state != "COMPLETED":
-        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
+    stack.completed(job.id, within_seconds=END_SECONDS)
     run = ended_run(stack, TRAIN_DAG, job.id)
     pods = clock.of_job(job.id)
     work: dict[str, Span] = {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from benchmarks.options import Options
 from benchmarks.resting import PartAtRest, at_rest
 from benchmarks.results import Budget, Measured, TableOf, Value
-from benchmarks.stack import BenchmarkError, Stack, running_stack
+from benchmarks.stack import Stack, running_stack
 
 NAME, TITLE = "rest", "The stack at rest"
 MEMORY_BUDGET = Budget(at="most", value=2500)
@@ -56,9 +56,7 @@ def run_job(stack: Stack) -> None:
         "command": "echo hello",
         "resources": {"learners": 1, "cpus": 0.5, "memory": "256MiB"},
     }
-    detail = stack.client.wait(stack.client.submit(manifest).id, timeout_seconds=END_SECONDS)
-    if detail.state != "COMPLETED":
-        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
+    stack.completed(stack.client.submit(manifest).id, within_seconds=END_SECONDS)
 
 
 def rest_table(parts: Sequence[PartAtRest]) -> TableOf:

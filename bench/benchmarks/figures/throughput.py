@@ -175,9 +175,7 @@ def run(stack: Stack, code: Path, seconds: float, core: int | None, rng: random.
     trainer = started(stack, job.id)
     time.sleep(WARM_UP_SECONDS)
     turns = tuple(take_turns(stack.home, trainer, lengths))
-    detail = stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
-    if detail.state != "COMPLETED":
-        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
+    stack.completed(job.id, within_seconds=PATIENCE_SECONDS)
     with tempfile.TemporaryDirectory() as results:
         files = stack.client.download(job.id, "results", Path(results))
         told: dict[str, Any] = json.loads(next(f for f in files if f.name == "batches.json").read_text())
@@ -203,9 +201,7 @@ def cost_of_checks(stack: Stack, folder: Path, seconds: float) -> float:
     begin, used = time.monotonic(), _cpu_seconds(helpers)
     time.sleep(seconds)
     percent = 100 * (_cpu_seconds(helpers) - used) / (time.monotonic() - begin)
-    detail = stack.client.wait(job.id, timeout_seconds=PATIENCE_SECONDS, poll_seconds=5)
-    if detail.state != "COMPLETED":
-        raise BenchmarkError(f"the job ended {detail.state}: {detail.reason}")
+    stack.completed(job.id, within_seconds=PATIENCE_SECONDS)
     return percent
 
 

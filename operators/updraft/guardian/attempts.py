@@ -18,6 +18,7 @@ from updraft.guardian import pods as guarded
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.kubernetes import gang
 from updraft.kubernetes.objects import Launch
+from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM, Budgets, Loss, Relaunch, decide
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
@@ -60,12 +61,12 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """Why a trigger stopped watching an attempt, the last lines of its logs, and its pods as they were then."""
+    """Why a trigger stopped watching an attempt, and what it knows that nobody can read afresh."""
 
     kind: str  # ended, failed, missing, or a key of ENDINGS
     reason: str
     tails: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    pods: Sequence[PodFacts] = ()
+    pods: Sequence[PodFacts] = ()  # as they were last seen: what counts of those that are gone by now
 
 
 def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
@@ -238,10 +239,7 @@ def _avoided(ended: Sequence[Attempt]) -> dict[str, Attempt]:
 def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen: Seen) -> Outcome | None:
     from updraft.storage import objects as stored
 
-    pods = gang.observe(core, launch)
-    there = {pod.learner for pod in pods}
-    # A node keeps no pod that has ended and is to be deleted: by now it may be gone.
-    pods += [pod for pod in seen.pods if pod.told and pod.learner not in there]
+    pods = with_last_seen(gang.observe(core, launch), seen.pods)
     learners = range(1, launch.learners + 1)
     markers = {n: stored.read_done(launch.tenant, launch.job_id, launch.role, launch.attempt, n) for n in learners}
     outcome = judge(

@@ -22,8 +22,19 @@ Manifest = dict[str, Any]  # a Kubernetes object in API form
 
 SIDECAR_MEMORY_MIB = 128  # what init container and sidecar are counted with; admission adds it per learner
 SIDECAR_MEMORY_LIMIT_MIB = 1024
-PLATFORM_UID = 65532  # init container and sidecar; the program runs under its image's own user
-JOB_GID = 65532  # owns the job's volume, so that program and sidecar can both write
+# Of every container: the sidecar has to read what the program writes, and some libraries let nobody but the owner read
+# (safetensors: 0600). An image whose own user is root, as most public ones are, runs as it too.
+LEARNER_UID = 10001
+JOB_GID = 65532  # owns the job's volume
+# That user need not be in an image's list of users; what looks for a home or a name finds these.
+USER_VARIABLES = {"HOME": "/tmp", "LOGNAME": "learner", "USER": "learner"}
+UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": LEARNER_UID,
+    "runAsGroup": JOB_GID,
+}
 HOST_PATHS = {
     "UPDRAFT_ROOT_DIR": contract.ROOT_DIR,
     "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
@@ -82,9 +93,9 @@ def learner_pod(
 ) -> Manifest:
     """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
 
-    The program's container keeps its image, command and user; it gains the job's volume and a working
-    directory, and no credential. On a node that is lost it stays `node_lost_seconds` (Kubernetes' own default is five
-    minutes); nodes to avoid are taken when no other has room.
+    The program's container keeps its image and command; it gains the job's volume, a working directory and the user
+    that all three share, and no credential. On a node that is lost it stays `node_lost_seconds` (Kubernetes' own
+    default is five minutes); nodes to avoid are taken when no other has room.
     """
     pod = copy.deepcopy(base)
     spec = pod["spec"]
@@ -95,7 +106,9 @@ def learner_pod(
         if main.get(part):
             main[part] = [verbatim(word) for word in main[part]]
     main["lifecycle"] = {"preStop": pre_stop()}
-    main["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    main["securityContext"] = copy.deepcopy(UNPRIVILEGED)
+    known = {entry["name"] for entry in main.setdefault("env", [])}
+    main["env"] += [{"name": name, "value": value} for name, value in USER_VARIABLES.items() if name not in known]
     ours = {
         "image": sidecar_image,
         "env": [{"name": k, "value": v} for k, v in HOST_PATHS.items()]
@@ -112,13 +125,7 @@ def learner_pod(
             "requests": {"cpu": "0", "memory": f"{SIDECAR_MEMORY_MIB}Mi"},
             "limits": {"memory": f"{SIDECAR_MEMORY_LIMIT_MIB}Mi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": PLATFORM_UID,
-            "runAsGroup": JOB_GID,
-        },
+        "securityContext": copy.deepcopy(UNPRIVILEGED),
     }
     stage = {
         "name": contract.STAGE_CONTAINER,

@@ -7,11 +7,11 @@ per namespace, however many jobs wait. Used by `updraft.triggers` only; it lives
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
 from typing import Any
 
 from updraft.kubernetes.objects import Launch
@@ -58,7 +58,11 @@ class PodWatch:
         await hook._load_config()
         if self.api is not None:
             self._replaced.append(self.api)
-        self.api = ApiClient(configuration=hook.client_configuration)
+        configuration: Any = hook.client_configuration
+        # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners
+        # would keep the watch from ever being opened again.
+        configuration.connection_pool_maxsize = 0
+        self.api = ApiClient(configuration=configuration)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -71,9 +75,10 @@ class PodWatch:
     def pods(self, key: LaunchKey) -> list[PodFacts]:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
-    def gone(self, key: LaunchKey) -> list[PodFacts]:
-        """Pods of the launch that do not exist any more, as they last were."""
-        return list(self._gone.get(key, {}).values())
+    def last_seen(self, key: LaunchKey) -> list[PodFacts]:
+        """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them."""
+        found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
+        return sorted(found.values(), key=lambda facts: facts.learner)
 
     async def lacks_secret(self, name: str) -> bool:
         """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
@@ -129,77 +134,69 @@ class PodWatch:
                         await self._connect()
 
     async def _list(self) -> str:
-        from kubernetes_asyncio.client import CoreV1Api
-
-        listed = await CoreV1Api(self.api).list_namespaced_pod(
-            self.namespace, label_selector=contract.LABEL_JOB, _request_timeout=30
-        )
+        async with await self._ask(30) as response:
+            listed = json.loads(await response.read())
         fresh: dict[LaunchKey, dict[str, PodFacts]] = {}
-        for item in listed.items:
-            pod = self.api.sanitize_for_serialization(item)
+        for pod in listed["items"]:
             fresh.setdefault(_key(pod), {})[pod["metadata"]["name"]] = pod_facts(pod)
         changed = {key for key in self._pods.keys() | fresh.keys() if self._pods.get(key) != fresh.get(key)}
-        for key in changed:
-            for name, facts in self._pods.get(key, {}).items():
-                if name not in fresh.get(key, {}):
-                    self._bury(key, name, facts)
+        for key in changed & self._waiters.keys():
+            self._gone.setdefault(key, {}).update(self._pods.get(key, {}))
         self._pods = fresh
         # Everyone is woken after the first list: "no pod" is news as well.
         for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
             self._wake(key)
-        return str(listed.metadata.resource_version)
+        return str(listed["metadata"]["resourceVersion"])
 
     async def _watch(self, version: str) -> None:
-        from kubernetes_asyncio.client import CoreV1Api
-        from kubernetes_asyncio.watch import Watch
+        """Until the server ends it. Raises ApiException, also for a version that the server has forgotten."""
+        from kubernetes_asyncio.client import ApiException
 
-        async with Watch().stream(
-            _raising(CoreV1Api(self.api).list_namespaced_pod),
-            self.namespace,
-            label_selector=contract.LABEL_JOB,
-            resource_version=version,
-            timeout_seconds=WATCH_SECONDS,
-            _request_timeout=WATCH_SECONDS + 30,
-        ) as stream:
-            async for event in stream:
+        seconds = WATCH_SECONDS + 30
+        async with await self._ask(
+            seconds, watch=True, resource_version=version, timeout_seconds=WATCH_SECONDS
+        ) as response:
+            async for line in response.content:
+                event = json.loads(line)
+                pod = event["object"]
+                if event["type"] == "ERROR":
+                    raise ApiException(status=pod.get("code"), reason=pod.get("message"))
                 if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
                     continue
-                pod = event["raw_object"]
                 key, name = _key(pod), pod["metadata"]["name"]
                 known = self._pods.setdefault(key, {})
                 if event["type"] == "DELETED":
                     known.pop(name, None)
-                    self._bury(key, name, pod_facts(pod))
                     if not known:
                         self._pods.pop(key)
+                    if key in self._waiters:
+                        self._gone.setdefault(key, {})[name] = pod_facts(pod)
                 else:
                     known[name] = pod_facts(pod)
                 self._wake(key)
 
-    def _bury(self, key: LaunchKey, name: str, last: PodFacts) -> None:
-        if key in self._waiters:
-            self._gone.setdefault(key, {})[name] = last
+    async def _ask(self, seconds: float, **query: Any) -> Any:
+        """The learners' pods as the server writes them: the client's objects of a thousand pods take ten seconds to be
+        made, in which no trigger of this process runs. Raises ApiException."""
+        from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+        response: Any = await CoreV1Api(self.api).list_namespaced_pod(
+            self.namespace,
+            label_selector=contract.LABEL_JOB,
+            _request_timeout=seconds,
+            _preload_content=False,
+            **query,
+        )
+        if response.status >= 400:
+            refused = ApiException(status=response.status, reason=response.reason)
+            refused.headers = response.headers
+            response.close()
+            raise refused
+        return response
 
     def _wake(self, key: LaunchKey) -> None:
         for event in self._waiters.get(key, ()):
             event.set()
-
-
-def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, raising ApiException for a refusal, which the client's `Watch` would read as an event."""
-
-    @wraps(function)  # `Watch` reads in its text what it returns
-    async def asked(*args: Any, **kwargs: Any) -> Any:
-        from kubernetes_asyncio.client import ApiException
-        from kubernetes_asyncio.client.rest import RESTResponse
-
-        answer = await function(*args, **kwargs)
-        if answer.status >= 400:
-            refusal: Any = RESTResponse(answer, await answer.read())
-            raise ApiException(http_resp=refusal)
-        return answer
-
-    return asked
 
 
 def _key(pod: dict[str, Any]) -> LaunchKey:

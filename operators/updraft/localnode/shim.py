@@ -125,8 +125,6 @@ def _is_waiting_shell(pid: int) -> bool:
 
 def told_of_sigterm(first: int) -> list[int]:
     """Who gets a container's SIGTERM: the first process, or what runs below it where that is a shell that waits."""
-    if not _is_waiting_shell(first):
-        return [first]
     parents, looked_at, found = _parents(), [first], []
     for pid in looked_at:
         below = [child for child, parent in parents.items() if parent == pid]

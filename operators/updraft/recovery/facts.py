@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from updraft.lifecycle import State
@@ -57,13 +57,6 @@ class PodFacts:
         """The cluster removes it from its node, and nobody tells how its program ends: the node does not answer, or
         the program is still leaving. If it lasts for longer than the grace period, it is the node."""
         return self.deleting and bool(self.disruption) and not self.ended and self.main.exit_code is None
-
-    @property
-    def told(self) -> bool:
-        """Whether this is enough to judge its end by, though it is gone by now. A program that has ended with 0 may
-        still have had to store."""
-        code = self.main.exit_code
-        return self.ended or code not in (None, 0) or (code is None and bool(self.disruption))
 
     @property
     def mounting(self) -> bool:
@@ -132,6 +125,15 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         disruption=(disruption.get("reason") or "Unknown") if disrupted else "",
         disruption_message=(disruption.get("message") or "")[:500] if disrupted else "",
     )
+
+
+def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
+    """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
+    or why the cluster removed them: a node may remove a pod within a second of its end."""
+    there = {pod.learner for pod in pods}
+    gone = [p for p in last if p.learner not in there and (p.main.exit_code is not None or p.disruption)]
+    ended = [p if p.ended else replace(p, phase="Failed" if p.main.exit_code != 0 else "Succeeded") for p in gone]
+    return sorted((*pods, *ended), key=lambda pod: pod.learner)
 
 
 def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from updraft.recovery.catalogue import (
     CONDITION_ROWS,
     CONTAINER_ROWS,
     EXIT_ROWS,
+    GANG_ROWS,
     LOG_ROWS,
     POD_ROWS,
     REFUSED_ROWS,
@@ -35,6 +36,8 @@ SIGNALS = {
     139: "SIGSEGV",
     143: "SIGTERM",
 }
+DELETED = next(row for row in GANG_ROWS if row.label == "pod.deleted")
+WELL = (0, int(ExitCode.PREEMPTED))  # what a program says of itself counts, whatever happens to its pod
 TAIL_LINES = 3  # of the log, in a reason
 LINE_CHARACTERS = 300
 PLAIN_LINES = 8  # of a log without a traceback that may explain its end
@@ -73,6 +76,8 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
     if _disrupted(pod) and (found := _first(CONDITION_ROWS, reason=pod.disruption, lines=())):
         words = ": ".join(part for part in (pod.disruption, pod.disruption_message) if part)
         return _made(pod, *found, f"{who}: {words}")
+    if pod.deleting and _left_early(pod):
+        return _made(pod, DELETED, "", f"{who}: its pod was deleted while its program ran, and not by the platform")
     if stage.state == "terminated" and stage.exit_code not in (0, None):
         lines = tuple(line for line in (*tail, stage.message) if line)
         row, line = _first(STAGE_ROWS, code=stage.exit_code, lines=lines) or (STAGE_ROWS[-1], "")
@@ -91,9 +96,14 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
 
 def _disrupted(pod: PodFacts) -> bool:
     """Whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends."""
-    if not pod.disruption or pod.main.exit_code in (0, int(ExitCode.PREEMPTED)):
+    if not pod.disruption or pod.main.exit_code in WELL:
         return False
     return pod.ended or pod.deleting or pod.main.state == "terminated"
+
+
+def _left_early(pod: PodFacts) -> bool:
+    """Whether its program ended, and neither well nor as one that was asked to leave."""
+    return pod.main.state == "terminated" and pod.main.exit_code not in WELL
 
 
 def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule]) -> Failure:

@@ -7,7 +7,9 @@ with it every job that is watched, for seconds after each start.
 from __future__ import annotations
 
 import importlib
+import resource
 import sys
+from contextlib import suppress
 
 from updraft.stack.airflow_scheduler import preload
 
@@ -29,7 +31,20 @@ PRELOADED = (
 )
 
 
+FILES = 65_536  # each job's log is two: followed from the cluster, and its task's own; a system's default is 1,024
+
+
+def allow_files() -> None:
+    """As many as the system lets us, up to what is needed; inherited by the process that runs the triggers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # macOS names no limit and has one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main() -> None:
+    allow_files()
     preload(PRELOADED)
     sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]
     importlib.import_module("airflow.__main__").main()

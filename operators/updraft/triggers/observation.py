@@ -50,85 +50,87 @@ class Observation:
         self._attention = Attention(job, launch)
         self._since: dict[str, float] = {}
         self._shown: tuple[State, str] | None = None
-        self._last: tuple[PodFacts, ...] = ()
 
     async def run(self) -> Seen:
         launch = self._launch
         try:
             what = f"{launch.role}: watching attempt {launch.attempt}"
             with desk().guarding(launch.job_id, what), ATTENTION_PACE.joined():
-                kind, reason = await self._watch_pods()
+                kind, reason, last = await self._watch_pods()
             await self._followers.finish()
         finally:
             await self._followers.stop()
-        return Seen(kind, reason, self._followers.tails, self._last)
+        return Seen(kind, reason, self._followers.tails, last)
 
-    async def _watch_pods(self) -> tuple[str, str]:
+    async def _watch_pods(self) -> tuple[str, str, tuple[PodFacts, ...]]:
+        """What ended, why, and every pod as it was last seen."""
+        key = launch_key(self._launch)
+        woken = self._watch.subscribe(key)
+        try:
+            kind, reason = await self._something_ends(woken)
+            return kind, reason, tuple(self._watch.last_seen(key))
+        finally:
+            self._watch.unsubscribe(key, woken)
+
+    async def _something_ends(self, woken: asyncio.Event) -> tuple[str, str]:
         watch, launch, attempt = self._watch, self._launch, self._attempt
         key = launch_key(launch)
-        woken = watch.subscribe(key)
         most = 0
         started = looked = time.monotonic()
         waited = 0.0  # for room, which is not the program's time
-
-        try:
-            limit = await asyncio.to_thread(self._runtime_left_seconds)
-            deployed_at = await asyncio.to_thread(pods.deployed_at, attempt)
-            late = settings().deploy_timeout_seconds - (datetime.now(UTC) - deployed_at).total_seconds()
-            while True:
-                found = watch.pods(key)
-                now = time.monotonic()
-                waited += now - looked if any(p.unscheduled for p in found) else 0.0
-                looked = now
-                if watch.synced.is_set():
-                    self._followers.follow(watch, found)
-                    await self._show(found)
-                    most = max(most, len(found))
-                    if len(found) == launch.learners and all(p.ended for p in found):
-                        return "ended", "all pods have ended"
-                    # One learner's end with an error ends the attempt; its sidecar may still be storing.
-                    failed = [p for p in found if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
-                    if "halt" in self._since:  # whoever has saved and left waits for its peers
-                        failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
-                    storing = self._lasts("failed", failed, settings().store_grace_seconds)
-                    if failed and (all(p.ended for p in failed) or storing):
-                        said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
-                        return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
-                    lost = next((p for p in found if p.lost), None)
-                    if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
-                        return "failed", f"learner {lost.learner}: its node does not answer"
-                    missing = launch.learners - len(found)
-                    patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
-                    if self._lasts("missing", missing, patience):
-                        return "missing", f"{missing} of {launch.learners} pods are gone"
-                    blocked = next((p for p in found if p.blocked), None)
-                    if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
-                        return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
-                    if self._lasts("mounting", any(p.mounting for p in found), BLOCKED_SECONDS):
-                        self._since.pop("mounting")  # looked at again after as long a time
-                        if await watch.lacks_secret(launch.base_name):
-                            return "no secret", f"secret {launch.base_name} was deleted before its learners began"
-                    not_running = any(p.main.state in ("absent", "waiting") for p in found)
-                    staging = any(p.stage.state == "running" for p in found)
-                    waits = not_running and not staging and now - started > late
-                    if self._lasts("late", waits, LATE_SECONDS):
-                        return "late", self._shown[1] if self._shown else "the learners did not start in time"
-                else:  # what is said of pods from here on is news, and has to last anew
-                    for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
-                        self._lasts(what, False, 0)
-                if limit is not None and now - started - waited > limit:
-                    return "deadline", "budget.max_runtime is used up"
-                if (asked := await self._asked()) is not None:
-                    return asked
-                if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
-                    return stuck
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), TICK_SECONDS)
-                woken.clear()
-        finally:
-            last = {pod.learner: pod for pod in (*watch.gone(key), *watch.pods(key))}
-            self._last = tuple(last[learner] for learner in sorted(last))
-            watch.unsubscribe(key, woken)
+        limit = await asyncio.to_thread(self._runtime_left_seconds)
+        deployed_at = await asyncio.to_thread(pods.deployed_at, attempt)
+        late = settings().deploy_timeout_seconds - (datetime.now(UTC) - deployed_at).total_seconds()
+        while True:
+            found = watch.pods(key)
+            now = time.monotonic()
+            waited += now - looked if any(p.unscheduled for p in found) else 0.0
+            looked = now
+            if watch.synced.is_set():
+                self._followers.follow(watch, found)
+                await self._show(found)
+                most = max(most, len(found))
+                if len(found) == launch.learners and all(p.ended for p in found):
+                    return "ended", "all pods have ended"
+                # One learner's end with an error ends the attempt; its sidecar may still be storing.
+                failed = [p for p in found if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
+                if "halt" in self._since:  # whoever has saved and left waits for its peers
+                    failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
+                storing = self._lasts("failed", failed, settings().store_grace_seconds)
+                if failed and (all(p.ended for p in failed) or storing):
+                    said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
+                    return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
+                lost = next((p for p in found if p.lost), None)
+                if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
+                    return "failed", f"learner {lost.learner}: its node does not answer"
+                missing = launch.learners - len(found)
+                patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
+                if self._lasts("missing", missing, patience):
+                    return "missing", f"{missing} of {launch.learners} pods are gone"
+                blocked = next((p for p in found if p.blocked), None)
+                if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
+                    return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
+                if self._lasts("mounting", any(p.mounting for p in found), BLOCKED_SECONDS):
+                    self._since.pop("mounting")  # looked at again after as long a time
+                    if await watch.lacks_secret(launch.base_name):
+                        return "no secret", f"secret {launch.base_name} was deleted before its learners began"
+                not_running = any(p.main.state in ("absent", "waiting") for p in found)
+                staging = any(p.stage.state == "running" for p in found)
+                waits = not_running and not staging and now - started > late
+                if self._lasts("late", waits, LATE_SECONDS):
+                    return "late", self._shown[1] if self._shown else "the learners did not start in time"
+            else:  # what is said of pods from here on is news, and has to last anew
+                for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
+                    self._lasts(what, False, 0)
+            if limit is not None and now - started - waited > limit:
+                return "deadline", "budget.max_runtime is used up"
+            if (asked := await self._asked()) is not None:
+                return asked
+            if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
+                return stuck
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+            woken.clear()
 
     def _lasts(self, what: str, holds: object, seconds: float) -> bool:
         """Whether it has been so for longer than that, by this process's monotonic clock."""

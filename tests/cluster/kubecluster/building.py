@@ -1,6 +1,6 @@
-"""The programs of the cluster, built from the Go module beside this package and kept by its hash.
+"""The programs of the cluster, built from the Go modules beside this package and kept by their hash.
 
-A build that is there is never touched; one that was interrupted is removed by the next. Called by `running`.
+A build that is there is never touched; one that was interrupted is removed by the next. Called by `running` and `kwok`.
 """
 
 from __future__ import annotations
@@ -67,21 +67,45 @@ def built(layout: Layout, module: Path = MODULE) -> Programs | None:
 
 def build(layout: Layout, environment: Mapping[str, str], say: Callable[[str], None]) -> Programs:
     """The build of this module: from the cache, or made now, which takes minutes and 2.3 GiB of memory."""
-    found = built(layout)
+    version = kubernetes_version()
+    stamps = [f"-X {package}.gitVersion={version}" for package in VERSION_PACKAGES]
+    what = [[".", BUNDLE, f"-ldflags=-s -w {' '.join(stamps)}"], ["./pause", PAUSE, "-ldflags=-s -w"]]
+    named = f"Kubernetes {version} once, about 7 minutes"
+    return _built_or_made(layout, MODULE, what, PROGRAMS, named, environment, say)
+
+
+def build_tool(
+    layout: Layout, module: Path, package: str, name: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> Path:
+    """One program of another module, that its go.mod names as a tool: from the cache, or made now."""
+    named = f"{name} once, about 2 minutes"
+    what = [[package, name, "-ldflags=-s -w"]]
+    return _built_or_made(layout, module, what, (), named, environment, say).path(name)
+
+
+def _built_or_made(
+    layout: Layout,
+    module: Path,
+    what: list[list[str]],
+    links: tuple[str, ...],
+    named: str,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Programs:
+    """`what`: package, name and flags of each program; `links`: further names of the first one."""
+    found = built(layout, module)
     if found is not None:
         return found
     layout.cache.mkdir(parents=True, exist_ok=True)
     remove_unfinished(layout)
     aside = layout.cache / f"{UNFINISHED}{layout.name}"
-    target = layout.cache / module_digest()
+    target = layout.cache / module_digest(module)
     (aside / "temporary").mkdir(parents=True)
-    version = kubernetes_version()
-    say(f"building Kubernetes {version} once, about 7 minutes on two cores; it stays in {target}")
-    stamps = [f"-X {package}.gitVersion={version}" for package in VERSION_PACKAGES]
-    _compile([".", BUNDLE, f"-ldflags=-s -w {' '.join(stamps)}"], aside, environment, say)
-    _compile(["./pause", PAUSE, "-ldflags=-s -w"], aside, environment, say)
-    for name in PROGRAMS:
-        (aside / name).symlink_to(BUNDLE)
+    say(f"building {named} on two cores; it stays in {target}")
+    for each in what:
+        _compile(module, each, aside, environment, say)
+    for name in links:
+        (aside / name).symlink_to(what[0][1])
     shutil.rmtree(aside / "temporary")
     try:
         aside.rename(target)
@@ -92,7 +116,9 @@ def build(layout: Layout, environment: Mapping[str, str], say: Callable[[str], N
     return Programs(target)
 
 
-def _compile(what: list[str], aside: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+def _compile(
+    module: Path, what: list[str], aside: Path, environment: Mapping[str, str], say: Callable[[str], None]
+) -> None:
     package, name, flags = what
     go = find_go()
     if go is None:
@@ -111,7 +137,7 @@ def _compile(what: list[str], aside: Path, environment: Mapping[str, str], say: 
     }
     started = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=MODULE, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=module, env=environment, stdout=output, stderr=output)
         try:
             while True:
                 try:

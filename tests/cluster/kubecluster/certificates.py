@@ -20,6 +20,7 @@ from updraft.stack.layout import write_private
 ADMIN = "admin"
 KUBELET_CLIENT = "apiserver-to-kubelets"
 DNS = "coredns"
+FAKE_KUBELET = "fake-kubelet"  # serves the logs of the pods on fake nodes, on this machine
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def certificates(network: Network) -> list[Certificate]:
         Certificate("controller-manager", "system:kube-controller-manager", (), control),
         Certificate("scheduler", "system:kube-scheduler", (), control),
         Certificate(DNS, f"system:{DNS}"),
+        Certificate(FAKE_KUBELET, FAKE_KUBELET, (), (network.host,)),
         *(
             Certificate(node, f"system:node:{node}", ("system:nodes",), (node, network.node(index)))
             for index, node in enumerate(NODES)

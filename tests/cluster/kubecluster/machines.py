@@ -194,6 +194,8 @@ def _connect(layout: Layout, machine: str, first: Identity, network: Network) ->
         raise ClusterError(f"{machine} cannot be connected: the machine {CONTROL} is not running.")
     hub = ["nsenter", "--target", str(control.pid), "--net", "--", "ip"]
     own = NODES.index(machine)
+    # The kernel clears the namespace of a machine that has ended in its own time; until then the device is there.
+    subprocess.run([*hub, "link", "delete", machine], capture_output=True, check=False)
     _ip([*hub, "link", "add", machine, *mtu, "type", "veth", "peer", "eth0", "netns", str(first.pid)])
     _ip([*hub, "link", "set", machine, "master", "machines", "up"])
     _ip([*here, "address", "add", f"{network.node(own)}/24", "dev", "eth0"])

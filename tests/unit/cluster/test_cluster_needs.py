@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kubecluster import archives, building, cgroups, configuration, network
-from kubecluster.certificates import certificates
+from kubecluster.certificates import FAKE_KUBELET, certificates
 from kubecluster.layout import STATE_VARIABLE, ClusterError, Layout, find_layout, refuse_hidden
 from kubecluster.machines import CONTROL, NODES, script
 from kubecluster.needs import Machine, distribution
@@ -122,7 +122,7 @@ def test_everything_that_listens_has_a_certificate_and_nobody_may_ask_anonymousl
     kubelet = configuration.kubelet(layout, net, "node-a", 8 * 1024**3)
     assert kubelet["authentication"]["anonymous"] == {"enabled": False}
     servers = {c.name: c.hosts for c in certificates(net) if c.hosts}
-    assert set(servers) == {"apiserver", "etcd", "controller-manager", "scheduler", *NODES}
+    assert set(servers) == {"apiserver", "etcd", "controller-manager", "scheduler", FAKE_KUBELET, *NODES}
     assert net.kubernetes_service in servers["apiserver"]
 
 

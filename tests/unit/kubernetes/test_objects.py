@@ -19,6 +19,16 @@ from updraft.taints import Toleration
 from updraft_learner import contract
 from updraft_learner.contract import CONFIG_ENV, DataMount, PodConfig
 
+UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 65532,
+}
+USER = [
+    {"name": name, "value": value} for name, value in (("HOME", "/tmp"), ("LOGNAME", "learner"), ("USER", "learner"))
+]
 BASE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -59,10 +69,13 @@ def config(learners: int = 2) -> PodConfig:
     )
 
 
+def learner_pod(base: dict[str, Any] = BASE, *, learners: int = 2, **more: Any) -> objects.Manifest:
+    always: dict[str, Any] = {"sidecar_image": "updraft/sidecar:0.1", "grace_seconds": 60, "node_lost_seconds": 30}
+    return objects.learner_pod(base, config(learners), **always, **more)
+
+
 def pods(learners: int = 2) -> list[objects.Manifest]:
-    pod = objects.learner_pod(
-        BASE, config(learners), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(learners=learners)
     return objects.role_to_pods(pod, launch(learners), config(learners))
 
 
@@ -89,12 +102,12 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credenti
             "image": "updraft/shell:1",
             "command": ["/bin/sh", "-c"],
             "args": ["sh train.sh"],
-            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}],
+            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}, *USER],
             "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
             "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
             "workingDir": "/updraft/code",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "securityContext": UNPRIVILEGED,
         }
     ]
     assert "hostname" not in pod["spec"]
@@ -129,13 +142,7 @@ def test_the_whole_pod_of_a_learner() -> None:
             {"name": "credentials", "mountPath": "/run/updraft/credentials", "readOnly": True},
         ],
         "resources": {"requests": {"cpu": "0", "memory": "128Mi"}, "limits": {"memory": "1024Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-        },
+        "securityContext": UNPRIVILEGED,
     }
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
     base = BASE["spec"]["containers"][0]
@@ -167,10 +174,11 @@ def test_the_whole_pod_of_a_learner() -> None:
             "containers": [
                 {
                     **base,
+                    "env": [*base["env"], *USER],
                     "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
                     "workingDir": "/updraft/code",
                     "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                    "securityContext": UNPRIVILEGED,
                 }
             ],
             "restartPolicy": "Never",
@@ -199,11 +207,19 @@ def test_learners_differ_in_rank_and_configuration_only() -> None:
     assert second["spec"]["containers"][0]["env"] == [
         {"name": "RANK", "value": "1"},
         {"name": "LEARNER_ID", "value": "2"},
+        *USER,
     ]
     sidecar = second["spec"]["initContainers"][1]
     text = next(v["value"] for v in sidecar["env"] if v["name"] == contract.CONFIG_ENV)
     assert PodConfig.from_json(text) == PodConfig(**{**config().__dict__, "learner": 2})
     assert first["spec"]["volumes"] == second["spec"]["volumes"]
+
+
+def test_a_home_that_the_manifest_names_stays() -> None:
+    base = copy.deepcopy(BASE)
+    base["spec"]["containers"][0]["env"].append({"name": "HOME", "value": "/updraft/state"})
+    env = learner_pod(base)["spec"]["containers"][0]["env"]
+    assert [entry["value"] for entry in env if entry["name"] == "HOME"] == ["/updraft/state"]
 
 
 def test_building_leaves_the_pod_that_was_given_alone() -> None:
@@ -264,9 +280,7 @@ def test_what_kubernetes_expands_comes_out_as_it_was_written(text: str) -> None:
 def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() -> None:
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["args"] = ["echo $$ '$(TOKEN)' $HOME"]
-    pod = objects.learner_pod(
-        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(base)
     assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
     assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]
 
@@ -275,14 +289,7 @@ def test_learners_tolerate_what_the_site_names_and_those_with_gpus_what_keeps_gp
     def tolerations(amounts: dict[str, str]) -> list[objects.Manifest]:
         base = copy.deepcopy(BASE)
         base["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
-        pod = objects.learner_pod(
-            base,
-            config(1),
-            sidecar_image="updraft/sidecar:0.1",
-            grace_seconds=60,
-            node_lost_seconds=30,
-            tolerations=(Toleration("dedicated", "training"),),
-        )
+        pod = learner_pod(base, learners=1, tolerations=(Toleration("dedicated", "training"),))
         found: list[objects.Manifest] = pod["spec"]["tolerations"]
         return [each for each in found if "tolerationSeconds" not in each]
 
@@ -295,14 +302,7 @@ def test_learners_tolerate_what_the_site_names_and_those_with_gpus_what_keeps_gp
 
 
 def test_a_pod_leaves_a_silent_node_soon_and_avoids_the_one_it_was_lost_on() -> None:
-    pod = objects.learner_pod(
-        BASE,
-        config(1),
-        sidecar_image="updraft/sidecar:0.1",
-        grace_seconds=60,
-        node_lost_seconds=30,
-        avoid_nodes=("node-1",),
-    )
+    pod = learner_pod(learners=1, avoid_nodes=("node-1",))
     assert pod["spec"]["tolerations"] == [
         {
             "key": f"node.kubernetes.io/{key}",
@@ -328,9 +328,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         {"name": "UPDRAFT_ATTEMPT", "value": "1"},
         {"name": "MASTER_ADDR", "value": "digits-1-t1-0.digits-1-t1"},
     ]
-    pod = objects.learner_pod(
-        base, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod(base)
     third = Launch("updraft-default", "default", "digits-1", "train", 3, 2)
     second_learner = objects.role_to_pods(pod, third, config())[1]
     assert second_learner["metadata"]["name"] == "digits-1-t3-1"
@@ -340,13 +338,12 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         "LEARNER_ID": "2",
         "UPDRAFT_ATTEMPT": "3",
         "MASTER_ADDR": "digits-1-t3-0.digits-1-t3",
+        **{entry["name"]: entry["value"] for entry in USER},
     }
 
 
 def test_a_learner_goes_on_from_its_own_checkpoint() -> None:
-    pod = objects.learner_pod(
-        BASE, config(), sidecar_image="updraft/sidecar:0.1", grace_seconds=60, node_lost_seconds=30
-    )
+    pod = learner_pod()
     made = objects.role_to_pods(pod, launch(), config(), restores={2: "step-5-a1-l2"})
     restored = [
         PodConfig.from_json(next(e["value"] for e in p["spec"]["initContainers"][0]["env"] if e["name"] == CONFIG_ENV))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,11 +21,13 @@ from updraft.localnode import shim
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux, and so is /proc")
 
 SAVES = """
-import signal, subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "worker.py"], stderr=subprocess.PIPE)
+import select, signal, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "worker.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 worker.stderr.readline()
 def leave(*_):
     print("saving", flush=True)
+    if select.select([worker.stdout], [], [], 0.5)[0]:
+        print("the worker was told", flush=True)
     worker.kill()
     sys.exit(75)
 signal.signal(signal.SIGTERM, leave)
@@ -68,15 +71,9 @@ def run_hook(first: int, shell: Sequence[str] = ("/bin/sh",)) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def hook(first: int) -> None:
+def hook(shell: Sequence[str], first: int) -> None:
     """What a kubelet does; `first` stands for pid 1, which is immune where it is a shell that waits."""
-    run_hook(first)
-    if shim.told_of_sigterm(first) == [first]:
-        os.kill(first, signal.SIGTERM)
-
-
-def hook_of_bash(first: int) -> None:
-    run_hook(first, SHELLS[-1])
+    run_hook(first, shell)
     if shim.told_of_sigterm(first) == [first]:
         os.kill(first, signal.SIGTERM)
 
@@ -84,6 +81,9 @@ def hook_of_bash(first: int) -> None:
 def local(first: int) -> None:
     for pid in shim.told_of_sigterm(first):
         os.kill(pid, signal.SIGTERM)
+
+
+WAYS = [*(pytest.param(partial(hook, shell), id=f"hook of {shell[0]}") for shell in SHELLS), local]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-@pytest.mark.parametrize("tell", [hook, hook_of_bash, local])
+@pytest.mark.parametrize("tell", WAYS)
 @pytest.mark.parametrize(
     ("command", "said", "code"),
     [
@@ -135,7 +135,7 @@ def test_the_program_hears_it_and_ends_its_workers_itself(
     assert process.returncode == code
 
 
-@pytest.mark.parametrize("tell", [hook, hook_of_bash, local])
+@pytest.mark.parametrize("tell", WAYS)
 def test_a_program_that_does_not_handle_it_ends_by_it_whatever_its_workers_do(start: Start, tell: Tell) -> None:
     process = start("PYTHON deaf.py; echo ended $?; exit 4")
     worker = psutil.Process(process.pid).children(recursive=True)[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,13 +50,11 @@ def calls() -> Iterator[tuple[str, str, str]]:
     for path in PACKAGE.rglob("*.py"):
         if "localnode" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr in known:
-                yield right_of(node.attr)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stream":
-                for argument in chain.from_iterable(map(ast.walk, node.args)):  # stream(CoreV1Api(...).list_..., ...)
-                    if isinstance(argument, ast.Attribute) and argument.attr in known:
-                        yield ("watch", *right_of(argument.attr)[1:])
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        rights = [right_of(node.attr) for node in nodes if isinstance(node, ast.Attribute) and node.attr in known]
+        yield from rights
+        if any(isinstance(node, ast.keyword) and node.arg == "watch" for node in nodes):  # a watch is such a list
+            yield from (("watch", group, resource) for verb, group, resource in rights if verb == "list")
 
 
 def right_of(method: str) -> tuple[str, str, str]:

@@ -31,10 +31,10 @@ def test_a_refused_watch_reads_its_connection_again(monkeypatch: pytest.MonkeyPa
         def __init__(self, conn_id: str) -> None: ...
 
         async def _load_config(self) -> None:
-            self.client_configuration = next(tokens)
+            self.client_configuration = SimpleNamespace(token=next(tokens))
 
-    def client(configuration: str) -> Api:
-        made.append(Api(configuration))
+    def client(configuration: Any) -> Api:
+        made.append(Api(configuration.token))
         return made[-1]
 
     async def listed(self: PodWatch) -> str:

@@ -57,8 +57,8 @@ class FakeWatch:
         self.at_look.get(self.looks, lambda: None)()
         return [pod_facts(pod) for pod in self.cluster.pods.values()]
 
-    def gone(self, key: Any) -> list[PodFacts]:
-        return self.went
+    def last_seen(self, key: Any) -> list[PodFacts]:
+        return [*self.went, *(pod_facts(pod) for pod in self.cluster.pods.values())]
 
     async def lacks_secret(self, name: str) -> bool:
         self.secrets_asked_for.append(name)

@@ -125,7 +125,7 @@ class Checkpoints:
             self._warnings.add(
                 f"checkpoint {local.name}",
                 f"checkpoint {local.name} is not stored: {exc.filename or 'a file'} cannot be read by the sidecar; "
-                "make its files readable for the group",
+                "make its files readable for their owner",
             )
 
     def unfinished(self) -> list[str]:

@@ -103,7 +103,7 @@ class Mirror:
         except PermissionError:
             self._warnings.add(
                 f"unreadable {self._folder}/{path}",
-                f"{self._folder}/{path} cannot be read by the sidecar; make it readable for the group",
+                f"{self._folder}/{path} cannot be read by the sidecar; make it readable for its owner",
             )
             return path, False
         return path, True

@@ -1,0 +1,2 @@
+# What bench/benchmarks/figures/pod_start.py waits for.
+echo first line

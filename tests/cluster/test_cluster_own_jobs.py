@@ -1,0 +1,130 @@
+"""Jobs on the cluster of `make cluster` for what only there can be had: a registry, a volume, types of GPU."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from cluster_helpers import Pods, eventually
+from kubecluster.layout import Layout
+from kubecluster.machines import NODES, read_record, run_on, spawn_on
+from kubecluster.parts import GPU, GPU_TYPE_LABEL
+from platform_helpers import PROGRAMS, OwnPlatform
+from system_helpers import shell_job
+
+pytestmark = pytest.mark.cluster
+REGISTRY = "127.0.0.1:5099"  # on each node's own loopback address
+CLAIM = "words"
+SMALL = {"learners": 1, "cpus": 0.25, "memory": "64MiB"}
+
+
+def _runs(layout: Layout, node: str, command: list[str]) -> bool:
+    return run_on(layout, node, command).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def registry(own_platform: OwnPlatform) -> Iterator[None]:
+    """One that answers on every node, and holds nothing."""
+    layout, port = own_platform.cluster.layout, REGISTRY.rpartition(":")[2]
+    probe = f"import urllib.request; urllib.request.urlopen('http://{REGISTRY}/v2/')"
+    for node in NODES:
+        spawn_on(layout, node, f"registry-{node}", [sys.executable, PROGRAMS / "registry.py", port])
+        eventually(partial(_runs, layout, node, [sys.executable, "-c", probe]))
+    try:
+        yield
+    finally:
+        for node in NODES:
+            identity = read_record(layout, f"registry-{node}")
+            process = None if identity is None else identity.process()
+            if process is not None:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def claim(own_platform: OwnPlatform) -> Iterator[str]:
+    """A bound claim whose volume lies on both nodes: a folder that both machines of this cluster see."""
+    folder = own_platform.cluster.layout.root / "volume"
+    (folder / "train").mkdir(parents=True)
+    (folder / "train" / "words.txt").write_text("on a volume\n")
+    (folder / "secret.txt").write_text("beside the folder that is asked for\n")
+    core = own_platform.witness.core
+    spec: dict[str, Any] = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    source = {"capacity": {"storage": "1Mi"}, "hostPath": {"path": str(folder), "type": "Directory"}}
+    core.create_persistent_volume({"metadata": {"name": CLAIM}, "spec": {**spec, **source}})
+    wants = {"volumeName": CLAIM, "resources": {"requests": {"storage": "1Mi"}}}
+    core.create_namespaced_persistent_volume_claim(
+        own_platform.namespace, {"metadata": {"name": CLAIM}, "spec": {**spec, **wants}}
+    )
+    eventually(
+        lambda: core.read_namespaced_persistent_volume_claim(CLAIM, own_platform.namespace).status.phase == "Bound"
+    )
+    try:
+        yield CLAIM
+    finally:
+        core.delete_namespaced_persistent_volume_claim(CLAIM, own_platform.namespace)
+        core.delete_persistent_volume(CLAIM)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def jobs(own_platform: OwnPlatform, registry: None, claim: str) -> dict[str, str]:
+    """All at once."""
+    reads = 'cat "$DATA_DIR/words/words.txt"; ls "$DATA_DIR/words"; touch "$DATA_DIR/words/x" || echo read-only'
+    absent = {"framework": None, "image": f"{REGISTRY}/nobody/made-this:1"}
+    manifests = {
+        "volume": shell_job("volume", reads, data=[{"source": f"pvc://{claim}/train", "as": "words"}]),
+        "gpu": shell_job("gpu", "true", resources={**SMALL, "gpus": 2, "gpu_type": "nvidia-h100"}),
+        "no-image": shell_job("no-image", "true") | absent,
+    }
+    return {name: own_platform.submit(raw) for name, raw in manifests.items()}
+
+
+def test_a_learner_with_a_type_of_gpu_lies_where_that_is(own_platform: OwnPlatform, jobs: dict[str, str]) -> None:
+    own_platform.completed(jobs["gpu"])
+    (pod,) = own_platform.witness.pods(jobs["gpu"])
+    node = own_platform.witness.core.read_node(pod["spec"]["nodeName"])
+    assert node.metadata.labels[GPU_TYPE_LABEL] == "nvidia-h100"
+    base = next(c for c in pod["spec"]["containers"] if c["name"] == "base")
+    assert base["resources"]["limits"][GPU] == "2"
+
+
+def test_data_on_a_volume_is_read_and_cannot_be_written(own_platform: OwnPlatform, jobs: dict[str, str]) -> None:
+    own_platform.completed(jobs["volume"])
+    lines = own_platform.log(jobs["volume"]).splitlines()
+    assert lines[:2] == ["on a volume", "words.txt"]
+    assert lines[-1] == "read-only"
+
+
+def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(
+    own_platform: OwnPlatform, jobs: dict[str, str]
+) -> None:
+    job_id, label = jobs["no-image"], "image.missing"
+    assert own_platform.ended(job_id) == ("configuration", label, [label]), own_platform.explained(job_id)
+    assert f"{REGISTRY}/nobody/made-this:1" in str(own_platform.client.job(job_id).reason)
+    own_platform.nothing_is_left(job_id)
+
+
+def test_a_learner_waits_for_a_gpu_that_somebody_else_holds(
+    own_platform: OwnPlatform, jobs: dict[str, str], pods: Pods
+) -> None:
+    """Admitted, since nobody told the platform; the scheduler's words are the job's reason until there is room."""
+    own_platform.end(jobs["gpu"])
+    held = {"base": {"resources": {"limits": {GPU: "2"}}}, "nodeSelector": {GPU_TYPE_LABEL: "nvidia-h100"}}
+    pods.create("holder", "sleep 600", **held)
+    pods.in_phase("holder", "Running")
+    resources = {**SMALL, "gpus": 1, "gpu_type": "nvidia-h100"}
+    job_id = own_platform.submit(shell_job("waits", "true", resources=resources))
+
+    def told() -> bool:
+        detail = own_platform.client.job(job_id)
+        assert not detail.ended, own_platform.explained(job_id)
+        return "Insufficient nvidia.com/gpu" in str(detail.reason)
+
+    eventually(told, within_seconds=180)
+    pods.core.delete_namespaced_pod("holder", pods.namespace, grace_period_seconds=0)
+    own_platform.completed(job_id)
+    assert len(own_platform.client.attempts(job_id).attempts) == 1

@@ -1,0 +1,72 @@
+"""Pods that are gone by the time somebody judges: what was last seen of them counts where it tells how they ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from updraft.recovery.facts import PodFacts, pod_facts, with_last_seen
+from updraft.recovery.outcome import Action, Cause, Outcome, judge
+
+
+def pod(learner: int = 1, *, code: int | None = None, disruption: str = "", deleting: bool = False) -> PodFacts:
+    state: dict[str, Any] = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": "Error"}}
+    metadata: dict[str, Any] = {"name": f"p-{learner}", "labels": {"updraft.dev/learner": str(learner)}}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": disruption}] if disruption else []
+    status = {
+        "phase": "Running",
+        "conditions": conditions,
+        "initContainerStatuses": [{"name": "updraft-stage", "state": {"terminated": {"exitCode": 0}}}],
+        "containerStatuses": [{"name": "base", "state": state}],
+    }
+    return pod_facts({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status})
+
+
+def judged(*last: PodFacts, marked: bool = False) -> Outcome | None:
+    """When not one of the pods is there any more."""
+    markers = {n: {"t": 1} if marked else None for n in range(1, len(last) + 1)}
+    return judge(with_last_seen([], last), learners=len(last), markers=markers, tails={}, memory="1 GiB")
+
+
+def told(outcome: Outcome | None) -> tuple[str, Cause, Action]:
+    assert outcome is not None
+    return outcome.label, outcome.cause, outcome.action
+
+
+@pytest.mark.parametrize("code", [None, 1, 137, 143])
+def test_an_evicted_pods_condition_explains_its_end_however_its_program_left(code: int | None) -> None:
+    last = pod(code=code, disruption="EvictionByEvictionAPI", deleting=True)
+    assert told(judged(last)) == ("node.drained", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert told(judged(last, marked=True)) == ("node.drained", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+
+
+def test_work_that_was_done_is_done_although_its_pod_is_gone() -> None:
+    assert told(judged(pod(code=0), marked=True))[:2] == ("done", Cause.DONE)
+    assert told(judged(pod(code=0)))[:2] == ("results.not_stored", Cause.INFRASTRUCTURE)
+
+
+def test_a_program_that_failed_by_itself_has_failed() -> None:
+    assert told(judged(pod(code=3)))[:2] == ("program.exit", Cause.PROGRAM)
+
+
+@pytest.mark.parametrize("code", [1, 143])
+def test_one_whose_pod_somebody_deleted_has_not(code: int) -> None:
+    assert told(judged(pod(code=code, deleting=True)))[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+
+
+def test_one_that_saved_and_left_as_it_was_deleted_left_on_request() -> None:
+    assert told(judged(pod(code=75, deleting=True)))[1] is Cause.PREEMPTED
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_nobody_saw_how_a_program_ended_that_was_last_seen_running(deleting: bool) -> None:
+    assert told(judged(pod(deleting=deleting)))[0] == "pod.gone"
+    assert told(judged(pod(deleting=deleting), marked=True))[0] == "pod.unseen"
+
+
+def test_what_is_there_counts_and_not_what_was() -> None:
+    assert with_last_seen([pod(1)], [pod(1, code=1), pod(2, code=0)])[0] == pod(1)
+    assert [found.learner for found in with_last_seen([pod(2)], [pod(1, code=0)])] == [1, 2]
