@@ -42,6 +42,7 @@ class PodWatch:
         self._replaced: list[Any] = []  # somebody may still read a log through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
         self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that somebody waits for
+        self._ends: dict[LaunchKey, list[str]] = {}  # their pods that have ended, in the order in which that was seen
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -76,9 +77,11 @@ class PodWatch:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
     def last_seen(self, key: LaunchKey) -> list[PodFacts]:
-        """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them."""
+        """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them. First
+        those whose program has ended, in the order in which that was seen."""
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
-        return sorted(found.values(), key=lambda facts: facts.learner)
+        place = {name: number for number, name in enumerate(self._ends.get(key, ()))}
+        return sorted(found.values(), key=lambda facts: (place.get(facts.name, len(place)), facts.learner))
 
     async def lacks_secret(self, name: str) -> bool:
         """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
@@ -100,6 +103,8 @@ class PodWatch:
     def subscribe(self, key: LaunchKey) -> asyncio.Event:
         event = asyncio.Event()
         self._waiters.setdefault(key, set()).add(event)
+        for facts in self.pods(key):
+            self._note_end(key, facts)
         return event
 
     def unsubscribe(self, key: LaunchKey, event: asyncio.Event) -> None:
@@ -108,6 +113,7 @@ class PodWatch:
         if not waiters:
             self._waiters.pop(key, None)
             self._gone.pop(key, None)
+            self._ends.pop(key, None)
 
     async def _run(self) -> None:
         failures = 0
@@ -142,6 +148,8 @@ class PodWatch:
         changed = {key for key in self._pods.keys() | fresh.keys() if self._pods.get(key) != fresh.get(key)}
         for key in changed & self._waiters.keys():
             self._gone.setdefault(key, {}).update(self._pods.get(key, {}))
+            for facts in fresh.get(key, {}).values():
+                self._note_end(key, facts)
         self._pods = fresh
         # Everyone is woken after the first list: "no pod" is news as well.
         for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
@@ -163,16 +171,17 @@ class PodWatch:
                     raise ApiException(status=pod.get("code"), reason=pod.get("message"))
                 if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
                     continue
-                key, name = _key(pod), pod["metadata"]["name"]
+                key, facts = _key(pod), pod_facts(pod)
                 known = self._pods.setdefault(key, {})
                 if event["type"] == "DELETED":
-                    known.pop(name, None)
+                    known.pop(facts.name, None)
                     if not known:
                         self._pods.pop(key)
                     if key in self._waiters:
-                        self._gone.setdefault(key, {})[name] = pod_facts(pod)
+                        self._gone.setdefault(key, {})[facts.name] = facts
                 else:
-                    known[name] = pod_facts(pod)
+                    known[facts.name] = facts
+                self._note_end(key, facts)
                 self._wake(key)
 
     async def _ask(self, seconds: float, **query: Any) -> Any:
@@ -193,6 +202,12 @@ class PodWatch:
             response.close()
             raise refused
         return response
+
+    def _note_end(self, key: LaunchKey, facts: PodFacts) -> None:
+        if key in self._waiters and (facts.ended or facts.main.exit_code is not None):
+            ends = self._ends.setdefault(key, [])
+            if facts.name not in ends:
+                ends.append(facts.name)
 
     def _wake(self, key: LaunchKey) -> None:
         for event in self._waiters.get(key, ()):

@@ -129,11 +129,12 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 
 def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
     """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
-    or why the cluster removed them: a node may remove a pod within a second of its end."""
+    or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`."""
     there = {pod.learner for pod in pods}
     gone = [p for p in last if p.learner not in there and (p.main.exit_code is not None or p.disruption)]
     ended = [p if p.ended else replace(p, phase="Failed" if p.main.exit_code != 0 else "Succeeded") for p in gone]
-    return sorted((*pods, *ended), key=lambda pod: pod.learner)
+    place = {pod.learner: number for number, pod in enumerate(last)}
+    return sorted((*pods, *ended), key=lambda pod: (place.get(pod.learner, len(place)), pod.learner))
 
 
 def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:

@@ -49,10 +49,9 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 @dataclass(frozen=True)
 class Failure:
-    """How one learner failed. Sorts by how much it explains, then by time."""
+    """How one learner failed."""
 
     rank: Rank
-    at: str
     learner: int
     label: str
     cause: Cause
@@ -60,10 +59,6 @@ class Failure:
     reason: str
     node: str | None
     line: str = ""  # of the log or of the pod's words, that the row was met by
-
-    @property
-    def order(self) -> tuple[int, str, int]:
-        return (self.rank, self.at, self.learner)
 
 
 def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule] = ()) -> Failure | None:
@@ -113,10 +108,9 @@ def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Seq
     for number, rule in enumerate(rules, 1):
         if (line := _rule_met(rule, code, tail)) is not None:
             reason = f"{who}: {rule.text} (the program exited with {named}: {_cut(line) or _last(tail, main)})"
-            at = main.finished_at or ""
             cause, action = Cause(rule.cause), Action(rule.action)
             node = pod.node or None
-            return Failure(Rank.PROGRAM, at, pod.learner, f"failures.{number}", cause, action, reason, node, line)
+            return Failure(Rank.PROGRAM, pod.learner, f"failures.{number}", cause, action, reason, node, line)
     if found := _first(CONTAINER_ROWS, reason=main.reason, lines=(main.message,)):
         if found[0].label != "program.out_of_memory":
             return _made(pod, *found, f"{who} cannot start: {main.reason}: {main.message}".rstrip(": "))
@@ -166,13 +160,12 @@ def _first(
 
 
 def _made(pod: PodFacts, row: Row, line: str, reason: str) -> Failure:
-    at = pod.main.finished_at or pod.stage.finished_at or ""
     text = row.text.rstrip(".")
     if text[1:2].islower() or text[1:2] == " ":
         text = text[:1].lower() + text[1:]
     told = f"{reason} ({text})" if row.told else reason
     node = pod.node or None
-    return Failure(row.rank, at, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
+    return Failure(row.rank, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
 
 
 def decisive(tail: Sequence[str]) -> tuple[str, ...]:

@@ -47,17 +47,18 @@ def judge(
 ) -> Outcome | None:
     """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
 
-    `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better, for the
-    cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the manifest's
-    `failures`."""
+    `pods`: in the order in which they were seen to end; the times in them are of their nodes' clocks, and decide
+    nothing. `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better,
+    for the cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the
+    manifest's `failures`."""
     seen = evidence(pods, markers)
     missing = _missing(pods, learners)
-    failures = [f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules)) is not None]
-    failures += [_gone(learner) for learner in missing if markers.get(learner) is None]
+    failures = [_gone(learner) for learner in missing if markers.get(learner) is None]
+    failures += [f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules)) is not None]
     if failures:
         # A peer that was stopped, or lost its connection, because another failed says nothing: the first real cause
-        # counts.
-        return _failed(sorted(failures, key=lambda f: f.order), seen)
+        # counts. Among equals that is the one that was seen first.
+        return _failed(sorted(failures, key=lambda f: f.rank), seen)
     if missing:
         return _gang("pod.unseen", f"learner {missing[0]}: its pod is gone and nobody saw how its program ended", seen)
     if not all(p.ended for p in pods):
@@ -91,7 +92,7 @@ def _missing(pods: Sequence[PodFacts], learners: int) -> list[int]:
 def _gone(learner: int) -> Failure:
     row = _GANG["pod.gone"]
     reason = f"learner {learner}: its pod is gone and left no result"
-    return Failure(row.rank, "", learner, row.label, row.cause, row.action, reason, None)
+    return Failure(row.rank, learner, row.label, row.cause, row.action, reason, None)
 
 
 def _failed(failures: Sequence[Failure], seen: Mapping[str, Any]) -> Outcome:

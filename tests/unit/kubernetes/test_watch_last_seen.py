@@ -99,6 +99,14 @@ def test_nothing_is_kept_of_a_launch_that_nobody_waits_for(server: Server, watch
     assert watch.last_seen(KEY) == []
 
 
+def test_ends_are_in_the_order_in_which_they_were_seen(server: Server, watch: PodWatch) -> None:
+    watch.subscribe(KEY)
+    server.listed = [pod("p-1"), pod("p-2"), pod("p-3")]
+    server.events = [("MODIFIED", pod("p-3", 1)), ("DELETED", pod("p-2", 1)), ("MODIFIED", pod("p-3", 1))]
+    asyncio.run(server.looked(watch))
+    assert [facts.learner for facts in watch.last_seen(KEY)] == [3, 2, 1]
+
+
 def test_a_server_that_has_too_much_to_do_says_when_to_come_back(server: Server, watch: PodWatch) -> None:
     server.refuses = True
     with pytest.raises(ApiException) as refused:

@@ -70,3 +70,12 @@ def test_nobody_saw_how_a_program_ended_that_was_last_seen_running(deleting: boo
 def test_what_is_there_counts_and_not_what_was() -> None:
     assert with_last_seen([pod(1)], [pod(1, code=1), pod(2, code=0)])[0] == pod(1)
     assert [found.learner for found in with_last_seen([pod(2)], [pod(1, code=0)])] == [1, 2]
+
+
+def test_the_end_that_was_seen_first_counts_whatever_the_nodes_clocks_say() -> None:
+    first, second = pod(2, code=3), pod(1, code=4)
+    there = with_last_seen([second, first], [first, second])
+    assert [found.learner for found in there] == [2, 1]
+    outcome = judge(there, learners=2, markers={}, tails={}, memory="1 GiB")
+    assert outcome is not None
+    assert outcome.reason.startswith("learner 2: the program exited with 3")
