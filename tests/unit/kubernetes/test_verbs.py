@@ -50,13 +50,14 @@ def calls() -> Iterator[tuple[str, str, str]]:
     for path in PACKAGE.rglob("*.py"):
         if "localnode" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        watches = any(isinstance(node, ast.keyword) and node.arg == "watch" for node in ast.walk(tree))
+        for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr in known:
-                yield right_of(node.attr)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stream":
-                for argument in node.args:  # Watch().stream(CoreV1Api(...).list_namespaced_pod, ...)
-                    if isinstance(argument, ast.Attribute) and argument.attr in known:
-                        yield ("watch", *right_of(argument.attr)[1:])
+                verb, *what = right_of(node.attr)
+                yield (verb, what[0], what[1])
+                if watches and verb == "list":  # of the same module, with `watch=True`
+                    yield ("watch", what[0], what[1])
 
 
 def right_of(method: str) -> tuple[str, str, str]:
