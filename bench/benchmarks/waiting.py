@@ -17,6 +17,7 @@ from datetime import datetime
 from types import TracebackType
 
 from account_helpers import NAMESPACE
+from kubecluster import api
 from kubecluster.running import Cluster
 from kubecluster.stages import END
 
@@ -182,9 +183,9 @@ class Phase:
         return list(made)
 
     def _end(self, runs: Sequence[str]) -> None:
-        for start in range(0, len(runs), 50):
-            names = [self._pods[run] for run in runs[start : start + 50]]
-            kubectl(self._cluster, "annotate", "pods", *names, "-n", NAMESPACE, f"{END}=now")
+        for run in runs:
+            url = f"{self._cluster.network.api_url}/api/v1/namespaces/{NAMESPACE}/pods/{self._pods[run]}"
+            api.patch(self._cluster.layout, url, {"metadata": {"annotations": {END: "now"}}})
 
     def _await_watched(self, seen: Seen, runs: Sequence[str]) -> int:
         """Until the triggerer has asked for each pod; how many it has not asked for."""
