@@ -27,6 +27,9 @@ CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in ini
 CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
 # Init and sidecar take these two paths from the environment alone: the local node rewrites paths only there.
 ROOT_ENV = "UPDRAFT_ROOT_DIR"  # set to ROOT_DIR
+PRIVATE_DIR = "/run/updraft/private"  # an emptyDir of init container and sidecar alone, for the sidecar's state
+PRIVATE_ENV = "UPDRAFT_PRIVATE_DIR"  # set to a folder in PRIVATE_DIR
+PRIVATE_VOLUME = "private"
 CREDENTIALS_ENV = "UPDRAFT_CREDENTIALS_FILE"  # set to CREDENTIALS_FILE
 
 # --- Containers and volumes of a learner's pod -------------------------------------------------------

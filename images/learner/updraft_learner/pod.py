@@ -47,6 +47,7 @@ class PodPaths:
     """The folders of the contract below another root."""
 
     root: Path
+    private_root: Path | None = None  # where the program does not come; below `root` for want of one
 
     def at(self, path: str) -> Path:
         """Where a path of the contract lies, such as `contract.DATA_DIR`."""
@@ -78,8 +79,8 @@ class PodPaths:
 
     @property
     def private(self) -> Path:
-        """The sidecar's own state and buffers; not for the program."""
-        return self.root / ".sidecar"
+        """The sidecar's own state and buffers; not for the program, which is the same user."""
+        return self.private_root or self.root / ".sidecar"
 
     @property
     def restored_file(self) -> Path:
@@ -93,7 +94,9 @@ class PodPaths:
 
 
 def read_paths(environment: Mapping[str, str] = os.environ) -> PodPaths:
-    return PodPaths(Path(environment.get(contract.ROOT_ENV) or contract.ROOT_DIR))
+    private = environment.get(contract.PRIVATE_ENV)
+    root = Path(environment.get(contract.ROOT_ENV) or contract.ROOT_DIR)
+    return PodPaths(root, Path(private) if private else None)
 
 
 def read_config(environment: Mapping[str, str] = os.environ) -> PodConfig:

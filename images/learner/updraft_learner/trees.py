@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a pod that starts unpacks no archive
     import zipfile
 
 CHUNK_BYTES = 1 << 20
-FOLDER_MODE = 0o2775  # the group writes, and new files keep the group: the program runs under another UID
+FOLDER_MODE = 0o2775  # the group writes, and new files keep the group
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 DEFAULT_LIMIT_FILES = 100_000
 PART_PREFIX = ".updraft-part-"
@@ -242,7 +242,7 @@ def write_verified(target: Path, sha256: str, size: int, content: BinaryIO | Pat
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder that the program, under another UID of the same group, may write to."""
+    """Create a folder that whoever is of its group may write to."""
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):  # someone else's folder keeps its mode
         folder.chmod(FOLDER_MODE)

@@ -36,7 +36,8 @@ UNPRIVILEGED = {
     "runAsGroup": JOB_GID,
 }
 HOST_PATHS = {
-    "UPDRAFT_ROOT_DIR": contract.ROOT_DIR,
+    contract.ROOT_ENV: contract.ROOT_DIR,
+    contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # made by the init container, for itself alone
     "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
 }
 
@@ -115,6 +116,7 @@ def learner_pod(
         + [{"name": contract.CONFIG_ENV, "value": config.to_json()}],
         "volumeMounts": [
             {"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR},
+            {"name": contract.PRIVATE_VOLUME, "mountPath": contract.PRIVATE_DIR},
             {
                 "name": contract.CREDENTIALS_VOLUME,
                 "mountPath": contract.CREDENTIALS_FILE.rpartition("/")[0],
@@ -150,10 +152,10 @@ def learner_pod(
     spec.setdefault("volumes", []).extend(
         [
             {"name": contract.JOB_VOLUME, "emptyDir": {}},
+            {"name": contract.PRIVATE_VOLUME, "emptyDir": {}},
             {
                 "name": contract.CREDENTIALS_VOLUME,
-                # Group-readable: the program's UID is not in the sidecar's supplementary groups' files because
-                # the volume is mounted in our containers only.
+                # What keeps the program out, which is the same user, is that it does not mount the volume.
                 "secret": {"secretName": "", "defaultMode": 0o440},
             },
         ]

@@ -7,6 +7,7 @@ done
 find / -xdev \( -name token -o -name 'credentials*.json' \) -readable 2>/dev/null | grep -v '^/proc' | sed 's/^/FOUND /'
 grep -E 'serviceaccount|kube-api-access|credentials' /proc/mounts | sed 's/^/FOUND /'
 env | grep -E '^[^=]*(AWS_|TOKEN|SECRET|PASSWORD|ACCESS_KEY)' | sed 's/^/FOUND /'
+find /updraft -name '*sidecar*' | sed 's/^/FOUND /'
 [ "$(id -u)" -ne 0 ] || echo "FOUND root"
 grep -E '^Cap(Prm|Eff|Bnd):' /proc/self/status | grep -vE '0000000000000000$' | sed 's/^/FOUND /'
 grep -q '^NoNewPrivs:[[:space:]]*1' /proc/self/status || echo "FOUND new privileges"

@@ -120,9 +120,12 @@ def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
     assert sidecar["restartPolicy"] == "Always"
     assert "restartPolicy" not in stage
     for container in (stage, sidecar):
-        assert {m["name"] for m in container["volumeMounts"]} == {"job", "credentials"}
+        assert {m["name"] for m in container["volumeMounts"]} == {"job", "private", "credentials"}
+    (program,) = pod["spec"]["containers"]
+    assert {m["name"] for m in program["volumeMounts"]} == {"job"}
     assert pod["spec"]["volumes"] == [
         {"name": "job", "emptyDir": {}},
+        {"name": "private", "emptyDir": {}},
         {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
     ]
     assert pod["spec"]["automountServiceAccountToken"] is False
@@ -134,11 +137,13 @@ def test_the_whole_pod_of_a_learner() -> None:
         "image": "updraft/sidecar:0.1",
         "env": [
             {"name": "UPDRAFT_ROOT_DIR", "value": "/updraft"},
+            {"name": "UPDRAFT_PRIVATE_DIR", "value": "/run/updraft/private/sidecar"},
             {"name": "UPDRAFT_CREDENTIALS_FILE", "value": "/run/updraft/credentials/credentials.json"},
             {"name": CONFIG_ENV, "value": config(1).to_json()},
         ],
         "volumeMounts": [
             {"name": "job", "mountPath": "/updraft"},
+            {"name": "private", "mountPath": "/run/updraft/private"},
             {"name": "credentials", "mountPath": "/run/updraft/credentials", "readOnly": True},
         ],
         "resources": {"requests": {"cpu": "0", "memory": "128Mi"}, "limits": {"memory": "1024Mi"}},
@@ -184,6 +189,7 @@ def test_the_whole_pod_of_a_learner() -> None:
             "restartPolicy": "Never",
             "volumes": [
                 {"name": "job", "emptyDir": {}},
+                {"name": "private", "emptyDir": {}},
                 {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
             ],
             "automountServiceAccountToken": False,

@@ -27,7 +27,7 @@ from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe
-from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json
+from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json, write_below
 from updraft_learner.sidecar.held import Hashing, HeldFolder
 from updraft_learner.sidecar.report import Warnings, log
 from updraft_learner.store import ObjectStore, StorageError
@@ -351,9 +351,7 @@ class Checkpoints:
         """Which folders are stored: with a slow store, learners that save together wait for each other's sidecars."""
         names = sorted(name for name, entry in self._state.items() if entry["stored"])
         with suppress(OSError):  # it is no more than a hint
-            save_json(self._paths.private / STORED_FILE, names)
-            # Moved there: a link that the program may have put there is not followed.
-            os.replace(self._paths.private / STORED_FILE, self._paths.io / STORED_FILE)
+            write_below(self._paths.root, f"{self._paths.io.relative_to(self._paths.root)}/{STORED_FILE}", names)
 
 
 def _put_hashed(store: ObjectStore, key: str, source: Callable[[], BinaryIO]) -> str:

@@ -11,7 +11,8 @@ import json
 import os
 import posixpath
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -33,8 +34,9 @@ class FoundFile:
         return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
 
 
-def open_below(root: Path, relative: str) -> BinaryIO:
-    """Open a regular file; raises OSError when a part of its path below `root` is a link, or it is no file."""
+@contextmanager
+def _folder_of(root: Path, relative: str) -> Iterator[tuple[int, str]]:
+    """Descriptor of the folder that a path below `root` ends in, and its last part; no link is followed."""
     *folders, name = PurePosixPath(relative).parts
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -42,9 +44,15 @@ def open_below(root: Path, relative: str) -> BinaryIO:
             inner = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
-        file = os.open(name, _FILE_FLAGS, dir_fd=descriptor)
+        yield descriptor, name
     finally:
         os.close(descriptor)
+
+
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """Open a regular file; raises OSError when a part of its path below `root` is a link, or it is no file."""
+    with _folder_of(root, relative) as (descriptor, name):
+        file = os.open(name, _FILE_FLAGS, dir_fd=descriptor)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "not a regular file", relative)
@@ -107,6 +115,18 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         else:
             refused.append(path)
     return found, refused
+
+
+def write_below(root: Path, relative: str, value: Any) -> None:
+    """Replace a JSON file in a folder of the program's at once; raises OSError when a folder of its path is a link."""
+    with _folder_of(root, relative) as (descriptor, name):
+        part = f".{name}.part"
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=descriptor)
+        created = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(part, created, 0o664, dir_fd=descriptor), "w", encoding="utf-8") as file:
+            json.dump(value, file, sort_keys=True)
+        os.replace(part, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
 
 
 def read_json(path: Path, default: Any) -> Any:
