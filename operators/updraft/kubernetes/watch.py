@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from updraft.kubernetes.objects import Launch
@@ -42,7 +43,8 @@ class PodWatch:
         self._replaced: list[Any] = []  # somebody may still read a log through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
         self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that somebody waits for
-        self._ends: dict[LaunchKey, list[str]] = {}  # their pods that have ended, in the order in which that was seen
+        # Of their pods that have ended, in the order in which that was seen: whether each had been asked to leave.
+        self._ends: dict[LaunchKey, dict[str, bool]] = {}
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -80,8 +82,9 @@ class PodWatch:
         """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them. First
         those whose program has ended, in the order in which that was seen."""
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
-        place = {name: number for number, name in enumerate(self._ends.get(key, ()))}
-        return sorted(found.values(), key=lambda facts: (place.get(facts.name, len(place)), facts.learner))
+        ended = self._ends.get(key, {})
+        first = [replace(found.pop(name), asked_to_leave=asked) for name, asked in ended.items() if name in found]
+        return [*first, *sorted(found.values(), key=lambda facts: facts.learner)]
 
     async def lacks_secret(self, name: str) -> bool:
         """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
@@ -205,9 +208,7 @@ class PodWatch:
 
     def _note_end(self, key: LaunchKey, facts: PodFacts) -> None:
         if key in self._waiters and (facts.ended or facts.main.exit_code is not None):
-            ends = self._ends.setdefault(key, [])
-            if facts.name not in ends:
-                ends.append(facts.name)
+            self._ends.setdefault(key, {}).setdefault(facts.name, facts.asked_to_leave)
 
     def _wake(self, key: LaunchKey) -> None:
         for event in self._waiters.get(key, ()):

@@ -47,6 +47,8 @@ class PodFacts:
     gpus: int = 0  # of the program's container
     disruption: str = ""  # reason of the condition DisruptionTarget: why the cluster removes the pod
     disruption_message: str = ""
+    # Whether it was being removed already when its program's end was first seen; as it is now, where nobody watched.
+    asked_to_leave: bool = False
 
     @property
     def ended(self) -> bool:
@@ -124,6 +126,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         gpus=_gpus(spec),
         disruption=(disruption.get("reason") or "Unknown") if disrupted else "",
         disruption_message=(disruption.get("message") or "")[:500] if disrupted else "",
+        asked_to_leave=bool(metadata.get("deletionTimestamp")) or disrupted,
     )
 
 
@@ -131,10 +134,12 @@ def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[P
     """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
     or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`."""
     there = {pod.learner for pod in pods}
+    ends = {p.learner: p.asked_to_leave for p in last if p.main.exit_code is not None}
+    now = [replace(pod, asked_to_leave=ends.get(pod.learner, pod.asked_to_leave)) for pod in pods]
     gone = [p for p in last if p.learner not in there and (p.main.exit_code is not None or p.disruption)]
     ended = [p if p.ended else replace(p, phase="Failed" if p.main.exit_code != 0 else "Succeeded") for p in gone]
     place = {pod.learner: number for number, pod in enumerate(last)}
-    return sorted((*pods, *ended), key=lambda pod: (place.get(pod.learner, len(place)), pod.learner))
+    return sorted((*now, *ended), key=lambda pod: (place.get(pod.learner, len(place)), pod.learner))
 
 
 def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:

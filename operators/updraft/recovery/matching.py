@@ -36,8 +36,8 @@ SIGNALS = {
     139: "SIGSEGV",
     143: "SIGTERM",
 }
+LEFT = int(ExitCode.PREEMPTED)
 DELETED = next(row for row in GANG_ROWS if row.label == "pod.deleted")
-WELL = (0, int(ExitCode.PREEMPTED))  # what a program says of itself counts, whatever happens to its pod
 TAIL_LINES = 3  # of the log, in a reason
 LINE_CHARACTERS = 300
 PLAIN_LINES = 8  # of a log without a traceback that may explain its end
@@ -71,7 +71,7 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
     if _disrupted(pod) and (found := _first(CONDITION_ROWS, reason=pod.disruption, lines=())):
         words = ": ".join(part for part in (pod.disruption, pod.disruption_message) if part)
         return _made(pod, *found, f"{who}: {words}")
-    if pod.deleting and _left_early(pod):
+    if pod.deleting and pod.asked_to_leave and main.exit_code not in (None, LEFT):
         return _made(pod, DELETED, "", f"{who}: its pod was deleted while its program ran, and not by the platform")
     if stage.state == "terminated" and stage.exit_code not in (0, None):
         lines = tuple(line for line in (*tail, stage.message) if line)
@@ -90,15 +90,14 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
 
 
 def _disrupted(pod: PodFacts) -> bool:
-    """Whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends."""
-    if not pod.disruption or pod.main.exit_code in WELL:
+    """Whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends. A program that
+    ends with 0 as its pod is deleted has not done its work; one that had ended before has."""
+    code = pod.main.exit_code
+    if not pod.disruption or code == LEFT:
         return False
-    return pod.ended or pod.deleting or pod.main.state == "terminated"
-
-
-def _left_early(pod: PodFacts) -> bool:
-    """Whether its program ended, and neither well nor as one that was asked to leave."""
-    return pod.main.state == "terminated" and pod.main.exit_code not in WELL
+    if code is None:
+        return pod.ended or pod.deleting
+    return pod.asked_to_leave and (pod.deleting or code != 0)
 
 
 def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule]) -> Failure:

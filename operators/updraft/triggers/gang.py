@@ -23,7 +23,7 @@ from updraft.guardian.attempts import Seen
 from updraft.guardian.line import ask
 from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
-from updraft.kubernetes.watch import PodWatch, shared_watch
+from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
 from updraft.lifecycle import State
 from updraft.settings import settings
 from updraft.triggers.desk import desk
@@ -52,6 +52,7 @@ class GangTrigger(BaseTrigger):
         self.job_id = job_id
         self.role = role
         self._core: Any = None
+        self._followed: tuple[LaunchKey, asyncio.Event] | None = None  # what the watch keeps in mind for us
         self._told: object = None  # the back-off that was logged
         self._telling: asyncio.Task[None] | None = None
 
@@ -69,6 +70,7 @@ class GangTrigger(BaseTrigger):
                 try:
                     if watch is None:
                         watch = await stack.enter_async_context(shared_watch(self.conn_id, self.namespace))
+                        stack.callback(self._keep_in_mind, watch, None)
                     event = await self._step(watch)
                 except UnavailableError as exc:
                     # Whatever is away, the learners do not need it: wait, without an end, and lose nothing.
@@ -209,8 +211,18 @@ class GangTrigger(BaseTrigger):
 
     # --- one attempt --------------------------------------------------------------------------------------------
 
+    def _keep_in_mind(self, watch: PodWatch, attempt: Attempt | None) -> None:
+        """The attempt's pods that are gone, from one look at them to the next, until it is over."""
+        key = None if attempt is None else (self.job_id, self.role, str(attempt.number))
+        if self._followed is not None and self._followed[0] != key:
+            watch.unsubscribe(*self._followed)
+            self._followed = None
+        if key is not None and self._followed is None:
+            self._followed = (key, watch.subscribe(key))
+
     async def _guard(self, watch: PodWatch, attempt: Attempt) -> None:
         """Deploy the attempt if it is not, watch it until something ends, and have it judged."""
+        self._keep_in_mind(watch, attempt)
         core = await self._cluster()
         job = await asyncio.to_thread(ledger().job, self.job_id)
         try:

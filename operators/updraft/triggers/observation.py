@@ -21,7 +21,7 @@ from updraft.guardian.attention import Attention
 from updraft.guardian.records import ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
-from updraft.recovery.facts import PodFacts, stage_of
+from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.followers import Followers
@@ -90,10 +90,11 @@ class Observation:
                 self._followers.follow(watch, found)
                 await self._show(found)
                 most = max(most, len(found))
-                if len(found) == launch.learners and all(p.ended for p in found):
+                known = with_last_seen(found, watch.last_seen(key))
+                if len(known) == launch.learners and all(p.ended for p in known):
                     return "ended", "all pods have ended"
                 # One learner's end with an error ends the attempt; its sidecar may still be storing.
-                failed = [p for p in found if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
+                failed = [p for p in known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
                 if "halt" in self._since:  # whoever has saved and left waits for its peers
                     failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
                 storing = self._lasts("failed", failed, settings().store_grace_seconds)
@@ -103,7 +104,7 @@ class Observation:
                 lost = next((p for p in found if p.lost), None)
                 if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
                     return "failed", f"learner {lost.learner}: its node does not answer"
-                missing = launch.learners - len(found)
+                missing = launch.learners - len(known)
                 patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
                 if self._lasts("missing", missing, patience):
                     return "missing", f"{missing} of {launch.learners} pods are gone"

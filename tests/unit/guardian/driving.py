@@ -136,7 +136,7 @@ class Driver:
     async def steps(self, job_id: str, role: str) -> dict[str, Any]:
         """One trigger's life."""
         made = GangTrigger(conn_id="c", namespace="updraft-default", job_id=job_id, role=role)
-        watch: Any = SimpleNamespace()
+        watch: Any = SimpleNamespace(subscribe=lambda key: None, unsubscribe=lambda *_: None)
         for _ in range(STEPS_LIMIT):
             try:
                 event = await made._step(watch)

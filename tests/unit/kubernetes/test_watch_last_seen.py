@@ -107,6 +107,18 @@ def test_ends_are_in_the_order_in_which_they_were_seen(server: Server, watch: Po
     assert [facts.learner for facts in watch.last_seen(KEY)] == [3, 2, 1]
 
 
+def test_whether_it_had_been_asked_to_leave_is_as_its_end_was_first_seen(server: Server, watch: PodWatch) -> None:
+    watch.subscribe(KEY)
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    before, after = pod("p-1", 0), pod("p-2")
+    server.listed = [before, after]
+    for told in (before, after):
+        leaving = {**told, "metadata": {**told["metadata"], **going}}
+        server.events += [("MODIFIED", leaving), ("DELETED", {**leaving, "status": pod("p-1", 0)["status"]})]
+    asyncio.run(server.looked(watch))
+    assert [(facts.learner, facts.asked_to_leave) for facts in watch.last_seen(KEY)] == [(1, False), (2, True)]
+
+
 def test_a_server_that_has_too_much_to_do_says_when_to_come_back(server: Server, watch: PodWatch) -> None:
     server.refuses = True
     with pytest.raises(ApiException) as refused:

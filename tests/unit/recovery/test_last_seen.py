@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
 
 def pod(learner: int = 1, *, code: int | None = None, disruption: str = "", deleting: bool = False) -> PodFacts:
+    """One whose end was first seen as it is here."""
     state: dict[str, Any] = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": "Error"}}
     metadata: dict[str, Any] = {"name": f"p-{learner}", "labels": {"updraft.dev/learner": str(learner)}}
     if deleting:
@@ -36,7 +38,7 @@ def told(outcome: Outcome | None) -> tuple[str, Cause, Action]:
     return outcome.label, outcome.cause, outcome.action
 
 
-@pytest.mark.parametrize("code", [None, 1, 137, 143])
+@pytest.mark.parametrize("code", [None, 0, 1, 137, 143])
 def test_an_evicted_pods_condition_explains_its_end_however_its_program_left(code: int | None) -> None:
     last = pod(code=code, disruption="EvictionByEvictionAPI", deleting=True)
     assert told(judged(last)) == ("node.drained", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
@@ -52,9 +54,29 @@ def test_a_program_that_failed_by_itself_has_failed() -> None:
     assert told(judged(pod(code=3)))[:2] == ("program.exit", Cause.PROGRAM)
 
 
-@pytest.mark.parametrize("code", [1, 143])
-def test_one_whose_pod_somebody_deleted_has_not(code: int) -> None:
-    assert told(judged(pod(code=code, deleting=True)))[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_one_whose_pod_somebody_deleted_has_not(code: int, marked: bool) -> None:
+    """Nor has it done its work: a program may end with 0 as it is told to leave."""
+    assert told(judged(pod(code=code, deleting=True), marked=marked))[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+
+
+@pytest.mark.parametrize("disruption", ["", "EvictionByEvictionAPI"])
+@pytest.mark.parametrize(("code", "label"), [(0, "done"), (3, "program.exit")])
+def test_what_had_ended_before_its_pod_was_to_go_counts(code: int, label: str, disruption: str) -> None:
+    """Its sidecar still stored when somebody deleted the pod, or drained the node."""
+    first = pod(code=code)
+    now = pod(code=code, deleting=True, disruption=disruption)
+    for there in ([now], []):
+        last = replace(now, asked_to_leave=first.asked_to_leave)
+        outcome = judge(
+            [replace(p, phase="Succeeded" if code == 0 else "Failed") for p in with_last_seen(there, [last])],
+            learners=1,
+            markers={1: {"t": 1}},
+            tails={},
+            memory="1 GiB",
+        )
+        assert told(outcome)[0] == label
 
 
 def test_one_that_saved_and_left_as_it_was_deleted_left_on_request() -> None:

@@ -74,7 +74,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
     @asynccontextmanager
     async def shared(conn_id: str, namespace: str) -> AsyncIterator[Any]:
-        yield SimpleNamespace(api=None)
+        yield SimpleNamespace(api=None, subscribe=lambda key: None, unsubscribe=lambda *_: None)
 
     monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: made)
     monkeypatch.setattr(gang, "shared_watch", shared)
