@@ -33,7 +33,7 @@ JOB_GROUP = str(objects.JOB_GID)
 # A name in a layer that tells of a secret, or of where the image was made.
 SUSPICIOUS = re.compile(
     r"(^|/)(extra\.crt|ca-bundle\.pem|\.netrc|pip\.conf|uv\.toml|\.git-credentials|id_rsa|\.env|credentials\.json)$"
-    r"|^(ca|src)/|^root/\.cache/|__pycache__/build"
+    r"|^(ca|src)/|^root/\.cache/"
 )
 PROGRAM = """
 import json, os, pathlib

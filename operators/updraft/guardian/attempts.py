@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
-    from updraft.recovery.facts import PodFacts
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,9 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
     from urllib3.exceptions import HTTPError
 
     def transient(exc: BaseException) -> bool:
-        return isinstance(exc, HTTPError) or (isinstance(exc, ApiException) and exc.status in TRANSIENT_STATUS)
+        if isinstance(exc, ApiException):
+            return exc.status in TRANSIENT_STATUS or _in_conflict(exc)
+        return isinstance(exc, HTTPError)
 
     def pause_seconds(state: RetryCallState) -> float:
         failed = state.outcome.exception() if state.outcome is not None else None
@@ -51,14 +53,14 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
             with attempt:
                 return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
     except ApiException as exc:
-        if exc.status in ok:
+        if exc.status in ok and not _in_conflict(exc):
             return None
         if exc.status == 401:  # a token that ran out: the learners do not need it, and a new one goes on from here
             raise UnavailableError(
                 f"The cluster did not {what}: it does not accept the platform's token (401); put a valid one into the "
                 "kubeconfig of the platform's connection"
             ) from exc
-        if exc.status in TRANSIENT_STATUS:
+        if transient(exc):
             raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
         message = _message(exc)
         refused = QuotaError if exc.status == 403 and any(words in message for words in OVER_QUOTA) else RefusedError
@@ -86,16 +88,28 @@ def failed_handshake(exc: AttributeError) -> Any:
     return meant if isinstance(meant, ApiException) and meant.status == 0 else None
 
 
-def _message(exc: Any) -> str:
+def _told(exc: Any) -> dict[str, Any]:
+    """The Status that the API server answers with; empty where something else did."""
     import json
 
     try:
-        return f"{exc.status} {json.loads(exc.body)['message']}"
-    except (ValueError, KeyError, TypeError):
-        return f"{exc.status} {exc.reason}"
+        told = json.loads(exc.body)
+    except (ValueError, TypeError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
-EXISTS = frozenset({409})
+def _in_conflict(exc: Any) -> bool:
+    """Whether two wrote at once, into a ResourceQuota for instance; what exists already has the same status 409."""
+    return exc.status == CONFLICT and _told(exc).get("reason") == "Conflict"
+
+
+def _message(exc: Any) -> str:
+    return f"{exc.status} {_told(exc).get('message') or exc.reason}"
+
+
+CONFLICT = 409
+EXISTS = frozenset({CONFLICT})
 GONE = frozenset({404})
 
 

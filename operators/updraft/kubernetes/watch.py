@@ -89,15 +89,16 @@ class PodWatch:
     async def lacks_secret(self, name: str) -> bool:
         """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
         from aiohttp import ClientError
-        from kubernetes_asyncio.client import ApiException, CoreV1Api
+        from kubernetes_asyncio.client import CoreV1Api
 
-        try:
-            await CoreV1Api(self.api).read_namespaced_secret(name, self.namespace, _request_timeout=20)
-        except ApiException as exc:
-            return bool(exc.status == NOT_FOUND)
+        try:  # its content is not read: the client would write it to a log of the level DEBUG
+            answer: Any = await CoreV1Api(self.api).read_namespaced_secret(
+                name, self.namespace, _request_timeout=20, _preload_content=False
+            )
         except (ClientError, TimeoutError, OSError):
-            pass
-        return False
+            return False
+        answer.close()
+        return bool(answer.status == NOT_FOUND)
 
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
         """Every launch that has a pod in this namespace."""
