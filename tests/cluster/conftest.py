@@ -14,7 +14,7 @@ import pytest
 from account_helpers import Account
 from cluster_helpers import Pods
 from kubecluster.layout import find_layout
-from kubecluster.running import Cluster
+from kubecluster.running import Cluster, Say
 from kubecluster.target import Target, named_target, own_target, why_not
 from platform_helpers import OwnPlatform, Platform
 
@@ -30,7 +30,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def target() -> Iterator[Target]:
+def say(request: pytest.FixtureRequest) -> Say:
+    """Told at once, past pytest's capture: a first build takes minutes."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def told(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(text, flush=True)
+
+    return told
+
+
+@pytest.fixture(scope="session")
+def target(say: Say) -> Iterator[Target]:
     """The cluster to test on."""
     named = named_target()
     if named is not None:
@@ -39,7 +51,7 @@ def target() -> Iterator[Target]:
     reason = why_not(find_layout())
     if reason:
         pytest.skip(reason)
-    with own_target(print) as own:
+    with own_target(say) as own:
         yield own
 
 
@@ -73,17 +85,17 @@ def account(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def platform(
-    request: pytest.FixtureRequest, target: Target, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, say: Say, target: Target, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Platform]:
     """One whose learners are pods of the cluster, in the platform's images."""
     if reason := (namespace_platform if target.own is None else platform_images).why_not():
         pytest.skip(f"SKIPPED JOBS ON A REAL CLUSTER: {reason}")
     if target.own is None:
-        with platform_helpers.inside(target, tmp_path_factory.mktemp("platform"), print) as within:
+        with platform_helpers.inside(target, tmp_path_factory.mktemp("platform"), say) as within:
             yield within
         return
     account: Account = request.getfixturevalue("account")
-    platform_images.bring(target.own, print)
+    platform_images.bring(target.own, say)
     with platform_helpers.beside(target.own, account) as running:
         yield running
 

@@ -1,8 +1,8 @@
 """A whole platform inside one namespace of a cluster that is not ours: Airflow, MLflow, their database and an object
 store as one pod, learners beside it.
 
-Nothing goes beyond the namespace but one ClusterRoleBinding that lets the platform's account list nodes; both are gone
-afterwards. Images are those that UPDRAFT_TEST_IMAGE_PREFIX names. Called by the fixtures of the cluster tests.
+Nothing goes beyond the namespace but a ClusterRole and its binding, which let the platform's account list nodes. All of
+it is gone afterwards. Images are those that UPDRAFT_TEST_IMAGE_PREFIX names. Called by fixtures of the cluster tests.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from kubecluster.target import PREFIX_VARIABLE, Target
 from kubernetes import client, config
 
 from updraft.client import Client, Connection
-from updraft.kubernetes import verbs
+from updraft.exceptions import UpdraftError
+from updraft.kubernetes import gang, verbs
 
+GONE_SECONDS = 120.0
 READY_SECONDS = 900.0  # first start: the images have to arrive, and databases to be made
 LEARNERS = (recipes.SIDECAR, recipes.SHELL, recipes.SKLEARN)
 IMAGES = (*LEARNERS, recipes.AIRFLOW, recipes.MLFLOW, recipes.POSTGRES, recipes.S3)
@@ -69,9 +71,9 @@ def platform(target: Target, folder: Path, say: Say) -> Iterator[tuple[str, Clie
     for container in (*objects.pod["spec"]["initContainers"], *objects.pod["spec"]["containers"]):
         container["env"] += [{"name": n, "value": v} for n, v in _settings(before).items()]
     secrets = folder / "secrets"
-    made = [sys.executable, str(REPOSITORY / "scripts" / "compose_secrets.py"), str(secrets)]
-    subprocess.run(made, check=True, capture_output=True)
     try:
+        made = [sys.executable, str(REPOSITORY / "scripts" / "compose_secrets.py"), str(secrets)]
+        subprocess.run(made, check=True, capture_output=True)
         core.create_namespace({"metadata": {"name": namespace, "labels": RESTRICTED}})
         _make_account(core, rights, namespace)
         content = {name: (secrets / name).read_text() for name in objects.secrets}
@@ -85,7 +87,7 @@ def platform(target: Target, folder: Path, say: Say) -> Iterator[tuple[str, Clie
         with _forwarded(target, namespace, folder) as address, Client(Connection(address, "admin", password)) as http:
             yield namespace, http
     finally:
-        shutil.rmtree(secrets)
+        shutil.rmtree(secrets, ignore_errors=True)
         _remove(core, rights, namespace)
 
 
@@ -168,14 +170,21 @@ def _forwarded(target: Target, namespace: str, folder: Path) -> Iterator[str]:
 
 
 def _remove(core: Any, rights: Any, namespace: str) -> None:
+    """All of it, whatever of it fails; the namespace first, which holds secrets and a running Airflow."""
     nodes = f"{namespace}-nodes"
-    for delete, *names in (
-        (rights.delete_cluster_role_binding, nodes),
-        (rights.delete_cluster_role, nodes),
-        (core.delete_namespace, namespace),
+    left: list[UpdraftError] = []
+    for what, delete, name in (
+        ("namespace", core.delete_namespace, namespace),
+        ("cluster role binding", rights.delete_cluster_role_binding, nodes),
+        ("cluster role", rights.delete_cluster_role, nodes),
     ):
         try:
-            delete(*names)
-        except client.ApiException as exc:  # it was not made yet
-            if exc.status != 404:
-                raise
+            gang.call(f"delete the {what} {name}", delete, name, ok=gang.GONE)
+        except UpdraftError as exc:
+            left.append(exc)
+    if left:
+        raise ExceptionGroup(f"remove by hand what is named {namespace}", left)
+    eventually(
+        lambda: gang.call("look for the namespace", core.read_namespace, namespace, ok=gang.GONE) is None,
+        within_seconds=GONE_SECONDS,
+    )

@@ -13,6 +13,7 @@ from cluster_helpers import Pods, eventually
 from kubecluster.layout import Layout
 from kubecluster.machines import NODES, read_record, run_on, spawn_on
 from kubecluster.parts import GPU, GPU_TYPE_LABEL
+from loss_helpers import ALL_H100, told
 from platform_helpers import PROGRAMS, OwnPlatform
 from system_helpers import shell_job
 
@@ -113,18 +114,12 @@ def test_a_learner_waits_for_a_gpu_that_somebody_else_holds(
 ) -> None:
     """Admitted, since nobody told the platform; the scheduler's words are the job's reason until there is room."""
     own_platform.end(jobs["gpu"])
-    held = {"base": {"resources": {"limits": {GPU: "2"}}}, "nodeSelector": {GPU_TYPE_LABEL: "nvidia-h100"}}
-    pods.create("holder", "sleep 600", **held)
+    pods.create("holder", "sleep 600", **ALL_H100)
     pods.in_phase("holder", "Running")
     resources = {**SMALL, "gpus": 1, "gpu_type": "nvidia-h100"}
     job_id = own_platform.submit(shell_job("waits", "true", resources=resources))
 
-    def told() -> bool:
-        detail = own_platform.client.job(job_id)
-        assert not detail.ended, own_platform.explained(job_id)
-        return "Insufficient nvidia.com/gpu" in str(detail.reason)
-
-    eventually(told, within_seconds=180)
+    told(own_platform, job_id, "Insufficient nvidia.com/gpu")
     pods.core.delete_namespaced_pod("holder", pods.namespace, grace_period_seconds=0)
     own_platform.completed(job_id)
     assert len(own_platform.client.attempts(job_id).attempts) == 1

@@ -203,7 +203,9 @@ async def record(
                 if ended and failures > 5:
                     log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
                     break
-            await asyncio.sleep(max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5))))
+            # Once the program has ended somebody waits for the rest of its log, and not for long.
+            pause = min(5.0, 0.3 * 2 ** min(failures, 5))
+            await asyncio.sleep(pause if finished.is_set() else max(asked_seconds, pause))
     finally:
         leaving.set()
         await asyncio.gather(flusher, *flushes, return_exceptions=True)

@@ -124,10 +124,3 @@ def test_a_server_that_has_too_much_to_do_says_when_to_come_back(server: Server,
     with pytest.raises(ApiException) as refused:
         asyncio.run(server.looked(watch))
     assert (refused.value.status, asked_pause_seconds(refused.value)) == (429, 9.0)
-
-
-def test_a_version_that_the_server_has_forgotten_ends_the_watch(server: Server, watch: PodWatch) -> None:
-    server.events = [("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version: 1 (9)"})]
-    with pytest.raises(ApiException, match="too old resource version") as expired:
-        asyncio.run(server.looked(watch))
-    assert expired.value.status == 410
