@@ -25,6 +25,7 @@ PENDING_CHARACTERS = 16 << 20  # read, not stored yet; with more, the log waits 
 MAX_LINE_CHARACTERS = 16_384
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
 READ_TIMEOUT_SECONDS = 300
+END_PAUSE_SECONDS = 10.0
 
 
 class LogRefusedError(ConnectionError):
@@ -204,8 +205,8 @@ async def record(
                     log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
                     break
             # Once the program has ended somebody waits for the rest of its log, and not for long.
-            pause = min(5.0, 0.3 * 2 ** min(failures, 5))
-            await asyncio.sleep(pause if finished.is_set() else max(asked_seconds, pause))
+            asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
+            await asyncio.sleep(max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5))))
     finally:
         leaving.set()
         await asyncio.gather(flusher, *flushes, return_exceptions=True)

@@ -86,7 +86,8 @@ same again gives the same.
 When one learner of several fails, the others fail too: they lose their connections, run into timeouts or are stopped.
 What explains most comes first: what happened to a pod or its node, then a pod that is gone, then a program's own
 failure, then a preemption, then lost connections (the rows `network.*`), then SIGTERM. Among equals the end
-that was seen first counts, and of ends that were found at once that of the first learner. All that was found is kept in the attempt's evidence.
+that was seen first counts, and of ends that were found at once that of the first learner. All that was found is kept in
+the attempt's evidence.
 
 Of a Python traceback only the exceptions are looked at, not the lines before it: a warning about a connection that the
 program got over explains nothing. Faults of a GPU's hardware are looked for in all lines.

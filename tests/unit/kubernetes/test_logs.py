@@ -116,12 +116,16 @@ def test_a_chunk_that_the_store_refuses_is_written_later() -> None:
     assert [line.line for line in written] == ["hello"]
 
 
-def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked", "paused"), [("7", 7.0), ("60", 10.0)])
+def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(
+    monkeypatch: pytest.MonkeyPatch, asked: str, paused: float
+) -> None:
+    """But for the end of a log nobody waits for long."""
     pauses: list[float] = []
 
     class Refusing(FakeResponse):
         status = 429
-        headers: ClassVar = {"Retry-After": "11"}
+        headers: ClassVar = {"Retry-After": asked}
 
     class Api:
         async def call_api(self, *_: object, **__: object) -> FakeResponse:
@@ -145,7 +149,7 @@ def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(monkeypatch: p
         return written
 
     assert [line.line for line in asyncio.run(run())] == ["hello"]
-    assert pauses == [11.0]
+    assert pauses == [paused]
 
 
 def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
