@@ -28,7 +28,14 @@ HALF_H100 = {**H100, "gpus": 1}
 
 
 @pytest.fixture(scope="module")
-def secretless(platform: OwnPlatform, target: Target) -> Iterator[dict[str, str]]:
+def newer_api_server(platform: OwnPlatform) -> None:
+    """One that knows nothing of the cluster's first versions: it began after them."""
+    platform.cluster.stop_part("kube-apiserver")
+    platform.cluster.start_part("kube-apiserver")
+
+
+@pytest.fixture(scope="module")
+def secretless(platform: OwnPlatform, target: Target, newer_api_server: None) -> Iterator[dict[str, str]]:
     """Two jobs whose pods wait for a node while somebody deletes a secret: the launch's own, or the one that the
     manifest names. Then there is room. The first test of this file runs beside them."""
     holder = Pods(target, "updraft-test-holder")
