@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -199,15 +200,16 @@ def test_the_platform_uses_the_rights_of_deploy_kustomize_and_no_other(
     own_platform: OwnPlatform, jobs: dict[str, str]
 ) -> None:
     """As the API server's audit log has it: everything that made a job's objects, and everything that was asked."""
-    for job_id in jobs.values():
-        own_platform.end(job_id)
+    since = min(own_platform.end(job_id).created_at for job_id in jobs.values())
     lines = own_platform.cluster.layout.audit_log.read_text().splitlines()
     events = [event for event in map(json.loads, lines) if "objectRef" in event]
     ours = [e for e in events if e["user"]["username"] == account_helpers.NAME]
     asked = {(e["verb"], e["objectRef"].get("apiGroup", ""), _resource(e["objectRef"])) for e in ours}
     allowed = {*verbs.each(verbs.NAMESPACED), *verbs.each(verbs.CLUSTER), *verbs.OF_EVERYBODY}
     assert {("create", "", "pods"), ("watch", "", "pods"), ("get", "", "pods/log")} <= asked <= allowed
-    assert [e for e in ours if e.get("responseStatus", {}).get("code") == 403] == []
+    # Those of tests before are left out: of a quota, and of an API server that has not read its own rules yet.
+    here = [e for e in ours if datetime.fromisoformat(e["requestReceivedTimestamp"]) >= since]
+    assert [e for e in here if e.get("responseStatus", {}).get("code") == 403] == []
     names = tuple(jobs.values())
     made = {
         (_resource(e["objectRef"]), e["user"]["username"])
