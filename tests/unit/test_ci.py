@@ -1,0 +1,24 @@
+"""What continuous integration runs, so that a green run says something."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+WANTED = ["lint", "types", "contracts", "test", "faults-ci", "test-containers", "test-cluster"]
+
+
+def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
+    script = REPOSITORY / ".ci" / "run"
+    text = script.read_text()
+    assert os.access(script, os.X_OK)
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "\nset -euo pipefail\n" in text
+    found = re.search(r"^for target in (.*); do$", text, re.MULTILINE)
+    assert found is not None
+    assert found[1].split() == WANTED
+    assert 'make "$target"' in text
+    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert set(WANTED) <= set(targets)
