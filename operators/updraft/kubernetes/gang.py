@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes import policies
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.kubernetes.readiness import still_starting
 from updraft.kubernetes.throttling import asked_pause_seconds, throttled
 from updraft.recovery.facts import PodFacts, pod_facts
 
@@ -33,10 +34,23 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
     from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
     from urllib3.exceptions import HTTPError
 
+    client = getattr(getattr(function, "__self__", None), "api_client", None)
+
+    def asked() -> Any:
+        try:
+            return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
+        except ApiException as exc:
+            forbidden = exc.status == FORBIDDEN and exc.status not in ok and not _over_quota(exc)
+            if forbidden and client is not None and still_starting(client):
+                raise UnavailableError(
+                    f"The cluster did not {what}: it is starting, and refuses everybody (403)"
+                ) from exc
+            raise
+
     def transient(exc: BaseException) -> bool:
         if isinstance(exc, ApiException):
             return exc.status in TRANSIENT_STATUS or _in_conflict(exc)
-        return isinstance(exc, HTTPError)
+        return isinstance(exc, HTTPError | UnavailableError)
 
     def pause_seconds(state: RetryCallState) -> float:
         failed = state.outcome.exception() if state.outcome is not None else None
@@ -51,7 +65,7 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
             reraise=True,
         ):
             with attempt:
-                return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
+                return asked()
     except ApiException as exc:
         if exc.status in ok and not _in_conflict(exc):
             return None
@@ -62,9 +76,8 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
             ) from exc
         if transient(exc):
             raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
-        message = _message(exc)
-        refused = QuotaError if exc.status == 403 and any(words in message for words in OVER_QUOTA) else RefusedError
-        raise refused(f"The cluster refused to {what}: {message}") from exc
+        refused = QuotaError if _over_quota(exc) else RefusedError
+        raise refused(f"The cluster refused to {what}: {_message(exc)}") from exc
     except AttributeError as exc:
         if (handshake := failed_handshake(exc)) is None:
             raise
@@ -75,7 +88,6 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
     except HTTPError as exc:
         if throttled(exc):
             raise UnavailableError(f"The cluster did not {what}: it has too many requests to answer (429)") from exc
-        client = getattr(getattr(function, "__self__", None), "api_client", None)
         server = f" at {client.configuration.host}" if client is not None else ""
         raise UnavailableError(f"The cluster did not {what}: nothing answers{server} ({type(exc).__name__})") from exc
 
@@ -104,10 +116,15 @@ def _in_conflict(exc: Any) -> bool:
     return exc.status == CONFLICT and _told(exc).get("reason") == "Conflict"
 
 
+def _over_quota(exc: Any) -> bool:
+    return exc.status == FORBIDDEN and any(words in _message(exc) for words in OVER_QUOTA)
+
+
 def _message(exc: Any) -> str:
     return f"{exc.status} {_told(exc).get('message') or exc.reason}"
 
 
+FORBIDDEN = 403
 CONFLICT = 409
 EXISTS = frozenset({CONFLICT})
 GONE = frozenset({404})

@@ -1,0 +1,41 @@
+"""Whether a cluster that refuses has read its rules at all.
+
+An API server that was started a moment ago answers 403 to everybody. A job that is launched in that second, during an
+upgrade of the control plane for instance, must wait and not end as one that may not run. Called by `gang.call`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+TIMEOUT_SECONDS = 5
+ANYTHING = {"spec": {"resourceAttributes": {"verb": "list", "group": "", "resource": "pods"}}}
+
+
+def still_starting(api_client: ApiClient) -> bool:
+    """Whether what the cluster forbids now says nothing, because it is not ready to judge, or does not answer."""
+    from kubernetes.client import AuthorizationV1Api
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        # Told to everybody who has logged in, as soon as the rules have been read; 500 until all else is there as well.
+        api_client.call_api(
+            "/readyz", "GET", auth_settings=["BearerToken"], _preload_content=False, _request_timeout=TIMEOUT_SECONDS
+        )
+    except ApiException as exc:
+        if (exc.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return True
+    except HTTPError:
+        return True
+    else:
+        return False
+    try:  # not told here, or not yet: what everybody may ask says which
+        AuthorizationV1Api(api_client).create_self_subject_access_review(ANYTHING, _request_timeout=TIMEOUT_SECONDS)
+    except (ApiException, HTTPError):
+        return True
+    return False
