@@ -206,7 +206,12 @@ async def record(
                     break
             # Once the program has ended somebody waits for the rest of its log, and not for long.
             asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
-            await asyncio.sleep(max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5))))
+            pause_seconds = max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5)))
+            if ended or asked_seconds:
+                await asyncio.sleep(pause_seconds)
+            else:  # a stream often ends just before the watch tells why: then nothing is left but one last look
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(finished.wait(), pause_seconds)
     finally:
         leaving.set()
         await asyncio.gather(flusher, *flushes, return_exceptions=True)

@@ -152,6 +152,34 @@ def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(
     assert pauses == [paused]
 
 
+def test_the_last_look_at_a_log_follows_the_end_of_its_program_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def lines(cursor: Cursor) -> AsyncIterator[Line]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # the stream has ended, and nobody has said yet that the program has
+            asyncio.get_running_loop().call_soon(finished.set)
+        elif finished.is_set():
+            yield Line(cursor.advance(stamp(1)), stamp(1), "bye")
+
+    async def asleep(seconds: float) -> None:
+        raise AssertionError(f"it paused for {seconds} s")
+
+    async def write(chunk: list[Line]) -> None:
+        written.extend(chunk)
+
+    async def run() -> None:
+        nonlocal finished
+        finished = asyncio.Event()
+        monkeypatch.setattr(asyncio, "sleep", asleep)
+        await record(lines, Cursor(), write, finished=finished)
+
+    finished, written = asyncio.Event(), list[Line]()
+    asyncio.run(run())
+    assert ([line.line for line in written], looks) == (["bye"], 2)
+
+
 def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
     class Endless(FakeResponse):
         def __init__(self) -> None:
