@@ -7,7 +7,7 @@ decision about what follows before anything is removed: without the pods nobody 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
+    from updraft_learner.contract import LearnerStatus
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -
             return None
         if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
             outcome = replace(outcome, cause=Cause.HALTED, label=LABELS["halted"], action=Action.STOP)
-        note_steps(launch)
+        note_steps(launch, _statuses(launch))
         try:
             attempt = _close(job, manifest, launch, attempt, outcome)
         except StaleAttemptError as exc:  # another guardian closed it and has gone on
@@ -278,12 +279,16 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
     return outcome
 
 
-def note_steps(launch: Launch) -> None:
-    """The first and last step that the attempt's learners reported."""
+def _statuses(launch: Launch) -> list[LearnerStatus]:
     from updraft.storage import objects as stored
 
     place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
-    seen = [status.steps for n in range(1, launch.learners + 1) if (status := stored.read_status(*place, n))]
+    return [status for n in range(1, launch.learners + 1) if (status := stored.read_status(*place, n))]
+
+
+def note_steps(launch: Launch, statuses: Iterable[LearnerStatus]) -> None:
+    """The first and last step that the attempt's learners reported."""
+    seen = [status.steps for status in statuses]
     firsts = [steps["first"] for steps in seen if "first" in steps]
     lasts = [steps["last"] for steps in seen if "last" in steps]
     if firsts and lasts:

@@ -39,14 +39,14 @@ class Attention:
         self._limits = Limits(limit, budget.on_no_progress)
         self._watch = Watch()
         self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
-        self._next = clock() + PACE.seconds
+        self._next = clock() + PACE.turn_seconds()
         self._dumps = 0
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[str, str] | None:
         """Why the attempt is to be ended (`stalled` or `given up`), if it is."""
         if self._clock() < self._next or self._launch.role != "train":
             return None
-        self._next = self._clock() + PACE.seconds
+        self._next = self._clock() + PACE.turn_seconds()
         running = [pod.learner for pod in pods if pod.main.state == "running"]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))
@@ -59,17 +59,19 @@ class Attention:
 
         launch = self._launch
         end: tuple[str, str] | None = None
+        statuses: list[LearnerStatus] = []
         for learner in running:
             status = stored.read_status(launch.tenant, launch.job_id, launch.role, launch.attempt, learner)
             if status is None:
                 continue
+            statuses.append(status)
             seen = self._seen(learner, status, lines.get(learner, 0))
             self._watch, finding = observe(self._watch, seen, self._clock(), self._limits)
             if finding is not None:
                 self._tell(finding)
                 if finding.act:
                     end = ("stalled" if self._limits.on_no_progress == "restart" else "given up", finding.reason)
-        note_steps(launch)
+        note_steps(launch, statuses)
         return end
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> Seen:

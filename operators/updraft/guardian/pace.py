@@ -1,34 +1,30 @@
 """How often many watchers of one process look: each as it likes while they are few, in turn when they are many.
 
-A look at the store costs some milliseconds of a core. A thousand jobs that each look every few seconds would leave the
-triggerer no time for what matters, the ends of learners. Used by `attention` and
-`updraft.triggers.checkpoints`.
+A look at the store costs some milliseconds of a core. A thousand jobs that each look every few seconds, or all at once
+because their triggerer was started again, would leave it no time for what matters, the ends of learners. Used by
+`attention` and `updraft.triggers.checkpoints`, each from one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+import time
+from collections.abc import Callable
 
 
 class Pace:
-    """`seconds` between two looks of one watcher: `least_seconds`, or more where all together would look more than
-    `most_per_second` times."""
+    """Turns that are `1 / most_per_second` apart, and none sooner than `least_seconds` after it was asked for."""
 
-    def __init__(self, least_seconds: float, most_per_second: float) -> None:
-        self.least_seconds = least_seconds
-        self.most_per_second = most_per_second
-        self._watchers = 0
+    def __init__(
+        self, least_seconds: float, most_per_second: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._least_seconds = least_seconds
+        self._apart_seconds = 1 / most_per_second
+        self._clock = clock
+        self._last = -math.inf
 
-    @contextmanager
-    def joined(self) -> Iterator[None]:
-        """One watcher more, until it is left."""
-        self._watchers += 1
-        try:
-            yield
-        finally:
-            self._watchers -= 1
-
-    @property
-    def seconds(self) -> float:
-        return max(self.least_seconds, self._watchers / self.most_per_second)
+    def turn_seconds(self) -> float:
+        """Until the caller's next look, which is nobody else's turn. Asked for once before each look."""
+        now = self._clock()
+        self._last = max(now + self._least_seconds, self._last + self._apart_seconds)
+        return self._last - now

@@ -57,20 +57,19 @@ class CheckpointTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        with PACE.joined(), END_PACE.joined():
-            await self._follow()
+        await self._follow()
         yield TriggerEvent({"kind": "ended"})
 
     async def _follow(self) -> None:
-        ended, last_looks, next_look = False, 0, 0.0
+        ended, last_looks, next_look = False, 0, time.monotonic() + PACE.turn_seconds()
         while True:
             try:
                 # Asked first: what is stored before the end is seen by the look after it.
                 ended = ended or await self._train_ended()
                 if not ended and time.monotonic() < next_look:
-                    await asyncio.sleep(END_PACE.seconds)
+                    await asyncio.sleep(END_PACE.turn_seconds())
                     continue
-                next_look = time.monotonic() + PACE.seconds
+                next_look = time.monotonic() + PACE.turn_seconds()
                 for checkpoint in await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep):
                     self.log.info(
                         "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
@@ -82,7 +81,7 @@ class CheckpointTrigger(BaseTrigger):
                 last_looks += ended
                 if last_looks >= LAST_LOOKS:
                     break
-            await asyncio.sleep(END_PACE.seconds)
+            await asyncio.sleep(END_PACE.turn_seconds())
 
     async def _train_ended(self) -> bool:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

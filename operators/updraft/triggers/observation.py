@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
-from updraft.guardian.attention import PACE as ATTENTION_PACE
 from updraft.guardian.attention import Attention
 from updraft.guardian.records import ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
@@ -55,7 +54,7 @@ class Observation:
         launch = self._launch
         try:
             what = f"{launch.role}: watching attempt {launch.attempt}"
-            with desk().guarding(launch.job_id, what), ATTENTION_PACE.joined():
+            with desk().guarding(launch.job_id, what):
                 kind, reason, last = await self._watch_pods()
             await self._followers.finish()
         finally:

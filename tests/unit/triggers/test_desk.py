@@ -182,13 +182,25 @@ def test_a_late_trigger_does_not_take_its_successors_place(ledger: Ledger) -> No
 
 
 def test_few_look_as_often_as_they_like_and_many_in_turn() -> None:
-    pace = Pace(least_seconds=4.0, most_per_second=5.0)
-    with pace.joined():
-        assert pace.seconds == 4.0
-        others = [pace.joined() for _ in range(999)]
-        for other in others:
-            other.__enter__()
-        assert pace.seconds == 200.0
-        for other in others:
-            other.__exit__(None, None, None)
-        assert pace.seconds == 4.0
+    now = 100.0
+    pace = Pace(least_seconds=4.0, most_per_second=5.0, clock=lambda: now)
+    assert pace.turn_seconds() == 4.0
+    # A triggerer that is started again asks for all of its jobs at once, and each time a job has looked.
+    turns = [pace.turn_seconds() for _ in range(999)]
+    assert turns == pytest.approx([4.0 + 0.2 * number for number in range(1, 1000)])
+    now += turns[-1]
+    assert pace.turn_seconds() == 4.0
+
+
+def test_each_of_many_has_its_turn_as_often_as_the_others() -> None:
+    now = 0.0
+    pace = Pace(least_seconds=4.0, most_per_second=5.0, clock=lambda: now)
+    waiting = [(pace.turn_seconds(), number) for number in range(100)]
+    looked: list[int] = []
+    for _ in range(300):
+        now, number = min(waiting)
+        looked.append(number)
+        waiting.remove((now, number))
+        waiting.append((now + pace.turn_seconds(), number))
+    assert looked == [*range(100)] * 3
+    assert now == pytest.approx(4.0 + 299 * 0.2)
