@@ -98,6 +98,42 @@ def test_the_program_waits_for_the_sidecars_startup_probe(cluster):
     assert cluster.log("probed", container="base") == "sidecar\nmain\n"
 
 
+def hooked(cluster, name, sidecar_script, hook_script):
+    """A program that waits for its sidecar's postStart hook; a hook sees the host's paths on the local node."""
+    sidecar = container(
+        cluster,
+        "prepared",
+        sidecar_script,
+        restartPolicy="Always",
+        lifecycle={"postStart": {"exec": {"command": ["/bin/sh", "-c", hook_script]}}},
+        env=[{"name": "SHARED", "value": "/shared"}],
+    )
+    script = "echo main >> /shared/order; cat /shared/order"
+    cluster.create(order_pod(cluster, name, [sidecar], script, terminationGracePeriodSeconds=1))
+    cluster.finished(name)
+    return cluster.log(name, container="base"), cluster.read(name).status.init_container_statuses[0]
+
+
+def test_the_program_waits_for_the_sidecars_hook(cluster):
+    hook = 'until test -e "$SHARED/ready"; do sleep 0.05; done; echo hook >> "$SHARED/order"'
+    log, _ = hooked(cluster, "waits", "sleep 0.7; touch /shared/ready; exec sleep 60", hook)
+    assert log == "hook\nmain\n"
+
+
+def test_a_sidecar_whose_hook_fails_is_started_again_before_the_program(cluster):
+    hook = 'echo hook >> "$SHARED/order"; test $(wc -l < "$SHARED/order") -gt 1'
+    log, sidecar = hooked(cluster, "again", "exec sleep 60", hook)
+    assert log == "hook\nhook\nmain\n"
+    assert sidecar.restart_count == 1
+    reasons = [
+        event.reason
+        for event in cluster.core.list_namespaced_event(
+            cluster.namespace, field_selector="involvedObject.name=again"
+        ).items
+    ]
+    assert "FailedPostStartHook" in reasons
+
+
 def test_secrets_arrive_as_files_and_as_environment(cluster):
     data = {"password": base64.b64encode(b"s3cret\n").decode()}
     cluster.core.create_namespaced_secret(cluster.namespace, {"metadata": {"name": "keys"}, "data": data})

@@ -139,13 +139,9 @@ def learner_pod(
         "command": ["python", "-m", "updraft_learner.sidecar"],
         "restartPolicy": "Always",
         "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
-        # An exec probe: the endpoint listens on the pod's loopback address, which a kubelet cannot reach.
-        "startupProbe": {
-            "exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]},
-            "periodSeconds": 1,
-            "failureThreshold": 30,  # each probe waits some seconds by itself
-            "timeoutSeconds": 10,
-        },
+        # The program starts once the endpoint answers. A startup probe would say so a second later: a kubelet asks it
+        # at its next look, and goes on at the one after.
+        "lifecycle": {"postStart": {"exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]}}},
         **copy.deepcopy(ours),
     }
     spec["initContainers"] = [stage, sidecar, *(spec.get("initContainers") or [])]

@@ -1,4 +1,4 @@
-"""One container of a pod: its image, its launches, its startup probe, its restarts with back-off. Used by `worker`."""
+"""One container of a pod: its image, its launches, its hook and probe, its restarts with back-off. Used by `worker`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from updraft.localnode import processes
+from updraft.localnode.errors import Json
 from updraft.localnode.logs import LogOptions, entries, tail_offset
 from updraft.localnode.podreport import PodReport, never_started
 from updraft.localnode.podstatus import (
@@ -19,7 +20,7 @@ from updraft.localnode.podstatus import (
     running_state,
     terminated_state,
 )
-from updraft.localnode.probes import wait_until_started
+from updraft.localnode.probes import PROBE_ERRORS, run_once, wait_until_started
 from updraft.localnode.processes import Exit
 from updraft.localnode.quantity import memory_limit_bytes
 from updraft.localnode.volumes import NotYetError
@@ -37,7 +38,7 @@ class ContainerRunner:
         self._report = report
         self._kubelet = report.kubelet
         self.starting: set[asyncio.Task[None]] = set()
-        self.record_changed = asyncio.Event()  # some container's startup probe has passed
+        self.record_changed = asyncio.Event()  # some container has started, its hook and probe included
 
     async def keep_until_done(self, record: ContainerRecord) -> int:
         """Runs the container as often as its restart policy wants; returns the last exit code."""
@@ -48,7 +49,7 @@ class ContainerRunner:
             if record.exit_code is None:
                 await self._launch(record)
                 assert record.process is not None
-                probing = asyncio.create_task(self._probe(record))
+                probing = asyncio.create_task(self._until_started(record))
                 try:
                     end = await record.process.wait()
                 finally:
@@ -116,7 +117,7 @@ class ContainerRunner:
             self.starting.add(start)
             start.add_done_callback(self.starting.discard)
             await asyncio.shield(start)  # a stop in the middle must not lose the process
-        if "running" in record.state and not record.spec.get("startupProbe"):
+        if "running" in record.state and not (record.spec.get("startupProbe") or post_start(record.spec)):
             self._note_started(record)
 
     async def _start(self, record: ContainerRecord) -> None:
@@ -142,22 +143,41 @@ class ContainerRunner:
             report.event(record, "Warning", "Failed", f"Error: {process.exit.message}")
         report.publish()
 
-    async def _probe(self, record: ContainerRecord) -> None:
-        probe = record.spec.get("startupProbe")
+    async def _until_started(self, record: ContainerRecord) -> None:
+        """Its hook, then its startup probe; whatever fails ends the container."""
         process = record.process
-        if not probe or record.started or process is None:
+        if record.started or process is None:
             return
+        problem = await self._hook_problem(record) or await self._probe_problem(record)
+        if problem is None:
+            self._note_started(record)
+            return
+        self._report.event(record, "Normal", "Killing", f"Container {record.name} failed {problem}")
+        await asyncio.to_thread(processes.kill_all, process)
+
+    async def _hook_problem(self, record: ContainerRecord) -> str | None:
+        """A hook may run again when this node's own process is started anew, as Kubernetes allows."""
+        if (hook := post_start(record.spec)) is None:
+            return None
+        translation = self._kubelet.translation(self._report.pod, record.spec)
+        try:
+            await run_once(hook, record.spec, translation, self._kubelet.launch(self._report.pod, record.spec))
+        except PROBE_ERRORS as exc:
+            self._report.event(record, "Warning", "FailedPostStartHook", f"PostStartHook failed: {exc}")
+            return "its PostStart hook"
+        return None
+
+    async def _probe_problem(self, record: ContainerRecord) -> str | None:
+        probe = record.spec.get("startupProbe")
+        if not probe:
+            return None
         report = self._report
         translation = self._kubelet.translation(report.pod, record.spec)
         launch = self._kubelet.launch(report.pod, record.spec)
         passed = await wait_until_started(
             probe, record.spec, translation, launch, lambda text: report.event(record, "Warning", "Unhealthy", text)
         )
-        if passed:
-            self._note_started(record)
-            return
-        report.event(record, "Normal", "Killing", f"Container {record.name} failed startup probe, will be restarted")
-        await asyncio.to_thread(processes.kill_all, process)
+        return None if passed else "startup probe, will be restarted"
 
     def _note_started(self, record: ContainerRecord) -> None:
         record.started = True
@@ -188,3 +208,9 @@ class ContainerRunner:
             if problem is not None:
                 record.waits("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {problem}')
                 self._report.publish()
+
+
+def post_start(container: Json) -> Json | None:
+    """What a container runs beside its program, which is not called started before it has ended with 0."""
+    hook: Json | None = (container.get("lifecycle") or {}).get("postStart")
+    return hook

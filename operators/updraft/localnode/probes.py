@@ -1,4 +1,4 @@
-"""Startup probes: httpGet, tcpSocket and exec, against the host's ports."""
+"""Startup probes and postStart hooks: httpGet, tcpSocket and exec, against the host's ports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from updraft.localnode.environment import Launch
 from updraft.localnode.errors import Json
 from updraft.localnode.translate import LOOPBACK, Translation
+
+PROBE_ERRORS = (OSError, ValueError, IndexError, StopIteration, TimeoutError)
 
 
 def port_number(port: Any, container: Json) -> int:
@@ -53,7 +55,8 @@ async def _exec(command: list[str], launch: Launch) -> None:
         raise OSError(f"command ended with {status}")
 
 
-async def _once(probe: Json, container: Json, translation: Translation, launch: Launch) -> None:
+async def run_once(probe: Json, container: Json, translation: Translation, launch: Launch) -> None:
+    """A probe's or a hook's action. Raises one of PROBE_ERRORS when it fails."""
     if action := probe.get("httpGet"):
         await _http(action, translation.port(port_number(action["port"], container)))
     elif action := probe.get("tcpSocket"):
@@ -74,9 +77,9 @@ async def wait_until_started(
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     for _ in range(probe.get("failureThreshold") or 3):
         try:
-            await asyncio.wait_for(_once(probe, container, translation, launch), probe.get("timeoutSeconds") or 1)
+            await asyncio.wait_for(run_once(probe, container, translation, launch), probe.get("timeoutSeconds") or 1)
             return True
-        except (OSError, ValueError, IndexError, StopIteration, TimeoutError) as exc:
+        except PROBE_ERRORS as exc:
             unhealthy(f"Startup probe failed: {exc or type(exc).__name__}")
         await asyncio.sleep(probe.get("periodSeconds") or 10)
     return False

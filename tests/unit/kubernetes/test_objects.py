@@ -167,11 +167,8 @@ def test_the_whole_pod_of_a_learner() -> None:
                     "command": ["python", "-m", "updraft_learner.sidecar"],
                     "restartPolicy": "Always",
                     "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
-                    "startupProbe": {
-                        "exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]},
-                        "periodSeconds": 1,
-                        "failureThreshold": 30,
-                        "timeoutSeconds": 10,
+                    "lifecycle": {
+                        "postStart": {"exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]}}
                     },
                     **ours,
                 },

@@ -1,9 +1,8 @@
 """`python -m updraft_learner.sidecar.probe [SECONDS]`: ends with 0 once the sidecar beside it answers, with 1 when it
 has not answered for so long.
 
-An exec probe, because the endpoint listens on the pod's loopback address, which the kubelet's HTTP probe cannot reach.
-It waits itself, since the kubelet would ask again only a second later, and imports next to nothing: the program's start
-waits for it.
+The sidecar's postStart hook. The endpoint listens on the pod's loopback address, which nothing outside of the pod could
+ask. It imports next to nothing: the program's start waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 
 CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # the contract's, which takes longer to import than the rest of this
 HEALTH_PATH = "/updraft/health"
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 120.0  # then the sidecar is started again
 PAUSE_SECONDS = 0.02
 
 
