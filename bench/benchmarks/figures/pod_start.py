@@ -47,8 +47,8 @@ NOTES = (
     "Requested: the API server received the POST of the pod (audit log). First line: the time that the container "
     "runtime wrote before it.",
     "A kubelet looks at its containers once a second, and starts the next one of a pod only after such a look: the "
-    "init container costs one, the sidecar's start-up probe another. How much that is, without any work of ours, is "
-    "measured by a third pod: `kubectl run` with an init container, a sidecar and a probe that do nothing.",
+    "init container costs one, the sidecar another. How much that is, without any work of ours, is measured by a third "
+    "pod: `kubectl run` with an init container, a sidecar and a hook that do nothing.",
 )
 
 
@@ -123,13 +123,13 @@ def plain_pod(image: str) -> dict[str, Any]:
 
 
 def idle_pod(image: str) -> dict[str, Any]:
-    """A learner's containers, in its order and with its probe, of which only the program has something to do."""
+    """A learner's containers, in its order and with its hook, of which only the program has something to do."""
     pod = plain_pod(image)
     stage = {"name": "stage", "image": image, "command": ["/bin/sh", "-c", ":"]}
-    probe = {"exec": {"command": ["/bin/sh", "-c", ":"]}, "periodSeconds": 1}
+    hook = {"postStart": {"exec": {"command": ["/bin/sh", "-c", ":"]}}}
     script = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
     sidecar = {"name": "sidecar", "image": image, "command": ["/bin/sh", "-c", script], "restartPolicy": "Always"}
-    pod["spec"]["initContainers"] = [stage, {**sidecar, "startupProbe": probe}]
+    pod["spec"]["initContainers"] = [stage, {**sidecar, "lifecycle": hook}]
     return pod
 
 
