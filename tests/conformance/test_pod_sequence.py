@@ -134,6 +134,20 @@ def test_a_sidecar_whose_hook_fails_is_started_again_before_the_program(cluster)
     assert "FailedPostStartHook" in reasons
 
 
+def test_a_program_waits_for_a_sidecar_that_cannot_be_started(cluster):
+    sidecar = container(cluster, "nowhere", "", restartPolicy="Always") | {"command": ["/no/such/program"]}
+    cluster.create(order_pod(cluster, "alone", [sidecar], "echo main", terminationGracePeriodSeconds=1))
+
+    def tried_again():
+        statuses = cluster.read("alone").status.init_container_statuses or []
+        return statuses and statuses[0].restart_count >= 1
+
+    eventually(tried_again, within_seconds=40)
+    pod = cluster.read("alone")
+    assert pod.status.phase == "Pending"
+    assert pod.status.container_statuses[0].state.waiting.reason == "PodInitializing"
+
+
 def test_secrets_arrive_as_files_and_as_environment(cluster):
     data = {"password": base64.b64encode(b"s3cret\n").decode()}
     cluster.core.create_namespaced_secret(cluster.namespace, {"metadata": {"name": "keys"}, "data": data})

@@ -117,7 +117,7 @@ class ContainerRunner:
             self.starting.add(start)
             start.add_done_callback(self.starting.discard)
             await asyncio.shield(start)  # a stop in the middle must not lose the process
-        if "running" in record.state and not (record.spec.get("startupProbe") or post_start(record.spec)):
+        if "running" in record.state and not _starts_late(record.spec):
             self._note_started(record)
 
     async def _start(self, record: ContainerRecord) -> None:
@@ -146,25 +146,26 @@ class ContainerRunner:
     async def _until_started(self, record: ContainerRecord) -> None:
         """Its hook, then its startup probe; whatever fails ends the container."""
         process = record.process
-        if record.started or process is None:
+        if record.started or process is None or not _starts_late(record.spec):
             return
         problem = await self._hook_problem(record) or await self._probe_problem(record)
         if problem is None:
             self._note_started(record)
             return
-        self._report.event(record, "Normal", "Killing", f"Container {record.name} failed {problem}")
+        self._report.event(record, "Normal", "Killing", f"Container {record.name} failed {problem}, will be restarted")
         await asyncio.to_thread(processes.kill_all, process)
 
     async def _hook_problem(self, record: ContainerRecord) -> str | None:
         """A hook may run again when this node's own process is started anew, as Kubernetes allows."""
-        if (hook := post_start(record.spec)) is None:
+        hook = _post_start(record.spec)
+        if not hook:
             return None
         translation = self._kubelet.translation(self._report.pod, record.spec)
         try:
             await run_once(hook, record.spec, translation, self._kubelet.launch(self._report.pod, record.spec))
         except PROBE_ERRORS as exc:
             self._report.event(record, "Warning", "FailedPostStartHook", f"PostStartHook failed: {exc}")
-            return "its PostStart hook"
+            return "PostStart hook"
         return None
 
     async def _probe_problem(self, record: ContainerRecord) -> str | None:
@@ -177,7 +178,7 @@ class ContainerRunner:
         passed = await wait_until_started(
             probe, record.spec, translation, launch, lambda text: report.event(record, "Warning", "Unhealthy", text)
         )
-        return None if passed else "startup probe, will be restarted"
+        return None if passed else "startup probe"
 
     def _note_started(self, record: ContainerRecord) -> None:
         record.started = True
@@ -210,7 +211,11 @@ class ContainerRunner:
                 self._report.publish()
 
 
-def post_start(container: Json) -> Json | None:
-    """What a container runs beside its program, which is not called started before it has ended with 0."""
+def _starts_late(container: Json) -> bool:
+    """Whether it counts as started only some time after its program was."""
+    return bool(_post_start(container) or container.get("startupProbe"))
+
+
+def _post_start(container: Json) -> Json | None:
     hook: Json | None = (container.get("lifecycle") or {}).get("postStart")
     return hook
