@@ -24,7 +24,9 @@ def still_starting(api_client: ApiClient) -> bool:
 
     try:
         # Told to everybody who has logged in, as soon as the rules have been read; 500 until all else is there as well.
-        api_client.call_api("/readyz", "GET", auth_settings=["BearerToken"], _request_timeout=TIMEOUT_SECONDS)
+        api_client.call_api(
+            "/readyz", "GET", auth_settings=["BearerToken"], response_types_map={}, _request_timeout=TIMEOUT_SECONDS
+        )
     except ApiException as exc:
         if (exc.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return True
