@@ -46,6 +46,9 @@ def allow_files() -> None:
 def main() -> None:
     allow_files()
     preload(PRELOADED)
+    from updraft.stack.airflow_firing import install  # takes seconds, and other modules import this one
+
+    install()
     sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]
     importlib.import_module("airflow.__main__").main()
 

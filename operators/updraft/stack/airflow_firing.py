@@ -1,0 +1,64 @@
+"""How long a trigger's event waits in Airflow's triggerer: until its trigger has ended, not for the end of a second.
+
+Airflow's loop hands events over, takes new triggers and cancels old ones once per second, so that each job loses half a
+second at each of its waits. Here a trigger's end ends that pause. Called by `airflow_triggerer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+from airflow.jobs import triggerer_job_runner
+
+RUNNER: Any = triggerer_job_runner  # whose names are replaced, which no type allows
+
+TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
+CANCEL_SECONDS = 1.0  # Airflow's own pace, see `cancel_triggers`
+
+
+class Pause:
+    """What the loop waits for, at most a second per turn, in place of an `anyio.Event`: a trigger's end sets it too."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await asyncio.sleep(TURN_SECONDS)
+        await self._event.wait()
+        self._event.clear()  # who stops the loop sets a flag as well, which is what it looks at
+
+
+class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
+    """Airflow's, with a pause that ends with the end of a trigger."""
+
+    _cancelled_at = float("-inf")
+
+    async def run_trigger(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            await super().run_trigger(*args, **kwargs)
+        finally:
+            if self._stop_event is not None:
+                self._stop_event.set()
+
+    async def cancel_triggers(self) -> None:
+        """Once per second, as ever: a trigger that is asked again before it has gone loses the rest of `on_kill`."""
+        if time.monotonic() - self._cancelled_at >= CANCEL_SECONDS:
+            self._cancelled_at = time.monotonic()
+            asked = dict.fromkeys(self.to_cancel)
+            self.to_cancel.clear()
+            self.to_cancel.extend(asked)
+            await super().cancel_triggers()  # type: ignore[no-untyped-call]
+
+
+def install() -> None:
+    """For this process and the one that it forks for triggers."""
+    # The module uses `anyio` for that pause only; it takes the loop's event and its limit from there.
+    RUNNER.anyio = SimpleNamespace(Event=Pause, move_on_after=anyio.move_on_after)
+    RUNNER.TriggerRunner = PromptTriggerRunner
