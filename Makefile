@@ -75,7 +75,7 @@ cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
 
 test-cluster: ## Run tests and real jobs on that Kubernetes, or in namespaces of the one that UPDRAFT_TEST_KUBECONFIG names
-	$(DEV) pytest -v --no-header -m cluster tests/cluster $(ARGS)
+	$(DEV) python tests/cluster test $(ARGS)
 
 images: ## Build the container images (ARGS="sidecar learner-sklearn" chooses, --archives FOLDER saves them)
 	$(PYTHON) tests/containers images $(ARGS)
@@ -91,5 +91,5 @@ test-containers: ## Build, start and try every image and docker-compose.yaml (ne
 
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
 	@$(MAKE) --no-print-directory down
-	@if [ -d .updraft/cluster ]; then $(MAKE) --no-print-directory cluster-down; fi
+	@if [ -d .updraft/cluster ] || [ -d .updraft/cluster-beside ]; then $(MAKE) --no-print-directory cluster-down; fi
 	rm -rf .venv .tools .updraft .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

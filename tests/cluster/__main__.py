@@ -1,6 +1,6 @@
-"""A real Kubernetes for tests, on this machine: `python tests/cluster up`, `down`, `status`, `load ARCHIVE`.
+"""A real Kubernetes for tests, on this machine: `python tests/cluster up`, `down`, `status`, `load ARCHIVE`, `test`.
 
-`make cluster` and `make cluster-down` call it. docs/howto/cluster.md says what it is good for.
+`make cluster`, `make cluster-down` and `make test-cluster` call it. docs/howto/cluster.md says what it is good for.
 """
 
 from __future__ import annotations

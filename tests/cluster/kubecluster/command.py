@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from kubecluster import running
+from kubecluster import running, suite
 from kubecluster.layout import ClusterError, Layout, find_layout
 from kubecluster.machines import CONTROL, NODES, read_record
 from kubecluster.parts import all_parts
@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> int:
     verbs.add_parser("status", help="what runs")
     load = verbs.add_parser("load", help="import image archives, as `docker save` writes them, on all nodes")
     load.add_argument("archive", type=Path, nargs="*", help="without one: an image with Python that is made here")
+    test = verbs.add_parser("test", help="run the cluster tests", prefix_chars=" ")  # options are pytest's
+    test.add_argument("arguments", nargs="*", help="for pytest")
     chosen = parser.parse_args(arguments)
     layout = find_layout()
     try:
@@ -30,9 +32,14 @@ def main(arguments: list[str]) -> int:
         elif chosen.verb == "down":
             if os.geteuid() != 0 and layout.root.exists():
                 raise ClusterError("Only root can end the test cluster; run it with sudo.")
-            running.down(layout, _sayer())
+            say = _sayer()
+            running.down(layout, say)
+            if layout.beside.root.exists():  # of tests that were killed
+                running.down(layout.beside, say)
         elif chosen.verb == "load":
             _load(layout, chosen.archive)
+        elif chosen.verb == "test":
+            return suite.run(layout, chosen.arguments, _sayer())
         else:
             return _status(layout)
     except ClusterError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -79,6 +79,11 @@ class Layout:
     @property
     def lock_file(self) -> Path:
         return self.cache / f"{self.name}.lock"
+
+    @property
+    def beside(self) -> Layout:
+        """A second cluster, for tests that would disturb others."""
+        return replace(self, root=self.root.with_name(f"{self.root.name}-beside"))
 
     def disk_of(self, machine: str) -> Path:
         """What a machine keeps on disk: images, containers, volumes."""

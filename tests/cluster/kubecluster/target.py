@@ -60,13 +60,19 @@ def why_not(layout: Layout) -> str | None:
 
 
 @contextmanager
-def own_target(say: running.Say) -> Iterator[Target]:
-    """The cluster of `make cluster`: the one that runs, or one for as long as this lasts."""
-    layout = find_layout()
+def kept_running(layout: Layout, say: running.Say) -> Iterator[running.Cluster]:
+    """The cluster that runs, or one for as long as this lasts."""
     was_running = running.running(layout) is not None
-    cluster = running.up(layout, say)
     try:
-        yield Target(layout.kubeconfig, cluster.load_python_image(say), cluster)
+        yield running.up(layout, say)
     finally:
         if not was_running:
             running.down(layout, say)
+
+
+@contextmanager
+def own_target(say: running.Say) -> Iterator[Target]:
+    """The cluster of `make cluster`: the one that runs, or one for as long as this lasts."""
+    layout = find_layout()
+    with kept_running(layout, say) as cluster:
+        yield Target(layout.kubeconfig, cluster.load_python_image(say), cluster)
