@@ -17,7 +17,7 @@ from airflow.jobs import triggerer_job_runner
 RUNNER: Any = triggerer_job_runner  # whose names are replaced, which no type allows
 
 TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
-CANCEL_SECONDS = 1.0  # Airflow's own pace, see `cancel_triggers`
+CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 
 class Pause:
@@ -48,12 +48,11 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
                 self._stop_event.set()
 
     async def cancel_triggers(self) -> None:
-        """Once per second, as ever: a trigger that is asked again before it has gone loses the rest of `on_kill`."""
-        if time.monotonic() - self._cancelled_at >= CANCEL_SECONDS:
+        """At most once per second: a trigger that is asked again before it has gone loses the rest of its `on_kill`."""
+        if time.monotonic() - self._cancelled_at < CANCEL_SECONDS:
+            self.to_cancel.clear()  # each answer of the supervisor names them again, until they have gone
+        elif self.to_cancel:
             self._cancelled_at = time.monotonic()
-            asked = dict.fromkeys(self.to_cancel)
-            self.to_cancel.clear()
-            self.to_cancel.extend(asked)
             await super().cancel_triggers()  # type: ignore[no-untyped-call]
 
 

@@ -30,12 +30,7 @@ def main(arguments: list[str]) -> int:
         if chosen.verb == "up":
             _up(layout)
         elif chosen.verb == "down":
-            if os.geteuid() != 0 and layout.root.exists():
-                raise ClusterError("Only root can end the test cluster; run it with sudo.")
-            say = _sayer()
-            running.down(layout, say)
-            if layout.beside.root.exists():  # of tests that were killed
-                running.down(layout.beside, say)
+            _down(layout)
         elif chosen.verb == "load":
             _load(layout, chosen.archive)
         elif chosen.verb == "test":
@@ -54,6 +49,15 @@ def _up(layout: Layout) -> None:
     print(f"  export KUBECONFIG={layout.kubeconfig}")
     print(f"  {layout.kubectl} get nodes")
     print("`make cluster-down` ends it and leaves nothing.")
+
+
+def _down(layout: Layout) -> None:
+    if os.geteuid() != 0 and (layout.root.exists() or layout.beside.root.exists()):
+        raise ClusterError("Only root can end the test cluster; run it with sudo.")
+    say = _sayer()
+    running.down(layout, say)
+    if layout.beside.root.exists():  # of tests that were killed
+        running.down(layout.beside, say)
 
 
 def _load(layout: Layout, archives: list[Path]) -> None:

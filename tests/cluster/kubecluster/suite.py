@@ -7,6 +7,7 @@ Called by `python tests/cluster test`.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from kubecluster.layout import REPOSITORY, STATE_VARIABLE, Layout
-from kubecluster.running import Say, down
+from kubecluster.running import Say
 from kubecluster.target import KUBECONFIG_VARIABLE, kept_running, why_not
 
 TESTS = Path("tests") / "cluster"
@@ -25,33 +26,41 @@ INTERRUPTED = 130
 
 def run(layout: Layout, arguments: list[str], say: Say) -> int:
     """Exit code of the tests; with arguments for pytest, on a named cluster or where none can be started, one run."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if arguments or os.environ.get(KUBECONFIG_VARIABLE) or why_not(layout):
-        return subprocess.run([*PYTEST, str(TESTS), *arguments], cwd=REPOSITORY, check=False).returncode
-    with kept_running(layout, say), TemporaryFile("w+") as said:
+        return _ended(_start(layout, [str(TESTS), *arguments]))
+    with kept_running(layout, say) as cluster, TemporaryFile("w+", errors="replace") as said:
+        cluster.load_python_image(say)  # into the cache, where both find it
         beside = _start(layout.beside, [str(ENDS)], said)
-        try:
-            code = _start(layout, [str(TESTS), f"--ignore={ENDS}"], None).wait()
-            say(f"waiting for {ENDS}, which ran beside these" if beside.poll() is None else f"{ENDS}, beside these:")
-            code = beside.wait() or code
-        except KeyboardInterrupt:  # which both of them have got as well, and clean up
-            beside.wait()
-            code = INTERRUPTED
-        finally:
-            if beside.poll() is None:
-                beside.kill()
-            said.seek(0)
-            print(said.read(), flush=True)
-            if layout.beside.root.exists():  # its run has not come to that
-                down(layout.beside, say)
+        code = _ended(_start(layout, [str(TESTS), f"--ignore={ENDS}"]), beside)
+        said.seek(0)
+        print(f"\n{ENDS}, beside these:\n{said.read()}", flush=True)
     return code
 
 
-def _start(layout: Layout, arguments: list[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, STATE_VARIABLE: str(layout.root)}
+def _start(layout: Layout, arguments: list[str], output: IO[str] | None = None) -> subprocess.Popen[bytes]:
+    # In a session of its own: Ctrl-C reaches only this process, which passes it on once. Twice would end the clean-up.
     return subprocess.Popen(
         [*PYTEST, *arguments],
         cwd=REPOSITORY,
-        env=environment,
+        env={**os.environ, STATE_VARIABLE: str(layout.root)},
         stdout=output,
-        stderr=subprocess.STDOUT if output else None,
+        stderr=output and subprocess.STDOUT,
+        start_new_session=True,
     )
+
+
+def _ended(*processes: subprocess.Popen[bytes]) -> int:
+    """The first code that is not 0, when all have ended. Interrupted, they clean up first, whatever is pressed."""
+    try:
+        codes = [process.wait() for process in processes]
+    except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        print("\nInterrupted: the tests clean up.", flush=True)
+        for process in processes:
+            process.send_signal(signal.SIGINT)  # nothing, where it has ended
+        for process in processes:
+            process.wait()
+        return INTERRUPTED
+    return next((code for code in codes if code), 0)

@@ -63,8 +63,9 @@ def why_not(layout: Layout) -> str | None:
 def kept_running(layout: Layout, say: running.Say) -> Iterator[running.Cluster]:
     """The cluster that runs, or one for as long as this lasts."""
     was_running = running.running(layout) is not None
+    cluster = running.up(layout, say)
     try:
-        yield running.up(layout, say)
+        yield cluster
     finally:
         if not was_running:
             running.down(layout, say)

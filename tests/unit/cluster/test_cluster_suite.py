@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kubecluster import suite
@@ -14,22 +20,35 @@ from kubecluster.target import KUBECONFIG_VARIABLE
 PROGRAM = f"""
 import os, pathlib, sys
 here = pathlib.Path(os.environ["SEEN"])
-ends = sys.argv[1].endswith("test_cluster_ends.py")
-(here / ("ends" if ends else "others")).write_text(" ".join([os.environ.get("{STATE_VARIABLE}", "-"), *sys.argv[1:]]))
-print("ends say this" if ends else "others say this")
-sys.exit(int(os.environ["ENDS" if ends else "OTHERS"]))
+name = "ends" if sys.argv[1].endswith("test_cluster_ends.py") else "others"
+(here / name).write_text(" ".join([os.environ.get("{STATE_VARIABLE}", "-"), *sys.argv[1:]]))
+print(name, "say this")
+if "WAIT" in os.environ:
+    import time
+    try:
+        (here / (name + " waits")).touch()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(0.6)  # longer than subprocess waits for somebody who was interrupted with it
+        (here / (name + " cleaned up")).touch()
+        sys.exit(2)
+sys.exit(int(os.environ[name.upper()]))
 """
 
 
 @pytest.fixture
-def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
+    cluster = SimpleNamespace(load_python_image=lambda say: "python")
     monkeypatch.setattr(suite, "PYTEST", (sys.executable, "-c", PROGRAM))
-    monkeypatch.setattr(suite, "kept_running", lambda layout, say: nullcontext())
+    monkeypatch.setattr(suite, "kept_running", lambda layout, say: nullcontext(cluster))
     monkeypatch.setattr(suite, "why_not", lambda layout: None)
     monkeypatch.delenv(KUBECONFIG_VARIABLE, raising=False)
     for name, value in (("SEEN", str(tmp_path)), ("ENDS", "0"), ("OTHERS", "0")):
         monkeypatch.setenv(name, value)
-    return Layout(tmp_path / "cluster", tmp_path / "cache")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield Layout(tmp_path / "cluster", tmp_path / "cache")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def seen(layout: Layout) -> dict[str, list[str]]:
@@ -50,6 +69,29 @@ def test_tests_that_end_clusters_run_beside_the_others(layout: Layout, capfd: py
 def test_either_fails_the_whole(layout: Layout, monkeypatch: pytest.MonkeyPatch, fails: str, code: int) -> None:
     monkeypatch.setenv(fails, str(code))
     assert suite.run(layout, [], print) == code
+
+
+@pytest.mark.parametrize(("arguments", "names"), [([], ["ends", "others"]), (["-x"], ["others"])])
+def test_interrupted_it_waits_until_the_tests_have_cleaned_up(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    monkeypatch.setenv("WAIT", "1")
+    folder = layout.root.parent
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 30
+        while not all((folder / f"{name} waits").exists() for name in names) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for _ in range(2):  # somebody in a hurry
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    code = suite.run(layout, arguments, print)
+    thread.join()
+    assert code == suite.INTERRUPTED
+    assert [name for name in names if (folder / f"{name} cleaned up").exists()] == names
 
 
 def test_chosen_tests_are_one_run(layout: Layout) -> None:
