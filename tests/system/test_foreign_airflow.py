@@ -1,7 +1,8 @@
-"""The platform's wheels in an Airflow that somebody has: the commands of docs/howto/deploy.md, and what Airflow says.
+"""The platform's wheels in an Airflow that somebody has: the commands of docs/howto/deploy.md, what Airflow says, and a
+job that trains there.
 
 A virtual environment with Airflow alone, of the versions in uv.lock, and a home of its own. Nothing of the checkout is
-on its path.
+on its path. Object store, MLflow and node of the job are those of the other system tests.
 """
 
 from __future__ import annotations
@@ -10,18 +11,27 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import deploy_page
+import httpx
+import psutil
 import pytest
+from system_helpers import REPOSITORY, Stack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
-REPOSITORY = Path(__file__).parents[2]
+UP_SECONDS = 180
+END_SECONDS = 20  # a task that works keeps the others waiting
 SOURCES = ("pyproject.toml", "uv.lock", "README.md", "operators", "images/learner", "mlflow/pyproject.toml", "dags")
 OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
 OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
@@ -167,3 +177,83 @@ def test_an_airflow_that_somebody_has_takes_the_platform(foreign: Foreign, block
     foreign.shell(blocks[4])
     paused = {dag["dag_id"] for dag in foreign.listed("airflow dags list") if dag["is_paused"] in (True, "True")}
     assert paused == {"theirs"}
+
+
+def test_a_job_trains_in_it(foreign: Foreign, stack: Stack, blocks: list[str]) -> None:
+    """By Airflow's own programs; the platform's connection and settings are variables, as the page has them."""
+    with standing(beside(foreign, stack)) as theirs:
+        theirs.shell(blocks[4])
+        said = theirs.shell(f"updraft submit {REPOSITORY / 'jobs' / 'shell-hello' / 'manifest.yaml'} --follow")
+        (job,) = json.loads(theirs.shell("updraft list --json"))["jobs"]
+        assert (job["state"], job["name"]) == ("COMPLETED", "shell-hello"), said
+        theirs.shell(f"updraft download {job['id']} results --output ../results")
+    assert [len(file.read_text().splitlines()) for file in (foreign.folder.parent / "results").rglob("*.*")] == [10]
+    assert job["id"] not in [each.id for each in stack.client.jobs(limit=100)]  # the other Airflow knows nothing of it
+
+
+def beside(foreign: Foreign, stack: Stack) -> Foreign:
+    """The placeholders of the page replaced by what the system tests have started."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    ports = json.loads((stack.home / "config.json").read_text())["ports"]
+    cluster = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(stack.home / "node" / "kubeconfig")}}
+    environment = {
+        **foreign.environment,
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW_CONN_UPDRAFT_KUBERNETES": json.dumps(cluster),
+        "UPDRAFT_S3_ENDPOINT": f"http://127.0.0.1:{ports['s3']}",
+        "UPDRAFT_MLFLOW_URI": f"http://127.0.0.1:{ports['mlflow']}",
+        "UPDRAFT_CREDENTIALS_FILE": str(stack.home / "credentials.json"),
+        "UPDRAFT_AIRFLOW_URL": url,
+        "UPDRAFT_AIRFLOW_TOKEN_FILE": str(foreign.folder.parent / "token"),
+    }
+    return Foreign(foreign.folder, environment)
+
+
+@contextmanager
+def standing(theirs: Foreign) -> Iterator[Foreign]:
+    """While `airflow standalone` runs; logged in, and with the DAG read."""
+    home = Path(theirs.environment["AIRFLOW_HOME"])
+    log = home / "standalone.log"
+    with log.open("w") as output:
+        airflow = psutil.Popen(
+            ["airflow", "standalone"],
+            cwd=theirs.folder,
+            env=theirs.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        url, deadline = theirs.environment["UPDRAFT_AIRFLOW_URL"], time.monotonic() + UP_SECONDS
+        passwords = home / "simple_auth_manager_passwords.json.generated"
+        while not (token := answered(url, passwords)):
+            assert airflow.poll() is None, log.read_text()[-5000:]
+            assert time.monotonic() < deadline, log.read_text()[-5000:]
+            time.sleep(1)
+        Path(theirs.environment["UPDRAFT_AIRFLOW_TOKEN_FILE"]).write_text(token)
+        yield theirs
+    finally:
+        parts = airflow.children(recursive=True) if airflow.poll() is None else []
+        airflow.send_signal(signal.SIGINT)
+        for process in psutil.wait_procs([airflow, *parts], timeout=END_SECONDS)[1]:
+            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(airflow.pid, signal.SIGKILL)  # what a dead one has left
+
+
+def answered(url: str, passwords: Path) -> str | None:
+    """A token, once the api-server gives one and knows the DAG."""
+    try:
+        login = {"username": "admin", "password": json.loads(passwords.read_text())["admin"]}
+        token = str(httpx.post(f"{url}/auth/token", json=login).raise_for_status().json()["access_token"])
+        headers = {"Authorization": f"Bearer {token}"}
+        httpx.get(f"{url}/api/v2/dags/train_model", headers=headers).raise_for_status()
+    except (OSError, ValueError, httpx.HTTPError):  # the file is made empty, then written
+        return None
+    return token
