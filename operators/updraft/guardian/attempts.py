@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import learner_of
@@ -152,7 +152,7 @@ def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outco
     following = _following(job, manifest, launch, outcome)
     relaunch = None
     if isinstance(following, Relaunch):
-        until = datetime.now(UTC) + timedelta(seconds=following.delay_seconds)
+        until = book.now() + timedelta(seconds=following.delay_seconds)
         relaunch = {**asdict(following), "not_before": until.isoformat()}
         relaunch["avoid_nodes"] = list(following.avoid_nodes)
     elif not outcome.ok and following is not None:
@@ -204,7 +204,7 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
         return None
     earlier = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
     ended = [a for a in earlier if a.outcome in set(Cause)]
-    now = datetime.now(UTC)
+    now = ledger().now()
     losses = [
         Loss(a.number, Cause(str(a.outcome)), a.label or "", age_seconds=_age_seconds(a, now))
         for a in ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
@@ -92,7 +92,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
     names = [launch.pod_name(n + 1) for n in range(launch.learners)]
-    ledger().record_effect(job.id, deployed, {"pods": names, "at": datetime.now(UTC).isoformat()})
+    ledger().record_effect(job.id, deployed, {"pods": names, "at": ledger().now().isoformat()})
     log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
     return launch
 
@@ -103,10 +103,11 @@ def _policy(core: CoreV1Api, launch: Launch) -> objects.Manifest:
     return policies.network_policy(launch, policies.outside_of(launch.namespace, urls, closed))
 
 
-def deployed_at(attempt: Attempt) -> datetime:
-    """When the attempt's pods had all been created: a cluster that does not answer may take long to take them."""
+def deployed_seconds(attempt: Attempt) -> float:
+    """For how long all its pods have been there: a cluster that does not answer may take long to take them."""
     effect = ledger().effect(attempt.job_id, _deployed_key(attempt)) or {}
-    return datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
+    at = datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
+    return (ledger().now() - at).total_seconds()
 
 
 def _deployed_key(attempt: Attempt) -> str:

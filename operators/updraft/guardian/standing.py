@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from updraft.lifecycle import State
@@ -60,8 +60,8 @@ class Over:
 Standing = Running | BackOff | Due | Halted | InLine | Over
 
 
-def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime | None = None) -> Standing:
-    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer."""
+def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime) -> Standing:
+    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer; `now`: by the ledger's clock."""
     if job.ended:
         return Over(f"the job has ended {job.state.value}")
     if attempt is not None and attempt.ended_at is None:
@@ -78,6 +78,6 @@ def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: dateti
         return InLine(attempt)
     if attempt is not None and attempt.relaunch is not None:
         until = datetime.fromisoformat(attempt.relaunch["not_before"])
-        if until > (now or datetime.now(UTC)):
+        if until > now:
             return BackOff(attempt, until, str(attempt.relaunch["reason"]))
     return Due(attempt)

@@ -7,13 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from updraft import allocation
 from updraft.allocation import Capacity
 from updraft.exceptions import NotFoundError
 from updraft.ledger import admission, attempts, endings, facts, halting, jobs, outbox, requests, revisions
+from updraft.ledger.clock import clock_of
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, lease
 from updraft.ledger.records import (
@@ -33,10 +34,6 @@ from updraft.lifecycle import State, Verdict
 
 _open: dict[tuple[int, str], Ledger] = {}
 _open_lock = threading.Lock()
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def open_ledger(url: str) -> Ledger:
@@ -60,12 +57,16 @@ os.register_at_fork(after_in_child=_new_lock_after_fork)
 class Ledger:
     """Reads and writes the platform's records. `clock` is replaced in tests."""
 
-    def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, url: str, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine = make_engine(url)
-        self._clock = clock
+        self._clock = clock or clock_of(self._engine)
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def now(self) -> datetime:
+        """UTC by the one clock that all times of the ledger are of. Raises UnavailableError."""
+        return self._clock()
 
     # --- jobs ---
 

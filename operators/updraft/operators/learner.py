@@ -70,7 +70,7 @@ class LearnerOperator(KubernetesPodOperator):
         """From wherever the ledger says that the role stands; harmless when done twice."""
         attempt = ledger().current_attempt(job.id, self.role)
         halt_asked = ledger().pending(job.id, "halt") is not None
-        where = standing(job, attempt, halt_asked=halt_asked)
+        where = standing(job, attempt, halt_asked=halt_asked, now=ledger().now())
         if isinstance(where, Over):
             self._end(context, job, manifest, attempt, where.reason)
             return

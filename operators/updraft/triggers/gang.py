@@ -11,7 +11,6 @@ import contextvars
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ class GangTrigger(BaseTrigger):
                     self.log.info("Launched again at %s UTC: %s", until.strftime("%H:%M:%S"), reason)
                     await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
-                left_seconds = (until - datetime.now(UTC)).total_seconds()
+                left_seconds = (until - await asyncio.to_thread(ledger().now)).total_seconds()
                 await asyncio.sleep(max(0.1, min(TICK_SECONDS, left_seconds)))
             case Due(after):
                 if not await asyncio.to_thread(self._prepared):
@@ -135,7 +134,8 @@ class GangTrigger(BaseTrigger):
 
     def _standing(self) -> Standing:
         job, halt = requests.wanted(self.job_id)
-        return standing(job, ledger().current_attempt(self.job_id, self.role), halt_asked=halt is not None)
+        book = ledger()
+        return standing(job, book.current_attempt(self.job_id, self.role), halt_asked=halt is not None, now=book.now())
 
     def _prepared(self) -> bool:
         return pods.has_template(ledger().job(self.job_id), self.role)

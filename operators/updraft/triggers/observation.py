@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import IllegalTransitionError, UpdraftError
@@ -78,8 +77,7 @@ class Observation:
         started = looked = time.monotonic()
         waited = 0.0  # for room, which is not the program's time
         limit = await asyncio.to_thread(self._runtime_left_seconds)
-        deployed_at = await asyncio.to_thread(pods.deployed_at, attempt)
-        late = settings().deploy_timeout_seconds - (datetime.now(UTC) - deployed_at).total_seconds()
+        late = settings().deploy_timeout_seconds - await asyncio.to_thread(pods.deployed_seconds, attempt)
         while True:
             found = watch.pods(key)
             now = time.monotonic()

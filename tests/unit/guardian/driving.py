@@ -79,9 +79,8 @@ class Driver:
             async def run(self) -> Seen:
                 return await asyncio.to_thread(driver.watch, self._job.id, self._attempt)
 
-        def stands(job: Any, attempt: Any, *, halt_asked: bool) -> Any:
-            now = None if story.back_off else FAR
-            return standing(job, attempt, halt_asked=halt_asked, now=now)
+        def stands(job: Any, attempt: Any, *, halt_asked: bool, now: datetime) -> Any:
+            return standing(job, attempt, halt_asked=halt_asked, now=now if story.back_off else FAR)
 
         def touch(trigger: GangTrigger, what: str) -> None:
             story.people(platform, trigger.job_id, what)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
 from updraft.ledger import Attempt, Job, Ledger, NewJob
-from updraft.ledger.book import utc_now
+from updraft.ledger.clock import utc_now
 from updraft.lifecycle import State, Verdict
 
 Submit = Callable[..., Job]

@@ -14,7 +14,7 @@ from ledger_helpers import grants
 
 from updraft.allocation import Capacity, Node, Request
 from updraft.ledger import Job, Ledger, NewJob, open_ledger, upgrade
-from updraft.ledger.book import utc_now
+from updraft.ledger.clock import utc_now
 
 TWO_CPUS = Capacity((Node("local", 2, 4096),))
 ATTEMPTS = 10

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from updraft.exceptions import NotFoundError, RefusedError
 from updraft.ledger import Job, Ledger, NewJob, Request, RequestKind
-from updraft.ledger.book import utc_now
+from updraft.ledger.clock import utc_now
 from updraft.ledger.records import Transition
 from updraft.lifecycle import State, Verdict
 
