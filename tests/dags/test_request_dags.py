@@ -188,9 +188,9 @@ def run_trigger(**options: Any) -> dict[str, Any]:
 
 def test_the_trigger_fires_when_answered_and_when_it_is_late(ledger: Ledger) -> None:
     ledger.request(JOB, "halt", "ada")
-    assert run_trigger(until=0.0) == {"kind": "late", "seq": 1}
+    assert run_trigger(wait_seconds=0.0) == {"kind": "late", "seq": 1}
     ledger.answer(JOB, 1, "halted")
-    assert run_trigger(until=0.0) == {"kind": "answered", "seq": 1}
+    assert run_trigger(wait_seconds=0.0) == {"kind": "answered", "seq": 1}
 
 
 def test_the_task_links_to_the_job_that_it_asked(ledger: Ledger) -> None:

@@ -7,7 +7,6 @@ answer. Nothing heavy is imported: these DAGs run no learner.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -152,8 +151,9 @@ class RequestOperator(BaseOperator):
     def _wait(self, context: Context, job_id: str, request: Request) -> None:
         from updraft.triggers.requests import AnswerTrigger
 
-        until = time.time() + 60 * float(context["params"]["wait_minutes"])
-        self.defer(trigger=AnswerTrigger(job_id=job_id, seq=request.seq, until=until), method_name="answered")
+        wait_seconds = 60 * float(context["params"]["wait_minutes"])
+        trigger = AnswerTrigger(job_id=job_id, seq=request.seq, wait_seconds=wait_seconds)
+        self.defer(trigger=trigger, method_name="answered")
 
     def _tell(self, job_id: str, request: Request) -> str:
         from updraft.lifecycle.requests import obeyed

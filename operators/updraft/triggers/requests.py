@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,35 +16,36 @@ POLL_SECONDS = 1.5
 class AnswerTrigger(BaseTrigger):
     """Fires `{"kind": "answered" | "late", "seq": ...}`; the answer itself stands in the ledger."""
 
-    def __init__(self, *, job_id: str, seq: int, until: float) -> None:
+    def __init__(self, *, job_id: str, seq: int, wait_seconds: float) -> None:
         super().__init__()
         self.job_id = job_id
         self.seq = seq
-        self.until = until  # unix seconds
+        self.wait_seconds = wait_seconds  # from the request on, by the ledger's clock
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"job_id": self.job_id, "seq": self.seq, "until": self.until}
+        arguments = {"job_id": self.job_id, "seq": self.seq, "wait_seconds": self.wait_seconds}
         return "updraft.triggers.requests.AnswerTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        while not await self._answered():
-            if time.time() >= self.until:
-                yield TriggerEvent({"kind": "late", "seq": self.seq})
-                return
+        while (kind := await self._look()) is None:
             await asyncio.sleep(POLL_SECONDS)
-        yield TriggerEvent({"kind": "answered", "seq": self.seq})
+        yield TriggerEvent({"kind": kind, "seq": self.seq})
 
-    async def _answered(self) -> bool:
+    async def _look(self) -> str | None:
         try:
-            return await asyncio.to_thread(answered, self.job_id, self.seq)
+            return await asyncio.to_thread(look, self.job_id, self.seq, self.wait_seconds)
         except UpdraftError as exc:  # the ledger is away: asked again
             self.log.warning("Whether the request was answered is not known: %s", exc)
-            return False
+            return None
 
 
-def answered(job_id: str, seq: int) -> bool:
+def look(job_id: str, seq: int, wait_seconds: float) -> str | None:
+    """`answered`, `late`, or None while it is to be waited for."""
     from updraft.ledger import open_ledger
     from updraft.settings import settings
 
-    requests = open_ledger(settings().ledger_url).requests(job_id)
-    return any(item.seq == seq and item.answered_at is not None for item in requests)
+    book = open_ledger(settings().ledger_url)
+    (request,) = (each for each in book.requests(job_id) if each.seq == seq)
+    if request.answered_at is not None:
+        return "answered"
+    return "late" if (book.now() - request.at).total_seconds() >= wait_seconds else None
