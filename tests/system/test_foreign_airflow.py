@@ -31,7 +31,7 @@ from system_helpers import REPOSITORY, Stack
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 UP_SECONDS = 180
-END_SECONDS = 20  # a task that works keeps the others waiting
+END_SECONDS = 20
 SOURCES = ("pyproject.toml", "uv.lock", "README.md", "operators", "images/learner", "mlflow/pyproject.toml", "dags")
 OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
 OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
@@ -240,7 +240,9 @@ def standing(theirs: Foreign) -> Iterator[Foreign]:
         yield theirs
     finally:
         parts = airflow.children(recursive=True) if airflow.poll() is None else []
-        airflow.send_signal(signal.SIGINT)
+        for process in (airflow, *parts):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
         for process in psutil.wait_procs([airflow, *parts], timeout=END_SECONDS)[1]:
             process.kill()
         with suppress(ProcessLookupError):

@@ -26,7 +26,11 @@ INTERRUPTED = 130
 
 def run(layout: Layout, arguments: list[str], say: Say) -> int:
     """Exit code of the tests; with arguments for pytest, on a named cluster or where none can be started, one run."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a job in a shell's background ignores SIGINT, and so would its pytest
+        signal.signal(number, signal.default_int_handler)
     if arguments or os.environ.get(KUBECONFIG_VARIABLE) or why_not(layout):
         return _ended(_start(layout, [str(TESTS), *arguments]))
     with kept_running(layout, say) as cluster, TemporaryFile("w+", errors="replace") as said:
