@@ -161,11 +161,13 @@ def test_the_first_large_save_is_put_off_while_its_buffers_are_made(tmp_path: Pa
 
 def test_a_save_that_nobody_timed_or_that_blocks_is_never_put_off(tmp_path: Path) -> None:
     state = {"w": torch.ones(5 << 20)}
-    assert Checkpointer(0, directory=tmp_path).save(state, 1)
+    untimed = Checkpointer(0, directory=tmp_path)
+    assert untimed.save(state, 1)
+    untimed.wait()
     blocking = Checkpointer(0, directory=tmp_path)
     assert blocking.due()
     assert blocking.save(state, 2, block=True)
-    assert len(fmt.complete_checkpoints(tmp_path)) >= 1
+    assert [path.name for path in fmt.complete_checkpoints(tmp_path)] == ["step-0000000002", "step-0000000001"]
 
 
 def test_a_state_file_that_is_intact_but_no_state_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class OnDisk:
 
 
 class Checkpointer:
-    """Saves and restores the state of one training.
+    """Saves and restores the state of one training. One per process and directory: a new one ends unfinished saves.
 
     Args:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.

@@ -25,6 +25,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -276,7 +277,7 @@ def _write_all(file: HashingFile, data: bytes) -> None:
 
 
 def _point_latest_at(target: Path) -> None:
-    link = target.parent / f"{TEMPORARY_PREFIX}{CHECKPOINT_LATEST}-{os.getpid()}"
+    link = target.parent / f"{TEMPORARY_PREFIX}{CHECKPOINT_LATEST}-{threading.get_native_id()}"
     link.unlink(missing_ok=True)
     link.symlink_to(target.name)
     os.replace(link, target.parent / CHECKPOINT_LATEST)
