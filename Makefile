@@ -90,6 +90,8 @@ test-containers: ## Build, start and try every image and docker-compose.yaml (ne
 	$(DEV) pytest -v --no-header -m containers tests/containers $(ARGS)
 
 clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
+	@if [ -d .updraft/compose ]; then echo "error: .updraft/compose has the secrets that the data of docker compose needs;" \
+	"end that with \`docker compose down --volumes\`, then remove the folder" >&2; exit 1; fi
 	@$(MAKE) --no-print-directory down
 	@if [ -d .updraft/cluster ] || [ -d .updraft/cluster-beside ]; then $(MAKE) --no-print-directory cluster-down; fi
 	rm -rf .venv .tools .updraft .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -58,7 +58,9 @@ class Settings(BaseModel):
     mlflow_uri: str = Field(description="URL of the MLflow tracking server, as workers and learners reach it")
     mlflow_public_uri: str | None = Field(None, description="The same as a browser reaches it; default: mlflow_uri")
     airflow_public_uri: str = Field("http://localhost:8080", description="Airflow's UI as a browser reaches it")
-    credentials_file: Path = Field(description="JSON file with the S3 and MLflow credentials, mode 0600")
+    credentials_file: Path = Field(
+        description="JSON file with the S3 and MLflow credentials, readable by the platform alone"
+    )
     kubernetes_conn_id: str = Field("updraft_kubernetes", description="Airflow connection of the cluster")
     network_policy: bool = Field(
         True, description="Whether each launch gets a NetworkPolicy; only for clusters that forbid them: false"

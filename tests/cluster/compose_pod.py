@@ -83,7 +83,11 @@ def _container(
 ) -> dict[str, Any]:
     given = _filled(service["image"], {})
     secrets = [secret for secret in service.get("secrets", ()) if secret != "kubeconfig"]
-    environment = {key: _filled(str(value), variables) for key, value in (service.get("environment") or {}).items()}
+    environment = {
+        key: _filled(str(value), variables)
+        for key, value in (service.get("environment") or {}).items()
+        if value is not None
+    }
     mounts = [{"name": SECRET, "mountPath": f"/run/secrets/{s}", "subPath": s, "readOnly": True} for s in secrets]
     mounts += [m for text in (*service.get("volumes", ()), *service.get("tmpfs", ())) for m in _mounts(name, text)]
     if len(secrets) < len(service.get("secrets", ())):  # it speaks to the cluster

@@ -122,12 +122,18 @@ def test_an_older_versions_tables_are_brought_up_to_date_before_anything_uses_th
 
 def test_a_clusters_kubeconfig_takes_the_place_of_the_bundled_nodes(stack: Stack, tmp_path: Path) -> None:
     mine = tmp_path / "kubeconfig"
-    variables = {"UPDRAFT_KUBECONFIG": str(mine), "UPDRAFT_S3_ENDPOINT": "https://s3.example.org"}
+    theirs = {
+        "UPDRAFT_S3_ENDPOINT": "https://s3.example.org",
+        "UPDRAFT_SIDECAR_IMAGE": "registry.example.org/sidecar:1",
+    }
+    theirs["UPDRAFT_FRAMEWORK_IMAGES"] = '{"shell": "registry.example.org/shell:1"}'
+    variables = {"UPDRAFT_KUBECONFIG": str(mine), **theirs}
     described = replace(stack, environment={**stack.environment, **variables}).compose("config", "--format", "json")
     found = json.loads(described)
     assert found["secrets"]["kubeconfig"]["file"] == str(mine)
     scheduler = found["services"]["airflow-scheduler"]
-    assert scheduler["environment"]["UPDRAFT_S3_ENDPOINT"] == "https://s3.example.org"
+    assert theirs.items() <= scheduler["environment"].items()
+    assert not scheduler["environment"].get("UPDRAFT_TENANTS")  # what nobody names keeps its default
     assert "kubeconfig" in {secret["source"] for secret in scheduler["secrets"]}
 
 

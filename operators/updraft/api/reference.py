@@ -27,6 +27,8 @@ the right to start them; otherwise 403.
 
 **Tenants.** Where the platform has one tenant, it is everybody's. Where it has several, a user sees those that the
 user's teams in Airflow name. Another tenant's job answers 404, exactly as one that does not exist.
+Starting, halting, resuming and cancelling are runs of Airflow's DAGs, which Airflow's rights on those DAGs allow, for
+jobs of every tenant.
 
 **Errors** are `{"error": {"message": text, "fields": [{"field": path, "message": text}]}}` with 401 (no valid token),
 403, 404, 409 (not possible now), 413 (over a limit), 422 (the content is wrong) or 503 (a part of the platform,

@@ -51,7 +51,7 @@ def test_it_sets_what_compose_sets_and_only_settings_that_there_are(
     values: dict[str, Any], compose: dict[str, Any]
 ) -> None:
     ours = environment(values)
-    theirs = set(compose["airflow-api"]["environment"])
+    theirs = {name for name, value in compose["airflow-api"]["environment"].items() if value is not None}
     assert theirs - NOT_IN_A_CLUSTER <= set(ours)
     of_settings = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
     assert {n for n in set(ours) - theirs if n.startswith("UPDRAFT_")} <= of_settings
