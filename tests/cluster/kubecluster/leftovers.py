@@ -14,7 +14,7 @@ import psutil
 
 from kubecluster import cgroups
 from kubecluster.building import UNFINISHED
-from kubecluster.layout import Layout
+from kubecluster.layout import MARK_VARIABLE, Layout
 from kubecluster.running import members
 
 # Made by kubelets, container runtimes and network plugins where nothing keeps them from it.
@@ -33,7 +33,7 @@ def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             inside = before.intersection(_namespaces(process.pid))
-            if inside and process.status() != psutil.STATUS_ZOMBIE:
+            if inside and not _of_another_cluster(process, layout) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"process {process.pid} {process.name()} in {', '.join(sorted(inside))}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(layout.root) in line or layout.name in line]
@@ -49,6 +49,15 @@ def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]
 def foreign_folders() -> set[str]:
     """Which of the places exist that a cluster without machines of its own would write to."""
     return {path for path in FOREIGN if Path(path).exists()}
+
+
+def _of_another_cluster(process: psutil.Process, layout: Layout) -> bool:
+    """The kernel gives the number of a namespace that is gone to the next one, of whomever."""
+    marks = set()
+    for each in (process, *process.parents()):
+        with suppress(psutil.AccessDenied):  # of the system's first process
+            marks.add(each.environ().get(MARK_VARIABLE))
+    return bool(marks - {None, str(layout.root)})
 
 
 def _namespaces(pid: int) -> list[str]:
