@@ -172,7 +172,8 @@ def test_secrets_stay_when_they_are_made_again_and_fit_each_other(secrets: Path)
 def test_the_platforms_settings_are_complete(compose: dict[str, Any]) -> None:
     environment = compose["services"]["airflow-scheduler"]["environment"]
     known = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
-    settings = Settings.from_environment({k: str(v) for k, v in environment.items() if k in known})
+    settings = Settings.from_environment({k: str(v) for k, v in environment.items() if k in known and v is not None})
+    assert {name for name, value in environment.items() if value is None} <= known  # passed on where somebody sets them
     assert settings.s3_endpoint == "http://s3:9000"
     assert settings.mlflow_uri == "http://mlflow:5000"
 
