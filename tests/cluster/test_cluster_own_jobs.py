@@ -97,7 +97,7 @@ def test_data_on_a_volume_is_read_and_cannot_be_written(own_platform: OwnPlatfor
     own_platform.completed(jobs["volume"])
     lines = own_platform.log(jobs["volume"]).splitlines()
     assert lines[:2] == ["on a volume", "words.txt"]
-    assert lines[-1] == "read-only"
+    assert "read-only" in lines  # what `touch` said comes by another pipe, before it or after
 
 
 def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(
