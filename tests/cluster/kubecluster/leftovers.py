@@ -7,33 +7,49 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from kubecluster import cgroups
 from kubecluster.building import UNFINISHED
-from kubecluster.layout import MARK_VARIABLE, Layout
+from kubecluster.layout import Layout
 from kubecluster.running import members
 
 # Made by kubelets, container runtimes and network plugins where nothing keeps them from it.
 FOREIGN = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/var/log/containers", "/usr/libexec/kubernetes")
 
 
-def namespaces(layout: Layout) -> frozenset[str]:
-    """Process, mount and network namespaces of the cluster's machines, while they run."""
+@dataclass(frozen=True)
+class Namespaces:
+    """Process, mount and network namespaces, and when they were seen (unix seconds)."""
+
+    names: frozenset[str] = frozenset()
+    at: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+
+def namespaces(layout: Layout) -> Namespaces:
+    """Those of the cluster's machines, while they run."""
     own = set(_namespaces(os.getpid()))
-    return frozenset(found for process in members(layout) for found in _namespaces(process.pid)) - own
+    found = frozenset(found for process in members(layout) for found in _namespaces(process.pid))
+    return Namespaces(found - own, time.time())
 
 
-def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]:
+def leftovers(layout: Layout, before: Namespaces = Namespaces()) -> list[str]:
     """What is still there. `before`: namespaces that the cluster had."""
     found = [f"process {p.pid} {p.name()}" for p in members(layout)]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            inside = before.intersection(_namespaces(process.pid))
-            if inside and not _of_another_cluster(process, layout) and process.status() != psutil.STATUS_ZOMBIE:
+            inside = before.names.intersection(_namespaces(process.pid))
+            # The kernel gives the number of a namespace that is gone to the next one, of whomever: of a container that
+            # is built beside the tests, for instance. What began later is another's.
+            if inside and process.create_time() <= before.at + 1 and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"process {process.pid} {process.name()} in {', '.join(sorted(inside))}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(layout.root) in line or layout.name in line]
@@ -49,15 +65,6 @@ def leftovers(layout: Layout, before: frozenset[str] = frozenset()) -> list[str]
 def foreign_folders() -> set[str]:
     """Which of the places exist that a cluster without machines of its own would write to."""
     return {path for path in FOREIGN if Path(path).exists()}
-
-
-def _of_another_cluster(process: psutil.Process, layout: Layout) -> bool:
-    """The kernel gives the number of a namespace that is gone to the next one, of whomever."""
-    marks = set()
-    for each in (process, *process.parents()):
-        with suppress(psutil.AccessDenied):  # of the system's first process
-            marks.add(each.environ().get(MARK_VARIABLE))
-    return bool(marks - {None, str(layout.root)})
 
 
 def _namespaces(pid: int) -> list[str]:
