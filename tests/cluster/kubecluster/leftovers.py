@@ -48,7 +48,7 @@ def leftovers(layout: Layout, before: Namespaces = Namespaces()) -> list[str]:
         with suppress(psutil.Error):
             inside = before.names.intersection(_namespaces(process.pid))
             # The kernel gives the number of a namespace that is gone to the next one, of whomever: of a container that
-            # is built beside the tests, for instance. What began later is another's.
+            # is built beside the tests, for instance. What began later (to a second, as psutil knows it) is another's.
             if inside and process.create_time() <= before.at + 1 and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"process {process.pid} {process.name()} in {', '.join(sorted(inside))}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()

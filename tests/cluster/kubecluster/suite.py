@@ -26,10 +26,8 @@ INTERRUPTED = 130
 
 def run(layout: Layout, arguments: list[str], say: Say) -> int:
     """Exit code of the tests; with arguments for pytest, on a named cluster or where none can be started, one run."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # a job in a shell's background ignores SIGINT, and so would its pytest
+    # A job in a shell's background ignores SIGINT, and so would its pytest.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     if arguments or os.environ.get(KUBECONFIG_VARIABLE) or why_not(layout):
         return _ended(_start(layout, [str(TESTS), *arguments]))
