@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -120,6 +122,24 @@ def test_an_older_versions_tables_are_brought_up_to_date_before_anything_uses_th
     assert "second" in stack.cli("list", "--json")
 
 
+def test_the_pages_backup_restored_on_an_empty_disk_has_the_job_and_its_files(stack: Stack, tmp_path: Path) -> None:
+    stack.up()
+    before, metrics, result = job(stack), stack.cli("metrics", "kept", "--json"), counted(stack)
+    assert len(result.splitlines()) == 10
+    backup, restore = page_blocks("Back up and restore")
+    run_page(stack, backup, tmp_path)
+    kept = tmp_path / "updraft-backup"
+    assert {file.name for file in kept.iterdir()} == {"secrets", "databases.sql", "s3.tar"}
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    stack.compose("--profile", "tools", "down", "--volumes", "--timeout", "60", seconds=300)
+    run_page(stack, restore, tmp_path)
+    assert job(stack) == before
+    assert stack.cli("metrics", "kept", "--json") == metrics
+    assert counted(stack) == result
+    stack.cli("submit", "jobs/shell-hello/manifest.yaml", "--id", "third", "--follow", seconds=JOB_SECONDS)
+    assert job(stack, "third")["state"] == "COMPLETED"
+
+
 def test_a_clusters_kubeconfig_takes_the_place_of_the_bundled_nodes(stack: Stack, tmp_path: Path) -> None:
     mine = tmp_path / "kubeconfig"
     theirs = {
@@ -157,6 +177,38 @@ def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(sta
 def job(stack: Stack, name: str = "kept") -> dict[str, object]:
     found: dict[str, object] = json.loads(stack.cli("show", name, "--json"))
     return found
+
+
+def counted(stack: Stack) -> str:
+    """The second job's result, from the store, as a user gets it."""
+    script = (
+        "updraft download second results --output /tmp/result >/dev/null && cat $(find /tmp/result -name counts.txt)"
+    )
+    shell = ("--entrypoint", "/opt/updraft/entrypoint.sh", "cli", "sh", "-c", script)
+    return stack.compose("run", "--rm", "--no-TTY", *shell)
+
+
+def page_blocks(heading: str) -> list[str]:
+    """The shell blocks below a heading of docs/howto/compose.md."""
+    page = (REPOSITORY / "docs" / "howto" / "compose.md").read_text()
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+
+
+def run_page(stack: Stack, block: str, home: Path) -> None:
+    """What the page says, as it says it, but for names: this stack's project and secrets, another home."""
+    named = shlex.join([*stack.command, "--project-name", stack.project])
+    text = block.replace("docker compose", named).replace(".updraft/compose", stack.environment["UPDRAFT_SECRETS"])
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", text],
+        cwd=REPOSITORY,
+        env={**stack.environment, "HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=UP_SECONDS + 60,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
 
 def secret_words(folder: Path) -> set[str]:
