@@ -21,7 +21,7 @@ from updraft.settings import Settings
 from updraft.stack import config as configuration
 from updraft.stack import environments, footprint
 from updraft.stack.config import port_owner, port_taken
-from updraft.stack.control import parts_of, running
+from updraft.stack.control import NEEDED, parts_of, running
 from updraft.stack.layout import Home, StackError
 from updraft.stack.probes import not_ready_because
 from updraft.stack.records import read_part
@@ -45,8 +45,8 @@ def doctor(home: Home, kubeconfig: Path | None = None, context: str | None = Non
     """Every check, none of which changes anything. `kubeconfig`: a cluster to look at in place of the home's."""
     return [
         _python(),
-        _program("uv", "installs packages", "run `make up`, which installs it"),
-        _program("git", "fetches code of jobs", "install git"),
+        _program("uv", _uv(home), "installs packages", "run `make up`, which installs it"),
+        _program("git", shutil.which("git"), "fetches code of jobs", "install git"),
         _disk(home),
         *_environments(home),
         *_permissions(home),
@@ -61,9 +61,14 @@ def _python() -> Check:
     return Check("Python", ok, version, "" if ok else "use Python 3.11, 3.12 or 3.13")
 
 
-def _program(name: str, use: str, advice: str) -> Check:
-    path = os.environ.get("UPDRAFT_UV") if name == "uv" else None
-    path = path or shutil.which(name)
+def _uv(home: Home) -> str | None:
+    try:
+        return environments.find_uv(home)
+    except StackError:
+        return None
+
+
+def _program(name: str, path: str | None, use: str, advice: str) -> Check:
     if path is None:
         return Check(name, False, f"not found; it {use}", advice)
     try:
@@ -103,13 +108,10 @@ def _environments(home: Home) -> Iterator[Check]:
     )
     for key in (footprint.MLFLOW.key, *environments.image_names(home)):
         title = footprint.known()[key].title if key in footprint.known() else key
-        needed = key in (footprint.MLFLOW.key, footprint.SIDECAR.key)
         built = environments.is_built(home, key)
-        detail = "built" if built else "not built yet"
-        advice = (
-            "run `updraft up`" if needed else f"built when needed by the demo, or: python -m updraft.stack images {key}"
-        )
-        yield Check(f"environment of {title}", built or not needed, detail, "" if built else advice)
+        missing = not built and key in NEEDED and running(home) is not None  # before that, `updraft up` builds it
+        detail = "built" if built else "not built yet; built when it is needed"
+        yield Check(f"environment of {title}", not missing, detail, "run `updraft up`" if missing else "")
 
 
 def _permissions(home: Home) -> Iterator[Check]:
@@ -133,10 +135,13 @@ def _private(path: Path) -> Check:
 
 
 def _parts(home: Home) -> Iterator[Check]:
+    if not home.config_file.exists():
+        yield Check("home", True, "not set up yet; `updraft up` does it")
+        return
     try:
         parts = parts_of(home)
     except StackError as exc:
-        yield Check("home", not home.config_file.exists(), str(exc), "run `updraft up`, which sets it up")
+        yield Check("home", False, str(exc))
         return
     watcher = running(home)
     if watcher is None:

@@ -1,0 +1,67 @@
+"""What `updraft doctor` calls wrong, and what is only not there yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from updraft.stack import control
+from updraft.stack import doctor as module
+from updraft.stack.layout import Home
+
+ENVIRONMENTS = {"environment of MLflow server", "environment of Sidecar of the learners"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """In a checkout like this one, with a uv of its own; nothing is built or set up."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".tools" / "bin").mkdir(parents=True)
+    (uv := checkout / ".tools" / "bin" / "uv").write_text("#!/bin/sh\necho uv 1.2.3\n")
+    uv.chmod(0o700)
+    (checkout / "images").mkdir()
+    catalogue = Path(__file__).parents[3] / "images" / "catalogue.toml"
+    (checkout / "images" / "catalogue.toml").write_text(catalogue.read_text())
+    return Home(root=tmp_path / "home", repository=checkout)
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UPDRAFT_UV", raising=False)
+    monkeypatch.setattr(module.shutil, "which", lambda name, path=None: "/usr/bin/git" if name == "git" else None)
+
+
+def checks(home: Home) -> dict[str, module.Check]:
+    return {check.name: check for check in module.doctor(home)}
+
+
+def test_before_the_first_up_nothing_is_wrong_that_it_would_build(home: Home) -> None:
+    found = checks(home)
+    assert {name for name in ENVIRONMENTS if found[name].ok} == ENVIRONMENTS
+    assert found["environment of MLflow server"].detail == "not built yet; built when it is needed"
+    assert found["home"] == module.Check("home", True, "not set up yet; `updraft up` does it")
+    assert found["uv"] == module.Check("uv", True, "uv 1.2.3")  # the bootstrap's, which is not on the PATH
+
+
+def test_while_it_runs_what_it_needs_has_to_be_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "running", lambda home: SimpleNamespace())
+    found = checks(home)
+    wrong = {name for name, check in found.items() if name.startswith("environment of ") and not check.ok}
+    assert wrong == ENVIRONMENTS
+    assert found["environment of MLflow server"].advice == "run `updraft up`"
+
+
+def test_a_machine_without_uv_is_told_what_installs_it(home: Home) -> None:
+    (home.repository / ".tools" / "bin" / "uv").unlink()
+    assert checks(home)["uv"] == module.Check(
+        "uv", False, "not found; it installs packages", "run `make up`, which installs it"
+    )
+
+
+def test_a_configuration_that_cannot_be_read_is_wrong(home: Home) -> None:
+    control.initialise(home)
+    home.config_file.write_text("{")
+    found = checks(home)["home"]
+    assert (found.ok, "is not valid" in found.detail) == (False, True)
