@@ -178,6 +178,39 @@ def test_an_upload_that_was_broken_off_goes_on_with_the_part_at_which_it_was(
 
 
 @pytest.mark.parametrize("kind", ["plain"])
+@pytest.mark.parametrize("ended", ["answer lost", "process killed", "given up"])
+def test_an_upload_that_was_begun_and_not_heard_of_does_not_stay(
+    endpoint: str, kind: str, bucket: str, tmp_path: Path, ended: str
+) -> None:
+    folder, begun = tmp_path / "uploads", list[str]()
+    store = connect(endpoint, kind, bucket, attempts=2, sleep=lambda seconds: None, uploads=UploadBook(folder))
+    original = store._client.create_multipart_upload
+    store._client.create_multipart_upload(Bucket=bucket, Key="file-of-another")
+
+    def create(**request: Any) -> Any:
+        answer = original(**request)
+        begun.append(answer["UploadId"])
+        if len(begun) == 1:
+            raise ConnectionResetError if ended == "answer lost" else KeyboardInterrupt
+        return answer
+
+    store._client.create_multipart_upload = create
+    content = b"x" * (2 * PART_BYTES)
+    if ended != "answer lost":
+        with pytest.raises(KeyboardInterrupt):
+            store.put_file("file", lambda: io.BytesIO(content))
+        assert uploads(store) == ["file", "file-of-another"]
+        store = connect(endpoint, kind, bucket, uploads=UploadBook(folder))
+    if ended == "given up":
+        store.uploads.abort_kept()
+    else:
+        store.put_file("file", lambda: io.BytesIO(content))
+        assert store.open("file").read() == content
+    assert uploads(store) == ["file-of-another"]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["plain"])
 def test_of_uploads_that_nobody_goes_on_with_the_oldest_is_cleaned_up(
     endpoint: str, kind: str, bucket: str, tmp_path: Path
 ) -> None:

@@ -26,10 +26,13 @@ KEPT_UPLOADS = 4  # that were broken off; the oldest gives way
 
 @dataclass
 class Upload:
-    """A multipart upload. `parts` are the server's tag and the content's digest of parts 1, 2, ..."""
+    """A multipart upload. `parts` are the server's tag and the content's digest of parts 1, 2, ...
+
+    In a book, one without an id was asked for, and the answer not heard: the server may have begun it.
+    """
 
     key: str
-    upload_id: str
+    upload_id: str = ""
     parts: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -106,13 +109,11 @@ class Uploader:
             UploadForgotten: the server was started anew and knows nothing of the upload; begin again.
             StorageError: it cannot be stored now.
         """
-        upload = self._book.take(key) if self._book is not None else None
-        if upload is None:
-            begin = partial(self._client.create_multipart_upload, Bucket=self._bucket, Key=key)
-            upload = Upload(key, str(self._insist(f"writing {key}", begin)["UploadId"]))
-            if self._book is not None:
-                self._book.keep(upload)
+        known = self._book.take(key) if self._book is not None else None
+        upload = known or Upload(key)
         try:
+            if not upload.upload_id:
+                self._begin(upload, unheard=known is not None)
             self._send(upload, first, file)
         except BaseException as exc:
             kind = exc.kind if isinstance(exc, StorageError) else None
@@ -146,6 +147,22 @@ class Uploader:
         for upload in self._book.all() if self._book is not None else ():
             self._abort(upload)
 
+    def _begin(self, upload: Upload, *, unheard: bool) -> None:
+        """`unheard`: a request before this one may have begun an upload whose answer nobody got. It is given up."""
+
+        def create() -> Any:
+            nonlocal unheard
+            if unheard and self._book is not None:
+                self._abort_unheard(upload.key)
+            unheard = True
+            return self._client.create_multipart_upload(Bucket=self._bucket, Key=upload.key)
+
+        if self._book is not None:
+            self._book.keep(upload)
+        upload.upload_id = str(self._insist(f"writing {upload.key}", create)["UploadId"])
+        if self._book is not None:
+            self._book.keep(upload)
+
     def _send(self, upload: Upload, first: bytes, file: BinaryIO) -> None:
         action = f"writing {upload.key}"
         where = {"Bucket": self._bucket, "Key": upload.key, "UploadId": upload.upload_id}
@@ -168,9 +185,21 @@ class Uploader:
 
     def _abort(self, upload: Upload) -> None:
         with suppress(Exception):  # what led here is what counts
-            self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id)
+            if upload.upload_id:
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id)
+            elif self._book is not None:
+                self._abort_unheard(upload.key)
         if self._book is not None:
             self._book.forget(upload.key)
+
+    def _abort_unheard(self, key: str) -> None:
+        """All uploads of a key, which nobody but the holder of the book writes."""
+        with suppress(Exception):  # not every server lists them; then one that nobody finishes stays
+            page = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=key)
+            for item in page.get("Uploads", []):
+                if item["Key"] == key:
+                    where = {"Key": key, "UploadId": str(item["UploadId"])}
+                    self._client.abort_multipart_upload(Bucket=self._bucket, **where)
 
 
 def read_whole(file: BinaryIO, size: int) -> bytes:
