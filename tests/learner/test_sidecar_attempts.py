@@ -53,10 +53,13 @@ class Attempt:
         self.system = SystemMetrics(config, recorder, self.warnings, paths.root, clock=lambda: self.now)
         self.system.begin(first_seen(config, store, clock=lambda: self.now))
 
-    def run(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.now += 1
+    def run(self, seconds: float, *, ends: bool = False) -> None:
+        while seconds > 0:
+            self.now += min(seconds, 1)
+            seconds -= 1
             self.system.poll()
+        if ends:
+            self.system.poll(last=True)
         while self.forwarder.step():
             pass
 
@@ -70,6 +73,18 @@ def test_system_metrics_go_on_at_their_true_distance(tmp_path: Path, store: Fail
     Attempt(tmp_path / "2", 2, store, mlflow, now=1100.5).run(25)
     assert steps(mlflow) == [10, 20, 30, 110, 120]
     assert len({(item["key"], item["step"]) for item in mlflow.metrics}) == len(mlflow.metrics)
+
+
+def test_a_program_that_is_shorter_than_an_interval_has_a_sample_of_its_end(
+    tmp_path: Path, store: FailingStore, mlflow: FakeMlflow
+) -> None:
+    Attempt(tmp_path / "1", 1, store, mlflow, now=1000.5).run(0.5, ends=True)  # nothing to average over
+    assert steps(mlflow) == []
+    Attempt(tmp_path / "2", 2, store, mlflow, now=1050.5).run(3, ends=True)
+    assert steps(mlflow) == [53]
+    Attempt(tmp_path / "3", 3, store, mlflow, now=1100.5).run(20.5, ends=True)  # its last sample was a moment ago
+    Attempt(tmp_path / "4", 4, store, mlflow, now=1200.5).run(24, ends=True)
+    assert steps(mlflow) == [53, 110, 120, 210, 220, 224]
 
 
 def test_repeated_steps_are_in_the_record_and_no_warning_but_others_are(

@@ -178,6 +178,7 @@ class Sidecar:
         log("the program has ended; storing what is left")
         self._phase = "storing"
         self._join(self._stop_inputs, self._inputs)
+        self._insist("system metrics", lambda: self.system.poll(last=True))
         self._insist("metrics file", lambda: self.tail.poll(final=True))
         self._insist("checkpoints", self.checkpoints.poll)
         for name in self.checkpoints.unfinished():

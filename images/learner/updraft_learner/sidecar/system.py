@@ -19,6 +19,8 @@ from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
+SHORTEST_SECONDS = 1.0  # that a sample averages over
+
 
 def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float] = time.time) -> float:
     """When this learner's first attempt began; noted in the store by that attempt. Raises StorageError."""
@@ -60,13 +62,14 @@ class SystemMetrics:
     def begin(self, first_seen: float) -> None:
         self._began = first_seen
 
-    def poll(self) -> None:
-        """Take a sample when it is time."""
+    def poll(self, *, last: bool = False) -> None:
+        """Take a sample when it is time; the last one before: a program shorter than an interval has no other."""
         if self._every_seconds <= 0 or (self._psutil is None and not self._load()):
             return
         now = self._clock()
-        if self._began is None or 0 < self._due - now <= self._every_seconds:  # more than that: the clock was set back
-            return
+        early_seconds = max(self._every_seconds - SHORTEST_SECONDS, 0) if last else 0
+        if self._began is None or early_seconds < self._due - now <= self._every_seconds:
+            return  # a sample that is due later than that is due now: the clock was set back
         self._due = now + self._every_seconds
         step = int(now - self._began)
         if step <= self._last_step:
