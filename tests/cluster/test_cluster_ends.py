@@ -15,7 +15,7 @@ from cluster_helpers import Pods, eventually
 from kubecluster import running
 from kubecluster.images import PAUSE_IMAGE
 from kubecluster.layout import STATE_VARIABLE, Layout, find_layout
-from kubecluster.leftovers import foreign_folders, leftovers, namespaces
+from kubecluster.leftovers import foreign_folders, inhabitants, leftovers
 from kubecluster.machines import CONTROL, read_record, run_on
 from kubecluster.running import Cluster
 from kubecluster.target import Target
@@ -69,7 +69,7 @@ def test_nothing_is_left_when_the_start_was_killed(other: Layout, moment: str) -
     lines_until(up, moment)
     up.kill()
     up.wait()
-    had = namespaces(other)
+    had = inhabitants(other)
     assert had or moment == MOMENTS[0]
     end(other)
     assert leftovers(other, had) == []
@@ -84,7 +84,7 @@ def test_nothing_is_left_when_the_start_was_killed_between_its_steps(other: Layo
     time.sleep(after_seconds)  # the moment itself is what varies
     up.kill()
     up.wait()
-    had = namespaces(other)
+    had = inhabitants(other)
     end(other)
     assert leftovers(other, had) == []
 
@@ -92,7 +92,7 @@ def test_nothing_is_left_when_the_start_was_killed_between_its_steps(other: Layo
 def test_nothing_is_left_when_it_is_ended_while_it_starts(other: Layout) -> None:
     up = command(other, "up")
     lines_until(up, "machines ")
-    had = namespaces(other)
+    had = inhabitants(other)
     assert "a start that is under way" in end(other)
     assert up.wait(10) == -signal.SIGKILL
     assert leftovers(other, had) == []
@@ -116,7 +116,7 @@ def test_a_start_after_a_killed_one_begins_anew_and_a_second_finds_it_running(ot
     mended = command(other, "up")
     said = mended.communicate(timeout=60)[0]
     assert (mended.returncode, "coredns had ended and is started again" in said) == (0, True), said
-    had = namespaces(other)
+    had = inhabitants(other)
     end(other)
     assert leftovers(other, had) == []
     assert "nothing was running" in end(other)
@@ -136,7 +136,7 @@ def test_nothing_is_left_when_something_of_it_was_killed_while_a_pod_ran(other: 
         volumes=[{"name": "v", "emptyDir": {"medium": "Memory"}}],
     )
     pods.in_phase("runs", "Running")
-    had = namespaces(other)
+    had = inhabitants(other)
     identity = read_record(other, victim)
     assert identity is not None
     os.kill(identity.pid, signal.SIGKILL)

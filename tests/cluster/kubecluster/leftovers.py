@@ -5,11 +5,8 @@ Called by tests, after `down`.
 
 from __future__ import annotations
 
-import os
 import subprocess
-import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -23,34 +20,25 @@ from kubecluster.running import members
 FOREIGN = ("/var/lib/kubelet", "/var/lib/cni", "/var/log/pods", "/var/log/containers", "/usr/libexec/kubernetes")
 
 
-@dataclass(frozen=True)
-class Namespaces:
-    """Process, mount and network namespaces, and when they were seen (unix seconds)."""
-
-    names: frozenset[str] = frozenset()
-    at: float = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self.names)
-
-
-def namespaces(layout: Layout) -> Namespaces:
-    """Those of the cluster's machines, while they run."""
-    own = set(_namespaces(os.getpid()))
-    found = frozenset(found for process in members(layout) for found in _namespaces(process.pid))
-    return Namespaces(found - own, time.time())
-
-
-def leftovers(layout: Layout, before: Namespaces = Namespaces()) -> list[str]:
-    """What is still there. `before`: namespaces that the cluster had."""
-    found = [f"process {p.pid} {p.name()}" for p in members(layout)]
-    for process in psutil.process_iter():
+def inhabitants(layout: Layout) -> frozenset[psutil.Process]:
+    """All processes of the cluster: its parts, and below them those of its containers, which do not carry its mark."""
+    found = set(members(layout))
+    for process in tuple(found):
         with suppress(psutil.Error):
-            inside = before.names.intersection(_namespaces(process.pid))
-            # The kernel gives the number of a namespace that is gone to the next one, of whomever: of a container that
-            # is built beside the tests, for instance. What began later (to a second, as psutil knows it) is another's.
-            if inside and process.create_time() <= before.at + 1 and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"process {process.pid} {process.name()} in {', '.join(sorted(inside))}")
+            found.update(process.children(recursive=True))
+    return frozenset(found)
+
+
+def leftovers(layout: Layout, before: frozenset[psutil.Process] = frozenset()) -> list[str]:
+    """What is still there. `before`: inhabitants that the cluster had.
+
+    Not what is in the namespaces of then: the kernel gives the number of one that is gone to the next, of whomever.
+    """
+    found = [f"process {p.pid} {p.name()}" for p in members(layout)]
+    for process in before:
+        with suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"process {process.pid} {process.name()}")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if str(layout.root) in line or layout.name in line]
     for what in (["link"], ["route"], ["netns"]):
@@ -65,11 +53,3 @@ def leftovers(layout: Layout, before: Namespaces = Namespaces()) -> list[str]:
 def foreign_folders() -> set[str]:
     """Which of the places exist that a cluster without machines of its own would write to."""
     return {path for path in FOREIGN if Path(path).exists()}
-
-
-def _namespaces(pid: int) -> list[str]:
-    found = []
-    for kind in ("pid", "mnt", "net"):
-        with suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/ns/{kind}"))
-    return found
