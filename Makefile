@@ -65,7 +65,7 @@ faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KIN
 
 faults-ci: ## A short selection of faults, drawn by the number of commits
 	$(DEV) python -m updraft.stack prepare
-	$(DEV) python bench/faults --selection --minutes 5.5 --scale 0.4 --again \
+	$(DEV) python bench/faults --selection --minutes 3 --scale 0.4 --again \
 		--seed $(or $(SEED),$$(git rev-list --count HEAD)) --results $${UPDRAFT_HOME:-.updraft}/faults-ci.jsonl $(ARGS)
 
 cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, and Debian or Ubuntu)
@@ -73,6 +73,8 @@ cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, a
 
 cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
+	@home="$${UPDRAFT_HOME:-.updraft}/cluster-tests"; if ls "$$home"/run/*.json >/dev/null 2>&1; then \
+	UPDRAFT_HOME="$$home" .venv/bin/python -m updraft.stack down; fi
 
 test-cluster: ## Run tests and real jobs on that Kubernetes, or in namespaces of the one that UPDRAFT_TEST_KUBECONFIG names
 	$(DEV) python tests/cluster test $(ARGS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def eventually(ask: Callable[[], Any], *, within_seconds: float = 20.0) -> Any:
+def eventually(ask: Callable[[], Any], *, within_seconds: float = 60.0) -> Any:
     """The first truthy answer."""
     deadline = time.monotonic() + within_seconds
     while True:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from updraft_learner.store import StorageError, StoredObject
+from updraft_learner.storage_errors import too_large
+from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 
 
 class FolderStore:
@@ -30,9 +31,13 @@ class FolderStore:
             shutil.copyfileobj(file, out)
         os.replace(part, target)
 
-    def get_bytes(self, key: str) -> bytes | None:
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
         path = self.root / key
-        return path.read_bytes() if path.is_file() else None
+        if not path.is_file():
+            return None
+        if (size := path.stat().st_size) > limit_bytes:
+            raise too_large(key, size, limit_bytes)
+        return path.read_bytes()
 
     def open(self, key: str) -> BinaryIO:
         path = self.root / key

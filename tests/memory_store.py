@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from updraft_learner.store import StorageError, StoredObject
+from updraft_learner.storage_errors import too_large
+from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 
 
 class MemoryStore:
@@ -25,8 +26,11 @@ class MemoryStore:
         with source.open("rb") if isinstance(source, Path) else source() as file:
             self.put_bytes(key, file.read())
 
-    def get_bytes(self, key: str) -> bytes | None:
-        return self.objects.get(key)
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
+        data = self.objects.get(key)
+        if data is not None and len(data) > limit_bytes:
+            raise too_large(key, len(data), limit_bytes)
+        return data
 
     def open(self, key: str) -> BinaryIO:
         if key not in self.objects:

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from updraft.client import Client, load_config
+from updraft_learner import contract
 from updraft_learner.pod import S3Credentials
 from updraft_learner.store import Store
 
@@ -143,7 +144,7 @@ def stack() -> Iterator[Stack]:
     try:
         # Two CPUs whatever the machine has, so that waiting in line is really seen; devices are imaginary.
         started = subprocess.run(
-            [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288"],
+            [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288", "--gpus", "1"],
             env=environment,
             capture_output=True,
             text=True,
@@ -183,6 +184,35 @@ def shell_job(name: str, script: str, **fields: Any) -> dict[str, Any]:
         "resources": {"learners": 1, "cpus": 0.5, "memory": "256MiB"},
         **fields,
     }
+
+
+# Makes the tool that NVIDIA's toolkit puts on the PATH of a container, and stays until it was asked.
+ITS_OWN_DRIVER = """\
+mkdir "$JOB_STATE_DIR/bin"
+printf '#!/bin/sh\\necho "0, 87, 2000, 80000, 301.50"\\n' >"$JOB_STATE_DIR/bin/part"
+chmod +x "$JOB_STATE_DIR/bin/part"
+mv "$JOB_STATE_DIR/bin/part" "$JOB_STATE_DIR/bin/nvidia-smi"
+seconds=0
+until [ -e "$JOB_STATE_DIR/gpus.csv" ] || [ $seconds -ge 40 ]; do sleep 1; seconds=$((seconds + 1)); done
+sleep 3
+"""
+ITS_VALUES = {
+    "system/node_0/gpu_0_utilization_percentage": 87.0,
+    "system/node_0/gpu_0_memory_usage_megabytes": 2097.2,
+    "system/node_0/gpu_0_memory_usage_percentage": 2.5,
+    "system/node_0/gpu_0_power_usage_watts": 301.5,
+}
+
+
+def gpu_job(name: str, resources: dict[str, Any]) -> dict[str, Any]:
+    """A job on imaginary GPUs with an `nvidia-smi` that tells ITS_VALUES."""
+    path = f"{contract.IO_DIR}/bin:/usr/local/bin:/usr/bin:/bin"
+    return shell_job(name, ITS_OWN_DRIVER, env={"PATH": path}, resources=resources)
+
+
+def values_of_gpus(client: Client, job_id: str) -> dict[str, float | None]:
+    """In MLflow."""
+    return {name: value for name, value in client.metrics(job_id).last.items() if "/gpu_" in name}
 
 
 def pretty(detail: Any) -> str:

@@ -11,6 +11,12 @@ if ls /ca/*.crt >/dev/null 2>&1; then
     export SSL_CERT_FILE=/tmp/ca-bundle.pem PIP_CERT=/tmp/ca-bundle.pem
 fi
 
+# A registry that takes PyPI's place, by whichever name it was given.
+index=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-}}}
+if [ -n "$index" ]; then
+    export UV_DEFAULT_INDEX="$index" PIP_INDEX_URL="${PIP_INDEX_URL:-$index}"
+fi
+
 python=$(command -v python3)
 if ! command -v uv >/dev/null; then
     if ! "$python" -m pip --version >/dev/null 2>&1; then
@@ -23,5 +29,20 @@ fi
 export UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=never UV_PYTHON="$python" UV_PROJECT_ENVIRONMENT="$target"
 # Relocatable: the local node's image holds environments of other images at another place.
 [ -x "$target/bin/python" ] || uv venv --quiet --relocatable "$target"
+if [ -n "$index" ]; then
+    # `uv sync` fetches from the addresses in uv.lock, whatever the index is: it finds these installed then.
+    (
+        for option in "$@"; do
+            shift
+            case $option in
+                --no-install-workspace) continue ;;
+                --no-install-*) option=--no-emit-${option#--no-install-} ;;
+            esac
+            set -- "$@" "$option"
+        done
+        uv export --quiet --frozen --no-emit-workspace "$@" >/tmp/requirements.txt
+    )
+    uv pip install --quiet --python "$target/bin/python" --no-deps --require-hashes -r /tmp/requirements.txt
+fi
 uv sync --quiet --frozen --no-editable --compile-bytecode "$@"
 rm -f "$target/.lock" "$target/.gitignore"

@@ -8,8 +8,9 @@ On your own machine, with results and checkpoints below ./updraft-out (a second 
 
     DATA_DIR=../data python train.py --epochs 5 --data digits/digits.csv
 
-Parameters come from the manifest's `params`, and each may be given as an option. The random numbers of an epoch depend
-on the seed and the epoch alone, so a training that was interrupted ends with the same weights as one that was not.
+Parameters come from the manifest's `params`, and each may be given as an option. It trains on a GPU where there is one.
+The random numbers of an epoch depend on the seed and the epoch alone, so on a CPU a training that was interrupted ends
+with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -55,14 +56,17 @@ def main() -> None:
 
     # Build.
     torch.manual_seed(config.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train_pixels, train_labels = load_split(updraft.data_dir() / config.data, "train")
     val_pixels, val_labels = load_split(updraft.data_dir() / config.data, "val")
-    model = DigitsNet(config.width)
+    val_pixels, val_labels = val_pixels.to(device), val_labels.to(device)
+    model = DigitsNet(config.width).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config.epochs)
     steps_per_epoch = math.ceil(len(train_labels) / config.batch_size)
     total_steps = steps_per_epoch * config.epochs
-    print(f"{len(train_labels)} samples to train on, {sum(p.numel() for p in model.parameters()):,} parameters")
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{len(train_labels)} samples to train on, {parameters:,} parameters, on {device}")
 
     # Resume.
     checkpoints = updraft.Checkpointer()
@@ -83,8 +87,8 @@ def main() -> None:
         model.train()
         losses = []
         for batch in batches(len(train_labels), config.batch_size, generator):
-            logits = model(augment(train_pixels[batch], generator))
-            loss = nn.functional.cross_entropy(logits, train_labels[batch])
+            logits = model(augment(train_pixels[batch], generator).to(device))
+            loss = nn.functional.cross_entropy(logits, train_labels[batch].to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -8,9 +8,10 @@ On your own machine, two processes:
 
     DATA_DIR=../data torchrun --nproc-per-node 2 train.py --epochs 3 --data digits/digits.csv
 
-The rendezvous comes from the environment (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), as everywhere. Rank 0 alone
-logs, saves checkpoints and hands over the model; all ranks resume from the checkpoint, and all leave together when any
-of them is asked to stop. At the end the ranks compare a digest of their parameters: they trained one model.
+The rendezvous comes from the environment (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE), as everywhere. Each rank has a
+GPU of its own, or all train on CPUs. Rank 0 alone logs, saves checkpoints and hands over the model; all ranks resume
+from the checkpoint, and all leave together when any of them is asked to stop. At the end the ranks compare a digest of
+their parameters: they trained one model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+import os
 
 import numpy as np
 import torch
@@ -57,9 +59,18 @@ def build_model() -> nn.Module:
     )
 
 
-def any_rank(flag: bool) -> bool:
+def choose_device() -> torch.device:
+    """This rank's own GPU, where the job asks for some or the machine has one for each rank; else the CPU."""
+    ranks_here, rank_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    if os.environ.get("GPU_COUNT") == "0" or torch.cuda.device_count() < ranks_here:
+        return torch.device("cpu")
+    torch.cuda.set_device(rank_here)
+    return torch.device("cuda", rank_here)
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
     """True on every rank if it is true on one: learners may hear of a stop a step apart."""
-    flags = torch.tensor([int(flag)])
+    flags = torch.tensor([int(flag)], device=device)
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
     return bool(flags.item())
 
@@ -68,14 +79,14 @@ def parameter_digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().contiguous().numpy().tobytes())
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: TensorDataset) -> dict[str, float]:
+def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> dict[str, float]:
     model.eval()
-    pixels, labels = data.tensors
+    pixels, labels = (tensor.to(device) for tensor in data.tensors)
     logits: Tensor = model(pixels)
     loss = nn.functional.cross_entropy(logits, labels)
     return {"val_loss": loss.item(), "val_accuracy": (logits.argmax(1) == labels).float().mean().item()}
@@ -83,16 +94,17 @@ def evaluate(model: nn.Module, data: TensorDataset) -> dict[str, float]:
 
 def main() -> None:
     config = parse_config()
-    dist.init_process_group("gloo")
+    device = choose_device()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, learners = dist.get_rank(), dist.get_world_size()
-    print(f"rank {rank} of {learners} is connected")
+    print(f"rank {rank} of {learners} is connected, and trains on {device}")
 
     # Build. DDP sends rank 0's weights to the others.
     torch.manual_seed(config.seed + rank)
     train, val = load_split(config.data, "train"), load_split(config.data, "val")
     sampler: DistributedSampler[Tensor] = DistributedSampler(train, seed=config.seed)
     loader = DataLoader(train, batch_size=max(1, config.batch_size // learners), sampler=sampler)
-    model = build_model()
+    model = build_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
 
     # Resume.
@@ -113,9 +125,9 @@ def main() -> None:
     for epoch in range(first_epoch, config.epochs + 1):
         sampler.set_epoch(epoch)
         replica.train()
-        loss_sum = torch.zeros(())
+        loss_sum = torch.zeros((), device=device)
         for pixels, labels in loader:
-            loss = nn.functional.cross_entropy(replica(pixels), labels)
+            loss = nn.functional.cross_entropy(replica(pixels.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -124,9 +136,9 @@ def main() -> None:
 
         step = epoch * steps_per_epoch
         last = epoch == config.epochs
-        stop = any_rank(updraft.stop_requested()) and not last
+        stop = any_rank(updraft.stop_requested(), device) and not last
         if rank == 0:
-            metrics = {"loss": loss_sum.item() / (len(loader) * learners), **evaluate(model, val)}
+            metrics = {"loss": loss_sum.item() / (len(loader) * learners), **evaluate(model, val, device)}
             updraft.log_metrics(metrics, step=step)
             updraft.progress(step=step, total=config.epochs * steps_per_epoch, epoch=epoch, epochs=config.epochs)
             print(

@@ -66,9 +66,10 @@ class Settings(BaseModel):
         True, description="Whether each launch gets a NetworkPolicy; only for clusters that forbid them: false"
     )
     closed_networks: tuple[str, ...] = Field(
-        ("169.254.0.0/16",),
-        description="Networks that learners never reach, comma-separated; the address of the API server, where it is "
-        "known, is always among them",
+        (),
+        description="Networks that learners reach for name servers (port 53) and for nothing else, comma-separated: "
+        "those of the cluster's pods, services and nodes. Clouds' metadata services and the address of the API "
+        "server, where it is known, are always among them",
     )
     disruption_budget: bool = Field(
         False,
@@ -104,6 +105,18 @@ class Settings(BaseModel):
     )
     data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job, bytes")
     code_limit_bytes: int = Field(GIB // 10, gt=0, description="Largest code folder or archive, bytes unpacked")
+    export_limit_bytes: int = Field(
+        20 * GIB,
+        gt=0,
+        description="Largest exported model of one job, all formats, bytes; it lies in the scratch folder of a worker, "
+        "with those of other jobs",
+    )
+    learner_disk_bytes: int = Field(
+        100 * GIB,
+        gt=0,
+        description="Largest disk of a learner whose manifest names none, bytes: twice the largest data set, for what "
+        "the program writes beside it",
+    )
     store_grace_seconds: int = Field(
         900, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
     )

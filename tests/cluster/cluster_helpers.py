@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kubecluster.objects import RESTRICTED
@@ -22,6 +24,17 @@ def eventually(ask: Callable[[], Any], *, within_seconds: float = WITHIN_SECONDS
             return answer
         assert time.monotonic() < deadline, f"still {answer!r} after {within_seconds} s"
         time.sleep(0.1)
+
+
+@contextmanager
+def pods_apart(target: Target) -> Iterator[Pods]:
+    """In a namespace of their own that enforces the Pod Security profile "restricted", as namespaces of jobs do."""
+    made = Pods(target, f"updraft-test-{uuid.uuid4().hex[:8]}")
+    made.create_namespace()
+    try:
+        yield made
+    finally:
+        made.core.delete_namespace(made.namespace)
 
 
 class Pods:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import platform_helpers
 import platform_images
 import pytest
 from account_helpers import Account
-from cluster_helpers import Pods
+from cluster_helpers import Pods, pods_apart
 from kubecluster.layout import find_layout
 from kubecluster.running import Cluster, Say
 from kubecluster.target import Target, named_target, own_target, why_not
@@ -65,13 +64,8 @@ def own_cluster(target: Target) -> Cluster:
 
 @pytest.fixture
 def pods(target: Target) -> Iterator[Pods]:
-    """A namespace that enforces the Pod Security profile "restricted", as namespaces of jobs do."""
-    made = Pods(target, f"updraft-test-{uuid.uuid4().hex[:8]}")
-    made.create_namespace()
-    try:
+    with pods_apart(target) as made:
         yield made
-    finally:
-        made.core.delete_namespace(made.namespace)
 
 
 @pytest.fixture(scope="session")

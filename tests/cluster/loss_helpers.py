@@ -14,7 +14,7 @@ from account_helpers import NAMESPACE
 from cluster_helpers import eventually
 from kubecluster.images import ctr
 from kubecluster.machines import run_on
-from kubecluster.parts import GPU, GPU_TYPE_LABEL
+from kubecluster.parts import GPU, GPU_TYPE_LABEL, GPUS
 from platform_helpers import OwnPlatform, Platform
 from system_helpers import shell_job
 
@@ -23,8 +23,16 @@ from updraft_learner.contract import MAIN_CONTAINER, SIDECAR_CONTAINER, Keys
 WITHIN_SECONDS = 300.0
 STEPS = 20  # a second each
 H100 = {"learners": 1, "cpus": 0.25, "memory": "128MiB", "gpus": 2, "gpu_type": "nvidia-h100"}
-ALL_H100 = {"base": {"resources": {"limits": {GPU: "2"}}}, "nodeSelector": {GPU_TYPE_LABEL: "nvidia-h100"}}
 BEGINS = "begins after step "
+
+
+def _all_gpus(node: str) -> dict[str, Any]:
+    """For a pod that holds them."""
+    limits = {GPU: str(GPUS[node].count)}
+    return {"base": {"resources": {"limits": limits}}, "nodeSelector": {GPU_TYPE_LABEL: GPUS[node].kind}}
+
+
+ALL_A100, ALL_H100 = _all_gpus("node-a"), _all_gpus("node-b")
 
 
 def counting(name: str, steps: int = STEPS, **fields: Any) -> dict[str, Any]:

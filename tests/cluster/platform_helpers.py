@@ -8,17 +8,16 @@ cluster all of it lies in one namespace (`namespace_platform`). Called by the fi
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import account_helpers
 import namespace_platform
 from account_helpers import NAMESPACE, Account
 from cluster_helpers import eventually
@@ -28,14 +27,20 @@ from kubernetes import client, config
 from system_helpers import PREPARED, REPOSITORY, Stack, pretty
 from urllib3.exceptions import HTTPError
 
+from updraft.allocation import Node, capacity_from_nodes
 from updraft.client import Client, load_config
-from updraft.kubernetes.kubeconfig import choose
+from updraft.stack import control
+from updraft.stack.layout import Home
 from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, LABEL_ROLE
 
 UP_SECONDS = 900  # the first start builds MLflow's environment
+DOWN_SECONDS = 180
 END_SECONDS = 900  # of a job, beside all the others on two cores
 LOOK_SECONDS = 0.4
-SETTINGS = {"UPDRAFT_NODE_LOST_SECONDS": "4"}  # the default is 30, and tests lose many a node
+SETTINGS = {
+    "UPDRAFT_NODE_LOST_SECONDS": "4",  # the default is 30, and tests lose many a node
+    "UPDRAFT_DEPLOY_TIMEOUT_SECONDS": "120",  # of 600: a test waits for its end
+}
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -108,10 +113,27 @@ class Witness:
                     return pod["metadata"]["name"]
         return None
 
+    def nodes_there(self) -> list[dict[str, Any]]:
+        """Of the whole cluster, as its API lists them."""
+        answer: list[dict[str, Any]] = json.loads(self.core.list_node(_preload_content=False).data)["items"]
+        return answer
+
     def left(self, job_id: str) -> list[str]:
         """Of a job that has ended: kind and name of whatever is still there."""
         now = self._now(f"{LABEL_JOB}={job_id}")
         return [f"{kind} {item['metadata']['name']}" for kind, items in now.items() for item in items]
+
+
+def open_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """Neither cordoned nor tainted, such as those of a control plane are. In the form of the API."""
+    return [node for node in capacity_from_nodes(nodes).nodes if node.ready and not node.gpus_only]
+
+
+def cpus_apart(nodes: Sequence[Node]) -> float | None:
+    """What each of two learners has to want so that no node takes both; None where one of them would find no place."""
+    largest, *others = sorted((node.cpus for node in nodes), reverse=True)
+    wanted = largest / 2 + 0.1
+    return wanted if any(cpus >= wanted for cpus in others) else None
 
 
 def _label(item: dict[str, Any], name: str) -> str:
@@ -151,11 +173,9 @@ class Platform(Stack):
         eventually(lambda: not self.witness.left(job_id))
 
     @property
-    def cpus_of_one_in_two(self) -> float:
-        """What each of two learners has to want so that they lie on two nodes, where that can be."""
-        nodes = self.witness.core.list_node().items
-        smallest = min(int(node.status.allocatable["cpu"]) for node in nodes)
-        return smallest / 2 + 0.1 if len(nodes) > 1 else smallest / 4
+    def nodes(self) -> list[Node]:
+        """Those that a learner without GPUs may lie on."""
+        return open_nodes(self.witness.nodes_there())
 
 
 @dataclass(frozen=True)
@@ -163,6 +183,7 @@ class OwnPlatform(Platform):
     """On the cluster of `make cluster`, with which tests may do what they like."""
 
     cluster: Cluster = field(repr=False)
+    user: Account = field(repr=False)  # a shell as the page wants it, in which `updraft` is this platform's
 
     def kubectl(self, *arguments: str) -> str:
         layout = self.cluster.layout
@@ -187,6 +208,7 @@ def inside(target: Target, folder: Path, say: Say) -> Iterator[Platform]:
 def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
     """Ours: on this machine, started with `updraft up`, ended with `updraft down`."""
     home = PREPARED / "cluster-tests"
+    control.down(Home(home, REPOSITORY))  # of a run that was killed
     shutil.rmtree(home, ignore_errors=True)
     for name in ("images", "envs"):  # what `make test` has built is used, what it lacks is built for both
         (PREPARED / name).mkdir(parents=True, exist_ok=True)
@@ -196,24 +218,12 @@ def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
         (home / name).symlink_to(PREPARED / name, target_is_directory=True)
     for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
         shutil.copy(file, data / file.name)
-    environment = {**os.environ, "UPDRAFT_HOME": str(home), "NO_COLOR": "1", **SETTINGS}
-    environment.pop("KUBECONFIG", None)
-    updraft = str(Path(sys.executable).parent / "updraft")
-    chosen = choose(account.kubeconfig)
-    up = [updraft, "up", "--kubeconfig", str(chosen.path), "--context", chosen.context]
-    up += ["--address", cluster.network.host]
+    user = account.with_platform(home, SETTINGS)
     witness = Witness(cluster.layout.kubeconfig, NAMESPACE)
     try:
-        _run(up, environment, UP_SECONDS)
+        user.shell(account_helpers.steps().up.replace(account_helpers.REGISTRY, ""), within_seconds=UP_SECONDS)
         with Client(load_config({"UPDRAFT_HOME": str(home)})) as http:
-            yield OwnPlatform(home, http, NAMESPACE, witness, cluster)
+            yield OwnPlatform(home, http, NAMESPACE, witness, cluster, user)
     finally:
         witness.close()
-        _run([updraft, "down"], environment, 180)
-
-
-def _run(command: list[str], environment: dict[str, str], seconds: float) -> None:
-    done = subprocess.run(
-        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+        user.shell("updraft down", within_seconds=DOWN_SECONDS)

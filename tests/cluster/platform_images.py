@@ -1,7 +1,7 @@
 """The platform's images on the nodes of the test cluster: built from the checkout, saved, imported.
 
 With UPDRAFT_TEST_IMAGE_ARCHIVES the archives of that folder are taken (`make images ARGS="--archives FOLDER"`), and no
-engine is needed. PyTorch's image, of 5 GB, is brought only with UPDRAFT_TEST_PYTORCH_IMAGE. Called by the fixtures of
+engine is needed. PyTorch's image, of 6 GB, is brought only with UPDRAFT_TEST_PYTORCH_IMAGE. Called by the fixtures of
 the cluster tests.
 """
 

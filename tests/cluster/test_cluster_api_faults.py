@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from updraft.kubernetes import secrets
 from updraft.kubernetes.watch import PodWatch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("own_platform")]
-QUOTA = "updraft-test-small"
+QUOTA, USER = "updraft-test-small", "updraft-test-user-of-all"
 SECRET = "updraft-test-secret"
 HALF_H100 = {**H100, "gpus": 1}
 
@@ -161,16 +162,57 @@ def quota(platform: OwnPlatform) -> Iterator[client.CoreV1Api]:
         core.delete_namespaced_resource_quota(QUOTA, NAMESPACE)
 
 
-def test_a_quota_that_is_used_up_is_named_and_waited_for(platform: OwnPlatform, quota: client.CoreV1Api) -> None:
-    """From its first launch on, though the job may lose no attempt; somebody raises the quota, and it runs."""
+@pytest.fixture
+def user_of_all(quota: client.CoreV1Api, target: Target) -> Iterator[None]:
+    """A pod that no node takes, and that uses the quota all the same. The quota would have room for one learner."""
+    quota.patch_namespaced_resource_quota(QUOTA, NAMESPACE, {"spec": {"hard": {"requests.memory": "1Gi"}}})
+    eventually(lambda: _hard(quota) == "1Gi")
+    pods = Pods(target, NAMESPACE)
+    amounts = {"cpu": "1m", "memory": "1000Mi"}  # both are asked for by the quota of deploy/kustomize
+    resources = {"requests": amounts, "limits": amounts}
+    pods.create(USER, "true", base={"resources": resources}, nodeSelector={"updraft.dev/test-nowhere": "true"})
+    try:
+        yield
+    finally:
+        with suppress(client.ApiException):  # the test has removed it
+            pods.core.delete_namespaced_pod(USER, NAMESPACE, grace_period_seconds=0)
+
+
+def _hard(core: client.CoreV1Api) -> Any:
+    return core.read_namespaced_resource_quota(QUOTA, NAMESPACE).status.hard["requests.memory"]
+
+
+@pytest.mark.parametrize("how", ["somebody raises it", "others leave"])
+def test_a_quota_that_is_used_up_is_named_and_waited_for(
+    platform: OwnPlatform, quota: client.CoreV1Api, user_of_all: None, how: str
+) -> None:
+    """From its first launch on, though the job may lose no attempt; then there is room, and it runs. What it waits with
+    is a place in line, not what it was granted."""
     job_id = platform.submit(shell_job("quota", "true", budget={"infra_attempts": 0}))
     told(platform, job_id, f"exceeded quota: {QUOTA}, requested: requests.memory=")
     platform.nothing_is_left(job_id)
-    quota.patch_namespaced_resource_quota(QUOTA, NAMESPACE, {"spec": {"hard": {"requests.memory": "100Gi"}}})
+    if how == "others leave":
+        quota.delete_namespaced_pod(USER, NAMESPACE, grace_period_seconds=0)
+    else:
+        quota.patch_namespaced_resource_quota(QUOTA, NAMESPACE, {"spec": {"hard": {"requests.memory": "100Gi"}}})
     platform.completed(job_id)
     *refused_ones, last = platform.client.attempts(job_id).attempts
+    words = f"exceeded quota: {QUOTA}, requested: requests.memory="
+    shown = [step for step in platform.client.transitions(job_id).transitions if "was refused: " in step.reason]
+    assert [step.state for step in shown] == ["QUEUED"] * len(refused_ones), platform.explained(job_id)
+    assert all(words in step.reason for step in shown), platform.explained(job_id)
     assert {attempt.label for attempt in refused_ones} == {"quota.exceeded"}, platform.explained(job_id)
     assert {attempt.cause for attempt in refused_ones} == {"infrastructure"}
     assert last.label == "done"
+    assert refused_ones[0].relaunch is not None
     assert "no loss" in refused_ones[0].relaunch.reason
+    platform.nothing_is_left(job_id)
+
+
+def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(platform: OwnPlatform, quota: client.CoreV1Api) -> None:
+    job_id = platform.submit(shell_job("never", "true"))
+    assert platform.ended(job_id) == ("configuration", "quota.too_small", ["quota.too_small"])
+    said = str(platform.client.job(job_id).reason)
+    assert f"exceeded quota: {QUOTA}, requested: requests.memory=" in said
+    assert f"quota {QUOTA} can never hold the whole launch" in said
     platform.nothing_is_left(job_id)

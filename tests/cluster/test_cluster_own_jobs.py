@@ -15,7 +15,7 @@ from kubecluster.machines import NODES, read_record, run_on, spawn_on
 from kubecluster.parts import GPU, GPU_TYPE_LABEL
 from loss_helpers import ALL_H100, told
 from platform_helpers import PROGRAMS, OwnPlatform
-from system_helpers import shell_job
+from system_helpers import ITS_VALUES, gpu_job, shell_job, values_of_gpus
 
 pytestmark = pytest.mark.cluster
 REGISTRY = "127.0.0.1:5099"  # on each node's own loopback address
@@ -78,7 +78,7 @@ def jobs(own_platform: OwnPlatform, registry: None, claim: str) -> dict[str, str
     absent = {"framework": None, "image": f"{REGISTRY}/nobody/made-this:1"}
     manifests = {
         "volume": shell_job("volume", reads, data=[{"source": f"pvc://{claim}/train", "as": "words"}]),
-        "gpu": shell_job("gpu", "true", resources={**SMALL, "gpus": 2, "gpu_type": "nvidia-h100"}),
+        "gpu": gpu_job("gpu", {**SMALL, "gpus": 2, "gpu_type": "nvidia-h100"}),
         "no-image": shell_job("no-image", "true") | absent,
     }
     return {name: own_platform.submit(raw) for name, raw in manifests.items()}
@@ -91,6 +91,11 @@ def test_a_learner_with_a_type_of_gpu_lies_where_that_is(own_platform: OwnPlatfo
     assert node.metadata.labels[GPU_TYPE_LABEL] == "nvidia-h100"
     base = next(c for c in pod["spec"]["containers"] if c["name"] == "base")
     assert base["resources"]["limits"][GPU] == "2"
+
+
+def test_what_gpus_do_is_among_a_jobs_metrics(own_platform: OwnPlatform, jobs: dict[str, str]) -> None:
+    own_platform.completed(jobs["gpu"])
+    assert values_of_gpus(own_platform.client, jobs["gpu"]) == ITS_VALUES
 
 
 def test_data_on_a_volume_is_read_and_cannot_be_written(own_platform: OwnPlatform, jobs: dict[str, str]) -> None:

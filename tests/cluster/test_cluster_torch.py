@@ -11,7 +11,7 @@ import yaml
 from containers import recipes
 from kubecluster.machines import NODES
 from kubecluster.running import Cluster
-from platform_helpers import Platform
+from platform_helpers import Platform, cpus_apart
 from system_helpers import REPOSITORY
 
 pytestmark = pytest.mark.cluster
@@ -24,7 +24,7 @@ EXAMPLES = (*SHORT, "ffdl-digits")
 def asked_for(own_cluster: Cluster) -> None:
     if recipes.PYTORCH not in platform_images.wanted():
         pytest.skip(
-            "SKIPPED PYTORCH'S EXAMPLES ON A REAL CLUSTER: set UPDRAFT_TEST_PYTORCH_IMAGE=1 to build its image (5 GB) "
+            "SKIPPED PYTORCH'S EXAMPLES ON A REAL CLUSTER: set UPDRAFT_TEST_PYTORCH_IMAGE=1 to build its image (6 GB) "
             "and to keep it on two nodes (40 GB of disk in all)"
         )
 
@@ -40,7 +40,7 @@ def manifest(platform: Platform, name: str) -> dict[str, Any]:
     if name in SHORT:
         raw["params"].update(SHORT[name])
     if raw.get("resources", {}).get("learners") == len(NODES):  # more than half of a node for each
-        raw["resources"]["cpus"] = platform.cpus_of_one_in_two
+        raw["resources"]["cpus"] = cpus_apart(platform.nodes)
     return raw
 
 

@@ -41,12 +41,16 @@ def test_label_selectors(cluster, selector, names):
     assert "".join(pod.metadata.name for pod in found.items) == names
 
 
-def test_field_selectors_and_lists_over_all_namespaces(cluster):
+def test_lists_over_all_namespaces(free_cluster):
+    labelled(free_cluster)
+    selector = f"metadata.namespace={free_cluster.namespace}"
+    assert len(free_cluster.core.list_pod_for_all_namespaces(field_selector=selector).items) == 3
+
+
+def test_field_selectors(cluster):
     labelled(cluster)
     one = cluster.core.list_namespaced_pod(cluster.namespace, field_selector="metadata.name=b")
     assert [pod.metadata.name for pod in one.items] == ["b"]
-    everywhere = cluster.core.list_pod_for_all_namespaces(field_selector=f"metadata.namespace={cluster.namespace}")
-    assert len(everywhere.items) == 3
     with pytest.raises(client.ApiException) as caught:
         cluster.core.list_namespaced_pod(cluster.namespace, field_selector="spec.colour=red")
     assert status_of(caught) == (400, "Status", "BadRequest")

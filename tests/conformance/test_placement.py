@@ -96,7 +96,8 @@ def test_a_pod_that_must_go_elsewhere_waits_and_one_that_would_rather_comes(clus
 
 
 def test_a_pod_goes_where_its_affinity_says(cluster):
-    node = cluster.core.list_node().items[-1].metadata
+    free = [n for n in cluster.core.list_node().items if not (n.spec and (n.spec.unschedulable or n.spec.taints))]
+    node = free[-1].metadata
     here = affinity("required", "In", node.labels["kubernetes.io/hostname"])
     cluster.create(cluster.pod("placed", "true", affinity=here))
     assert cluster.finished("placed").spec.node_name == node.name

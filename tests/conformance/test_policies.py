@@ -32,7 +32,7 @@ def a_gang(cluster: Any, launch: Launch) -> dict[str, Any]:
         )
         for n in (1, 2)
     ]
-    outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], ["169.254.0.0/16"])
+    outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], policies.METADATA_NETWORKS)
     return {
         "secret": objects.credentials_secret(launch, {"s3": {}}),
         "policy": policies.network_policy(launch, outside),
@@ -74,7 +74,8 @@ def test_a_launch_is_whole_and_made_twice_is_one(cluster: Any) -> None:
     assert {o.uid for o in secret.metadata.owner_references} == {p.metadata.uid for p in pods}
     policy = api.read_namespaced_network_policy(launch.base_name, launch.namespace)
     assert [(o.kind, o.uid) for o in policy.metadata.owner_references] == [("Secret", secret.metadata.uid)]
-    assert policy.spec.egress[-1].to[0].ip_block._except == ["169.254.0.0/16"]
+    closed = [network for peer in policy.spec.egress[-1].to for network in peer.ip_block._except]
+    assert set(closed) == set(policies.METADATA_NETWORKS)
     gang.delete(api, launch.namespace, launch.selector, grace_seconds=0)
 
 
@@ -201,8 +202,10 @@ def test_the_owner_of_the_token_may_do_what_the_platform_needs(cluster: Any) -> 
     answer = api.create_self_subject_access_review({"spec": {"resourceAttributes": wanted}})
     assert answer.status.allowed is True
     rules = api.create_self_subject_rules_review({"spec": {"namespace": cluster.namespace}})
-    assert rules.status.incomplete is False
-    assert any("*" in rule.verbs and "*" in rule.resources for rule in rules.status.resource_rules)
+    assert rules.status.incomplete or any(  # a webhook that decides does not list what it would say
+        {"*", "create"} & set(rule.verbs) and {"*", "pods"} & set(rule.resources)
+        for rule in rules.status.resource_rules
+    )
 
 
 # --- claims: on the local node they are folders -------------------------------------------------------------

@@ -39,12 +39,12 @@ def matches(difference: str, pattern: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), difference, re.DOTALL) is not None
 
 
-def test_answers_are_those_of_a_real_api_server(cluster: Any) -> None:
-    server = server_of(cluster.api_client, cluster.namespace, cluster.image)
+def test_answers_are_those_of_a_real_api_server(known_cluster: Any) -> None:
+    server = server_of(known_cluster.api_client, known_cluster.namespace, known_cluster.image)
     found: list[str] = []
     for question in QUESTIONS:
         found += differences(REAL["answers"][question.__name__], question(server), question.__name__)
-    patterns = [entry["is"] for entry in DIFFERENCES["difference"] if cluster.node is not None]
+    patterns = [entry["is"] for entry in DIFFERENCES["difference"] if known_cluster.node is not None]
     assert [line for line in found if not any(matches(line, pattern) for pattern in patterns)] == []
     mended = [pattern for pattern in patterns if not any(matches(line, pattern) for line in found)]
     assert mended == [], "these differences are no more: take them out of differences.toml"

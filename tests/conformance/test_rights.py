@@ -19,7 +19,7 @@ from updraft.kubernetes import claims, gang, objects, policies, preflight, secre
 from updraft.kubernetes.clients import api_server_addresses, cluster_api
 from updraft.kubernetes.objects import Launch
 
-TENANT = Path(__file__).parents[2] / "deploy" / "kustomize" / "tenant"
+KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<namespace>[^/]+))?(?:/(?P<resource>[a-z]+))?"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
@@ -116,7 +116,7 @@ def account(cluster: Any) -> Iterator[Any]:
         pytest.skip("the local node knows one account alone")
     namespace = cluster.namespace
     rights = client.RbacAuthorizationV1Api(cluster.api_client)
-    role, binding = yaml.safe_load_all((TENANT / "rights.yaml").read_text())
+    role, binding = yaml.safe_load_all((KUSTOMIZE / "tenant" / "rights.yaml").read_text())
     for obj in (role, binding):
         obj["metadata"]["namespace"] = namespace
     binding["subjects"][0]["namespace"] = namespace
@@ -135,12 +135,31 @@ def account(cluster: Any) -> Iterator[Any]:
     api_client.close()
 
 
-def test_the_role_of_deploy_kustomize_is_enough_for_a_launch(
-    cluster: Any, account: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def whole_account(cluster: Any, account: Any) -> Iterator[Any]:
+    """With the ClusterRole as well: nodes belong to no namespace. Both of its objects have the namespace's name."""
+    name = f"{cluster.namespace}-nodes"
+    rights = client.RbacAuthorizationV1Api(cluster.api_client)
+    documents = yaml.safe_load_all((KUSTOMIZE / "platform" / "platform.yaml").read_text())
+    role, binding = (obj for obj in documents if obj["kind"].startswith("ClusterRole"))
+    for obj in (role, binding):
+        obj["metadata"]["name"] = name
+    binding["roleRef"]["name"], binding["subjects"][0]["namespace"] = name, cluster.namespace
+    rights.create_cluster_role(role)
+    try:
+        rights.create_cluster_role_binding(binding)
+        try:
+            yield account
+        finally:
+            rights.delete_cluster_role_binding(name)
+    finally:
+        rights.delete_cluster_role(name)
+
+
+def test_the_rights_of_deploy_kustomize_are_enough_for_a_launch(
+    cluster: Any, whole_account: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nodes belong to no namespace; this test keeps to its own, and leaves the ClusterRole out.
-    monkeypatch.setattr(verbs, "CLUSTER", ())
-    live_and_die(account, cluster, monkeypatch)
+    live_and_die(whole_account, cluster, monkeypatch)
 
 
 @pytest.mark.parametrize(

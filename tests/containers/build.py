@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,11 +28,16 @@ BASE_VARIABLE, MINIMAL_VARIABLE = "UPDRAFT_BASE_IMAGE", "UPDRAFT_MINIMAL_BASE_IM
 PUBLIC_BASE, PUBLIC_MINIMAL = "python:3.11-slim-bookworm", "debian:bookworm-slim"
 CA_VARIABLE = "UPDRAFT_EXTRA_CA"
 CA_SOURCES = (CA_VARIABLE, "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
-# Where packages come from, and through which proxy: arguments of the build stages alone.
-PASSED_ON = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+# Where packages come from: arguments that build stages declare, and no last stage.
+REGISTRIES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+# Every stage has these undeclared, and no history; apt knows those in small letters only.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 CONTEXT = ("pyproject.toml", "uv.lock", "README.md", "dags", "images", "jobs", "mlflow", "operators", "plugins")
 EXTRA_CA = "images/ca/extra.crt"
 RESULTS = REPOSITORY / "docs" / "reference" / "images.json"
+STAGES = 2  # an environment is in the stage that makes it, and in the image that copies it
+ROOM_LEFT_BYTES = 10**9  # the bases, and what containers write
+UNKNOWN_BYTES = 250 * 10**6  # of an image that was never recorded
 
 Say = Callable[[str], None]
 
@@ -64,20 +70,45 @@ def bases(engine: Engine, places: Places, say: Say, environment: Mapping[str, st
     return {argument: image or public[argument] for argument, image in named.items()}
 
 
-def build(engine: Engine, places: Places, recipes: Iterable[Recipe], say: Say, *, fresh: bool = False) -> list[Built]:
+def build(
+    engine: Engine,
+    places: Places,
+    recipes: Iterable[Recipe],
+    say: Say,
+    *,
+    fresh: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> list[Built]:
     """`fresh` uses no layer of an earlier build. Raises ContainersError with the end of what the build said."""
-    found = bases(engine, places, say)
+    environment = os.environ if environment is None else environment
+    recipes = tuple(recipes)
+    if engine.own:
+        check_room(places, [recipe.name for recipe in recipes if fresh or not engine.has_image(recipe.name)])
+    found = bases(engine, places, say, environment)
     results = []
-    context = make_context(os.environ)
+    context = make_context(environment)
     for recipe in recipes:
         began = time.monotonic()
-        changed = _build_one(engine, recipe, found, context, fresh=fresh)
+        changed = _build_one(engine, recipe, found, context, environment, fresh=fresh)
         seconds = round(time.monotonic() - began, 1) if changed else None
         built = measure(engine, recipe, found, seconds)
         took = "nothing to do" if seconds is None else f"{seconds:.0f} s"
         say(f"{recipe.name}: {took}, {built.bytes / 1e6:.0f} MB, {built.own_bytes / 1e6:.0f} MB above its base")
         results.append(built)
     return results
+
+
+def check_room(places: Places, names: Iterable[str], file: Path = RESULTS) -> None:
+    """Raises ContainersError when the disk is too small for these images and the stages that they are built in."""
+    sizes = {entry["name"]: int(entry["own_bytes"]) for entry in json.loads(file.read_text())}
+    wanted = {name: STAGES * sizes.get(name, UNKNOWN_BYTES) for name in names}
+    free = shutil.disk_usage(places.state).free
+    if wanted and free < sum(wanted.values()) + ROOM_LEFT_BYTES:
+        needed = sum(wanted.values()) + ROOM_LEFT_BYTES
+        raise ContainersError(
+            f"{places.state} has {free / 1e9:.1f} GB free; {needed / 1e9:.1f} GB are needed to build "
+            f"{', '.join(wanted)}. Free some, or name another disk's folder in UPDRAFT_CONTAINERS_STATE."
+        )
 
 
 def make_context(environment: Mapping[str, str], repository: Path = REPOSITORY) -> bytes:
@@ -119,19 +150,24 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, *, executable: bool) -
     tar.addfile(entry, io.BytesIO(content))
 
 
-def _build_one(engine: Engine, recipe: Recipe, found: Mapping[str, str], context: bytes, *, fresh: bool) -> bool:
+def _build_one(
+    engine: Engine,
+    recipe: Recipe,
+    found: Mapping[str, str],
+    context: bytes,
+    environment: Mapping[str, str],
+    *,
+    fresh: bool,
+) -> bool:
     """Whether anything had to be built."""
-    environment = os.environ
     arguments = {"VERSION": project_version(), **dict(recipe.arguments), **dict(recipe.needs)}
-    for name in PASSED_ON:
-        if environment.get(name):
-            arguments[name] = environment[name]
+    arguments |= {name: environment[name] for name in (*REGISTRIES, *PROXIES) if environment.get(name)}
     arguments |= found
-    text = (REPOSITORY / recipe.dockerfile).read_text()
-    known = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
+    lines = (REPOSITORY / recipe.dockerfile).read_text().splitlines()
+    known = {part.partition("=")[0] for line in lines if line.startswith("ARG ") for part in line.split()[1:]}
     if recipe.base not in known:  # its Dockerfile has one base only
         arguments["BASE"] = found[recipe.base]
-    known |= set(PASSED_ON)  # proxies need no declaration; the others are dropped where no stage asks for them
+    known |= set(PROXIES)
     command = [engine.cli, "build", "--network", "host", "--file", recipe.dockerfile, "--tag", recipe.name]
     command += ["--no-cache"] if fresh else []
     command += [part for k, v in arguments.items() if k in known for part in ("--build-arg", k)]

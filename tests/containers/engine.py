@@ -25,7 +25,7 @@ from containers.places import ContainersError, Places, only_one
 PACKAGES = ("docker.io", "containerd", "runc", "tini", "iptables")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
-DISK_BYTES = 12 * 10**9  # images, their build stages and the archives; PyTorch's own image needs as much again
+DISK_BYTES = 10**9  # its programs and a small container; `build` asks for what images need
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _own(places: Places) -> Engine:
 def _start(places: Places) -> Engine:
     free = shutil.disk_usage(places.state).free
     if free < DISK_BYTES:
-        raise ContainersError(f"{places.state} has {free / 1e9:.0f} GB free; images need {DISK_BYTES / 1e9:.0f} GB.")
+        raise ContainersError(f"{places.state} has {free / 1e9:.1f} GB free; the engine needs {DISK_BYTES / 1e9:.0f}.")
     engine = _own(places)
     # Of an engine that was killed: its containerd may be a zombie by now, which the new one would take for alive.
     for stale in (places.pid_file, places.socket, places.run / "containerd" / "containerd.pid"):

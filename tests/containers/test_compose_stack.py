@@ -21,10 +21,12 @@ from containers import build
 from containers.engine import Engine
 from containers.places import REPOSITORY
 
+from updraft.ledger.migrate import VERSION_TABLE
+
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 UP_SECONDS = 900
 AIRFLOW = ("airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
-# The ledger as an earlier version of our image had it.
+# The databases as earlier versions of our images had them: by the service that migrates each, what takes it back.
 OLDER_LEDGER = """
 import os
 from alembic import command
@@ -32,6 +34,32 @@ from updraft.ledger.engine import make_engine, writing
 from updraft.ledger.migrate import configuration
 with writing(make_engine(os.environ["UPDRAFT_LEDGER_URL"])) as connection:
     command.downgrade(configuration(connection), "0001")
+"""
+OLDER_MLFLOW = """
+import os
+from alembic import command
+from mlflow.store.db.utils import _get_alembic_config
+command.downgrade(_get_alembic_config(os.environ["MLFLOW_BACKEND_STORE_URI"]), "-1")
+"""
+OLDER_LOGINS = """
+import os
+from alembic import command
+from mlflow.server.auth.db.utils import _get_alembic_config
+command.downgrade(_get_alembic_config(os.environ["MLFLOW_BACKEND_STORE_URI"] + "_auth"), "-1")
+"""
+OLDER = {
+    "airflow": ("airflow-migrate", "airflow", "db", "downgrade", "--to-version", "3.2.0", "--yes"),
+    "ledger": ("ledger-migrate", "python", "-c", OLDER_LEDGER),
+    "mlflow": ("mlflow-migrate", "python", "-c", OLDER_MLFLOW),
+    "mlflow_auth": ("mlflow-migrate", "python", "-c", OLDER_LOGINS),  # whose server takes them up by itself
+}
+# What every task does before it touches a cluster.
+ASK_CLUSTER = """
+from updraft.kubernetes.clients import check_connection, core_api
+from updraft.settings import settings
+check_connection(settings())
+core_api(settings()).list_namespaced_pod(settings().namespace("default"))
+print(settings().node_lost_seconds, core_api(settings()).api_client.configuration.host)
 """
 JOB_SECONDS = 600
 
@@ -45,7 +73,7 @@ class Stack:
     engine: Engine
     project: str
 
-    def compose(self, *arguments: str, check: bool = True, seconds: float = 300) -> str:
+    def compose(self, *arguments: str, check: bool = True, seconds: float = 300, stderr: bool = False) -> str:
         done = subprocess.run(
             [*self.command, "--project-name", self.project, *arguments],
             cwd=REPOSITORY,
@@ -62,7 +90,7 @@ class Stack:
             raise AssertionError(
                 f"compose {arguments[0]} ended with {done.returncode}:\n{done.stderr}\n{states}\n{logs}"
             )
-        return done.stdout
+        return done.stdout + (done.stderr if stderr else "")
 
     def cli(self, *arguments: str, seconds: float = 120) -> str:
         return self.compose("run", "--rm", "--no-TTY", "cli", *arguments, seconds=seconds)
@@ -115,10 +143,15 @@ def test_a_job_trains_and_outlives_the_containers(stack: Stack) -> None:
 
 def test_an_older_versions_tables_are_brought_up_to_date_before_anything_uses_them(stack: Stack) -> None:
     stack.up()
-    stack.compose("stop", *AIRFLOW)
-    stack.compose("run", "--rm", "--no-TTY", "ledger-migrate", "python", "-c", OLDER_LEDGER)
+    before, metrics, newest = job(stack), stack.cli("metrics", "kept", "--json"), revisions(stack)
+    stack.compose("stop", *AIRFLOW, "mlflow")
+    for command in OLDER.values():
+        stack.compose("run", "--rm", "--no-TTY", *command)
+    assert not revisions(stack).items() & newest.items()
     stack.up()
-    assert job(stack)["state"] == "COMPLETED"
+    assert revisions(stack) == newest
+    assert job(stack) == before
+    assert stack.cli("metrics", "kept", "--json") == metrics
     assert "second" in stack.cli("list", "--json")
 
 
@@ -147,6 +180,8 @@ def test_a_clusters_kubeconfig_takes_the_place_of_the_bundled_nodes(stack: Stack
     mine = tmp_path / "kubeconfig"
     theirs = {
         "UPDRAFT_S3_ENDPOINT": "https://s3.example.org",
+        "UPDRAFT_S3_REGION": "eu-central-1",
+        "UPDRAFT_MLFLOW_BUCKET": "site-mlflow",
         "UPDRAFT_SIDECAR_IMAGE": "registry.example.org/sidecar:1",
     }
     theirs["UPDRAFT_FRAMEWORK_IMAGES"] = '{"shell": "registry.example.org/shell:1"}'
@@ -158,6 +193,25 @@ def test_a_clusters_kubeconfig_takes_the_place_of_the_bundled_nodes(stack: Stack
     assert theirs.items() <= scheduler["environment"].items()
     assert not scheduler["environment"].get("UPDRAFT_TENANTS")  # what nobody names keeps its default
     assert "kubeconfig" in {secret["source"] for secret in scheduler["secrets"]}
+    assert found["services"]["mlflow"]["environment"]["AWS_DEFAULT_REGION"] == "eu-central-1"
+    assert "--artifacts-destination=s3://site-mlflow/artifacts" in found["services"]["mlflow"]["command"]
+
+
+def test_of_a_kubeconfigs_contexts_the_one_named_is_meant(stack: Stack, tmp_path: Path) -> None:
+    stack.up()
+    document = json.loads((Path(stack.environment["UPDRAFT_SECRETS"]) / "kubeconfig").read_text())
+    bundled, server = document["contexts"][0], document["clusters"][0]["cluster"]["server"]
+    document["clusters"].append({"name": "elsewhere", "cluster": {"server": "https://127.0.0.1:9"}})
+    document["contexts"].append({"name": "elsewhere", "context": {**bundled["context"], "cluster": "elsewhere"}})
+    mine = tmp_path / "kubeconfig"
+    mine.write_text(json.dumps({**document, "current-context": "elsewhere"}))
+    mine.chmod(0o444)
+    given = {"UPDRAFT_KUBECONFIG": str(mine), "UPDRAFT_NODE_LOST_SECONDS": "77"}
+    several = replace(stack, environment={**stack.environment, **given})
+    ask = ("run", "--rm", "--no-TTY", "--no-deps", "airflow-triggerer", "python", "-c", ASK_CLUSTER)
+    assert "holds 2 contexts" in several.compose(*ask, check=False, stderr=True)
+    named = replace(several, environment={**several.environment, "UPDRAFT_KUBERNETES_CONTEXT": bundled["name"]})
+    assert named.compose(*ask).splitlines()[-1] == f"77 {server}"
 
 
 def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(stack: Stack) -> None:
@@ -179,6 +233,20 @@ def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(sta
 
 def job(stack: Stack, name: str = "kept") -> dict[str, object]:
     found: dict[str, object] = json.loads(stack.cli("show", name, "--json"))
+    return found
+
+
+def revisions(stack: Stack) -> dict[str, str]:
+    """Which migration each database is at."""
+    tables = {"ledger": VERSION_TABLE, "mlflow_auth": "alembic_version_auth"}
+    found = {}
+    for database in OLDER:
+        table = tables.get(database, "alembic_version")
+        script = (
+            "PGPASSWORD=$(cat /run/secrets/postgres_password) exec psql --host 127.0.0.1 --username postgres "
+            f"--tuples-only --no-align --dbname {database} --command 'SELECT version_num FROM {table}'"
+        )
+        found[database] = stack.compose("exec", "--no-TTY", "postgres", "sh", "-c", script).strip()
     return found
 
 

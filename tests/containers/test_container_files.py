@@ -26,7 +26,13 @@ from updraft.stack.files import airflow_configuration
 from updraft.stack.layout import Home
 
 COMPOSE = REPOSITORY / "docker-compose.yaml"
+PAGE = REPOSITORY / "docs" / "howto" / "compose.md"
 SCRIPT = REPOSITORY / "scripts" / "compose_secrets.py"
+# Settings that a person cannot give to the containers, and why.
+NOT_TAKEN = {
+    "kubernetes_conn_id": "the connection of that name is in docker-compose.yaml",
+    "local_sources": "the image names its own folder",
+}
 ONE_SHOT = {"databases", "ledger-migrate", "airflow-migrate", "mlflow-migrate", "mlflow-user", "cli"}
 # Files of the stack that differ because a container's paths and addresses do, or come as variables or files.
 ELSEWHERE = {
@@ -47,7 +53,8 @@ AS_COMMAND = {("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_s
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    text = re.sub(r"\$\{[A-Z0-9_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}", r"\1", COMPOSE.read_text())
+    text = re.sub(r"\$\{[A-Z0-9_]+:\+((?:[^{}]|\$\{[^{}]*\})*)\}", "", COMPOSE.read_text())
+    text = re.sub(r"\$\{[A-Z0-9_]+:-((?:[^{}]|\$\{[^{}]*\})*)\}", r"\1", text)
     found: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{[A-Z0-9_]+:-([^{}]*)\}", r"\1", text))
     return found
 
@@ -87,6 +94,17 @@ def test_a_dockerfile_ends_as_a_user_by_number_and_knows_its_base_by_argument(re
     assert recipe.service is any(line.startswith("HEALTHCHECK") for line in lines)
 
 
+@pytest.mark.parametrize("recipe", recipes.RECIPES, ids=lambda r: r.short)
+def test_every_stage_that_installs_knows_the_registry_and_the_last_one_does_not(recipe: recipes.Recipe) -> None:
+    """The history of an image tells the arguments of its last stage."""
+    stages = re.split(r"^FROM .*\n", (REPOSITORY / recipe.dockerfile).read_text(), flags=re.MULTILINE)
+    for stage in stages[:-1]:
+        before, installs, _ = stage.partition("RUN install.sh ")
+        assert not installs or f"ARG {' '.join(build.REGISTRIES)}\n" in before
+    assert "install.sh" not in stages[-1]
+    assert not [name for name in (*build.REGISTRIES, *build.PROXIES) if name in stages[-1]]
+
+
 def test_airflow_in_containers_is_configured_as_in_the_embedded_stack(tmp_path: Path) -> None:
     ours = configparser.RawConfigParser()
     ours.read(REPOSITORY / "images" / "airflow" / "airflow.cfg")
@@ -103,14 +121,23 @@ def test_airflow_in_containers_is_configured_as_in_the_embedded_stack(tmp_path: 
     assert set(ours["core"]) >= {"fernet_key_cmd", "dags_folder"}
 
 
+def test_the_commands_in_the_files_head_are_those_of_its_page() -> None:
+    head = COMPOSE.read_text().partition("\nname:")[0]
+    commands = [line.removeprefix("#") for line in head.splitlines() if line.startswith("#     ")]
+    commands = [re.split(r" {2,}", command.strip())[0] for command in commands]
+    assert len(commands) == 4
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    on_page = [line.partition("#")[0].strip() for line in blocks.splitlines()]
+    assert [command for command in commands if command not in on_page] == []
+
+
 def test_every_container_is_without_root_and_rights_and_has_limits(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert not {"user", "privileged"} & set(service), name
-        if name != "cli":
-            assert {"memory", "pids"} <= set(service["deploy"]["resources"]["limits"]), name
+        assert {"memory", "pids"} <= set(service["deploy"]["resources"]["limits"]), name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
 
@@ -174,6 +201,9 @@ def test_the_platforms_settings_are_complete(compose: dict[str, Any]) -> None:
     known = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
     settings = Settings.from_environment({k: str(v) for k, v in environment.items() if k in known and v is not None})
     assert {name for name, value in environment.items() if value is None} <= known  # passed on where somebody sets them
+    assert known - set(environment) == {f"UPDRAFT_{name.upper()}" for name in NOT_TAKEN}
+    connection = json.loads(environment["AIRFLOW_CONN_UPDRAFT_KUBERNETES"])
+    assert connection["extra"] == {"kube_config_path": "/run/secrets/kubeconfig"}
     assert settings.s3_endpoint == "http://s3:9000"
     assert settings.mlflow_uri == "http://mlflow:5000"
 

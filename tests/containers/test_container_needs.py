@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,15 @@ def test_compose_is_the_version_that_the_module_names(monkeypatch: pytest.Monkey
     assert compose_program.version() == "v2.40.3"
     monkeypatch.setenv("PATH", "")
     assert compose_program.missing() == ["Go 1.24 or later, to build Docker Compose; or an engine with Compose 2.20"]
+
+
+def test_a_full_disk_is_told_before_images_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = tmp_path / "images.json"
+    recorded.write_text('[{"name": "updraft/large:1", "own_bytes": 6100000000}]')
+    places = Places(tmp_path, tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 5 * 10**9))
+    with pytest.raises(ContainersError, match=r"5\.0 GB free; 13\.7 GB are needed to build updraft/large:1, own:1\."):
+        build.check_room(places, ["updraft/large:1", "own:1"], recorded)
+    build.check_room(places, ["own:1"], recorded)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))
+    build.check_room(places, [], recorded)  # all are there

@@ -190,7 +190,7 @@ def test_a_request_has_one_task_and_a_form_that_needs_the_jobs_id(seen: dict[str
     assert (list(dag["tasks"]), dag["schedule"], dag["paused"]) == ([task], None, False)
     assert (dag["params"]["job"], dag["params"]["wait_minutes"]) == ("", 10)
     assert "job" in str(dag["wrong_params"])
-    changes = {"command", "params", "memory", "cpus", "learners", "changes"} if task == "resume" else set()
+    changes = {"command", "params", "memory", "disk", "cpus", "learners", "changes"} if task == "resume" else set()
     assert set(dag["params"]) == {"job", "wait_minutes"} | changes
     assert not any(dag["params"][name] for name in changes)
 

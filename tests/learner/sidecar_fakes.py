@@ -18,7 +18,7 @@ from folder_store import FolderStore
 from updraft_learner.contract import PodConfig
 from updraft_learner.pod import MlflowCredentials, PodPaths
 from updraft_learner.sidecar.tracking import TrackingServer
-from updraft_learner.store import StorageError
+from updraft_learner.store import READ_LIMIT_BYTES, StorageError
 
 RUN = "run1"
 CONFIG = PodConfig(
@@ -193,7 +193,7 @@ class FailingStore(FolderStore):
         super().put_file(key, source)
         self.written.append(key)
 
-    def get_bytes(self, key: str) -> bytes | None:
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
         if self.fails("get", key):
             raise StorageError("unreachable", f"reading {key}: the object store cannot be reached")
-        return super().get_bytes(key)
+        return super().get_bytes(key, limit_bytes)

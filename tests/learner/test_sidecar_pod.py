@@ -115,6 +115,10 @@ REFUSED = [
     ("PATCH", "logged-models/m-1/tags", {"tags": [{"key": "updraft.x", "value": "j"}]}, 403, "the platform"),
     ("POST", "logged-models", {"name": "m", "tags": "x"}, 400, "tags is no list of objects"),
     ("POST", "runs/log-metric", b"[" * 100_000, 400, "is not JSON"),
+    ("POST", "runs/log-inputs", {"run_id": RUN, "runId": "other"}, 400, "field 'runId' is refused"),
+    ("POST", "runs/outputs", {"run_id": RUN, "models": [{"modelId": "m-other"}]}, 400, "field 'modelId' is refused"),
+    ("POST", "logged-models", {"name": "m", "experimentId": "8"}, 400, "field 'experimentId' is refused"),
+    ("GET", f"artifacts/list?run_id={RUN}&runId=other", None, 400, "field 'runId' is refused"),
 ]
 
 

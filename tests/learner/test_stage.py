@@ -16,7 +16,7 @@ from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
 from updraft_learner.stage import Progress, StageError
-from updraft_learner.store import StorageError, StoredObject
+from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 from updraft_learner.trees import scan
 
 KEYS = Keys("tenants/default")
@@ -273,7 +273,7 @@ def test_an_unreachable_store_ends_with_74(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Away(FolderStore):
-        def get_bytes(self, key: str) -> bytes | None:
+        def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
             raise StorageError("unreachable", "bucket 'updraft' at http://127.0.0.1:9: cannot be reached")
 
     monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: Away(tmp_path))

@@ -94,6 +94,23 @@ def test_objects_come_back_as_they_were(store: ObjectStore, tmp_path: Path) -> N
     assert caught.value.kind == "missing"
 
 
+def test_what_is_longer_than_the_limit_is_refused_and_not_read(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_bytes("a", b"x" * 1000)
+    assert store.get_bytes("a", 1000) == b"x" * 1000
+    with pytest.raises(StorageError, match="it has 1000 bytes; no more than 999 are read") as caught:
+        store.get_bytes("a", 999)
+    assert caught.value.kind == "too large"
+    assert store.get_bytes("a", 1000) == b"x" * 1000
+    if isinstance(store, Store):  # a server that does not say how long it is
+        whole = store._client.get_object
+        monkeypatch.setattr(store._client, "get_object", lambda **where: {"Body": whole(**where)["Body"]})
+        assert store.get_bytes("a", 1000) == b"x" * 1000
+        with pytest.raises(StorageError, match="no more than 10 are read"):
+            store.get_bytes("a", 10)
+
+
 def test_large_files_go_up_in_parts(endpoint: str, kind: str, bucket: str, tmp_path: Path) -> None:
     store = connect(endpoint, kind, bucket)
     with (tmp_path / "file").open("wb") as file:

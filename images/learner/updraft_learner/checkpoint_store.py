@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from updraft_learner.checkpoint_names import PART, QUARANTINE_MARKER
-from updraft_learner.contract import CHECKPOINT_MARKER, Keys
+from updraft_learner.contract import CHECKPOINT_MARKER, MARKER_LIMIT_BYTES, Keys
 from updraft_learner.store import ObjectStore
 
 _SHARED = ("name", "local", "job", "attempt", "parts", "save", "step")  # the same in all parts
@@ -51,7 +51,11 @@ def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined
         raise PartsDisagree(f"checkpoint {name}: its parts count themselves differently")
     if [part for part, _, _ in found] != list(range(1, parts + 1)):
         return "waiting"
-    texts = [store.get_bytes(f"{prefix}{path}") for _, _, path in found]
+    if sum(sizes[path] for _, _, path in found) > MARKER_LIMIT_BYTES:
+        raise PartsDisagree(
+            f"checkpoint {name}: the descriptions of its parts are larger than {MARKER_LIMIT_BYTES} bytes"
+        )
+    texts = [store.get_bytes(f"{prefix}{path}", MARKER_LIMIT_BYTES) for _, _, path in found]
     if any(text is None for text in texts):
         return "gone"
     manifest = merge(name, [json.loads(text or b"") for text in texts])

@@ -23,6 +23,8 @@ METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar rea
 STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PREEMPTED
 DUMP_FILE = f"{IO_DIR}/dump"  # its number changes: write the stacks of all threads to the log and to LOG_DIR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
+GPU_FILE = f"{IO_DIR}/gpus.csv"  # the latest sample of the program's GPUs, a line of GPU_FIELDS for each
+GPU_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "power.draw")  # as nvidia-smi calls them
 CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in init and sidecar only
 CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
 # Init and sidecar take these two paths from the environment alone: the local node rewrites paths only there.
@@ -181,6 +183,19 @@ class Keys:
         """Folder of numbered JSON-lines chunks: {"n": line number, "t": RFC 3339 with nanoseconds, "line": text}."""
         return f"{self.learner(job_id, role, attempt, learner)}/logs"
 
+
+# --- How large a document may be: a process that reads those of many jobs must not run out of memory by one of them --
+STATUS_LIMIT_BYTES = 1 << 20  # status.json and done.json; what a sidecar puts into them is cut to fit, see below
+MARKER_LIMIT_BYTES = 16 << 20  # MANIFEST.json, and all parts of one together: some 100,000 files
+TREE_LIMIT_BYTES = 256 << 20  # trees/ and sources/, which no program writes: 200,000 files with the longest names
+SIGNAL_LIMIT_BYTES = 64 << 10  # fence.json, stop, dump, first-seen
+TEXT_CHARACTERS = 500  # of one warning, or of one reason
+TEXTS = 50  # warnings, and reasons of quarantined checkpoints, of one learner: together below 600 KB of JSON
+STATUS_METRICS_BYTES = 256 << 10  # of JSON, of a status' last_metrics
+CHECKPOINT_METRICS = 1_000  # of one checkpoint; the ledger keeps each
+NAME_CHARACTERS = 250  # of a metric, as MLflow has it
+CHECKPOINT_METRICS_CHARACTERS = 100_000  # of their names together
+PATH_CHARACTERS = 1_000  # of a checkpoint's file: an S3 key has 1,024 bytes
 
 JsonText = str | bytes
 

@@ -70,7 +70,8 @@ class S3Client:
         return {"ETag": self._send("PUT", Bucket, Key, body=Body).etag}
 
     def get_object(self, *, Bucket: str, Key: str, Range: str | None = None) -> Document:
-        return {"Body": self._send("GET", Bucket, Key, headers={"Range": Range} if Range else {})}
+        body = self._send("GET", Bucket, Key, headers={"Range": Range} if Range else {})
+        return {"Body": body, "ContentLength": body.length}
 
     def delete_object(self, *, Bucket: str, Key: str) -> Document:
         self._send("DELETE", Bucket, Key)
@@ -273,7 +274,7 @@ class Body:
         self, client: S3Client, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
     ) -> None:
         self._client, self._connection, self._response = client, connection, response
-        self._left = response.length  # None: chunked, or until the connection is closed
+        self.length = self._left = response.length  # None: chunked, or until the connection is closed
         self._done = False
         self.etag = response.getheader("ETag") or ""
 

@@ -147,7 +147,7 @@ class Progress:
 
 
 def _read_tree(store: ObjectStore, keys: Keys, digest: str, name: str) -> Tree:
-    text = store.get_bytes(keys.tree(digest))
+    text = store.get_bytes(keys.tree(digest), contract.TREE_LIMIT_BYTES)
     if text is None:
         raise StageError(ExitCode.DATA, f"{name}: tree {digest[:12]} is not in the store; submit the job again")
     tree = Tree.from_json(text)
@@ -201,13 +201,13 @@ def _restore_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, sto
     except TreeError as exc:
         raise _bad_checkpoint(name, str(exc)) from exc
     except StorageError as exc:
-        if exc.kind != "missing":
+        if exc.kind not in ("missing", "too large"):
             raise
         raise _bad_checkpoint(name, str(exc)) from exc
 
 
 def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    text = store.get_bytes(keys.checkpoint_marker(job_id, name))
+    text = store.get_bytes(keys.checkpoint_marker(job_id, name), contract.MARKER_LIMIT_BYTES)
     if text is None:
         raise StageError(ExitCode.CHECKPOINT, f"checkpoint {name} is not in the store, or was never completed")
     try:

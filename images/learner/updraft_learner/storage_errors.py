@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-Kind = Literal["missing bucket", "missing", "denied", "unreachable", "refused"]
+Kind = Literal["missing bucket", "missing", "denied", "unreachable", "refused", "too large"]
 
 _KINDS: dict[str, Kind] = {
     "NoSuchBucket": "missing bucket",
@@ -81,6 +81,10 @@ def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageE
     return None
 
 
+def too_large(key: str, size_bytes: int, limit_bytes: int) -> StorageError:
+    return StorageError("too large", f"reading {key}: it has {size_bytes} bytes; no more than {limit_bytes} are read")
+
+
 def _refusal(code: str, status: int, action: str, where: str) -> StorageError:
     kind = _KINDS.get(code)
     if kind is None:
@@ -96,5 +100,6 @@ def message(kind: Kind, action: str, where: str, detail: str) -> str:
         "denied": "access is denied; check the access key, its secret and its rights on this bucket",
         "unreachable": "the object store cannot be reached; check that it runs and the address is right",
         "refused": "the object store refused the request",
+        "too large": "the object is too large",
     }[kind]
     return f"{where}: {action}: {text} ({detail})"

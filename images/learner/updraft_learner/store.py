@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from updraft_learner.storage_errors import StorageError, wrap
+from updraft_learner.storage_errors import StorageError, too_large, wrap
 from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, UploadForgotten, read_whole
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ T = TypeVar("T")
 ATTEMPTS = 5
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 8.0
+# Of what is read as a whole, where the caller says no other limit: the largest chunk of a log that the platform writes
+# is below it. What learners write must not fill the memory of one process that reads for all of them.
+READ_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,11 @@ class ObjectStore(Protocol):
     def put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
         """Store a file's content. `source` may be a function that opens it."""
 
-    def get_bytes(self, key: str) -> bytes | None:
-        """Content of a small object, or None when there is none."""
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
+        """Content of a small object, or None when there is none.
+
+        Raises StorageError of kind "too large", having read nothing, for one that is longer than the limit.
+        """
 
     def open(self, key: str) -> BinaryIO:
         """Content as a stream; raises StorageError of kind "missing" when there is none."""
@@ -180,15 +186,26 @@ class Store:
     def abort_uploads(self, prefix: str, stale: Callable[[str], bool]) -> int:
         return self.uploads.abort_below(prefix, stale)
 
-    def get_bytes(self, key: str) -> bytes | None:
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
         try:
-            return self._try(
-                f"reading {key}", lambda: bytes(self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
-            )
+            return self._try(f"reading {key}", lambda: self._read(key, limit_bytes))
         except StorageError as exc:
             if exc.kind == "missing":
                 return None
             raise
+
+    def _read(self, key: str, limit_bytes: int) -> bytes:
+        answer = self._client.get_object(Bucket=self.bucket, Key=key)
+        body, length = answer["Body"], answer.get("ContentLength")
+        if length is None:  # told by no server that we know
+            data = read_whole(body, limit_bytes + 1)
+            length = len(data)
+        elif length <= limit_bytes:
+            data = bytes(body.read())
+        if length > limit_bytes:
+            body.close()
+            raise too_large(key, length, limit_bytes)
+        return data
 
     def open(self, key: str) -> BinaryIO:
         return io.BufferedReader(_ResumingReader(self, key), buffer_size=1 << 20)

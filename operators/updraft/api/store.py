@@ -11,7 +11,7 @@ from updraft.storage import objects
 from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors
 from updraft.wire import LogLine
-from updraft_learner.contract import Keys, LearnerStatus
+from updraft_learner.contract import MARKER_LIMIT_BYTES, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore
 from updraft_learner.trees import Tree, TreeError, safe_path
 
@@ -76,7 +76,7 @@ class JobStore:
             store = self.open_store()
             if kind.startswith("checkpoint:"):
                 name = kind.partition(":")[2]
-                if store.get_bytes(keys.checkpoint_marker(job_id, name)) is None:
+                if store.get_bytes(keys.checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES) is None:
                     raise NotFoundError(f"checkpoint {name!r} of job {job_id} does not exist or is not complete")
             found = [JobFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
         return [file for file in found if not file.path.startswith(leave_out)]

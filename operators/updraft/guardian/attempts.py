@@ -18,9 +18,10 @@ from updraft.guardian import pods as guarded
 from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
 from updraft.kubernetes import gang
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.quota import never_fits
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
-from updraft.recovery.policy import NO_QUOTA, NO_ROOM, Budgets, Loss, Relaunch, decide
+from updraft.recovery.policy import NO_QUOTA, NO_ROOM, QUOTA_TOO_SMALL, Budgets, Loss, Relaunch, decide, gives_back
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 from updraft.settings import settings
 
@@ -173,6 +174,7 @@ def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outco
         relaunch=relaunch,
         checkpoints=checkpoints,
         recovering=recovering,
+        gives_back=relaunch is not None and gives_back(outcome.label),
     )
 
 
@@ -188,10 +190,11 @@ def _quarantine(job: Job, attempt: Attempt, outcome: Outcome) -> None:
 
 
 def _recovering(launch: Launch, outcome: Outcome, relaunch: Mapping[str, Any]) -> dict[str, Any]:
-    """RECOVERING with the attempt's number and cause, for people and for MLflow."""
+    """RECOVERING, or QUEUED again, with the attempt's number and cause, for people and for MLflow."""
     number, label = launch.attempt, outcome.label or None
+    became = "was refused" if gives_back(label) else "was lost"
     return {
-        "reason": f"attempt {number} of {launch.role} was lost: {outcome.reason}; {relaunch['reason']}",
+        "reason": f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch['reason']}",
         "evidence": {"attempt": number, "cause": outcome.cause.value, "label": label, "relaunch": dict(relaunch)},
         "tags": {"updraft.attempt": str(number + 1), "updraft.last_loss": f"{label}: {outcome.reason}"},
     }
@@ -261,6 +264,8 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         facts = outcome.evidence if outcome else evidence(pods, markers)
         if kind in ("blocked", "late") and outcome is not None and outcome.label:
             return outcome  # the catalogue knows more than "it does not start"
+        if kind == "quota" and (never := _why_never(job, launch, seen.reason)) is not None:
+            return Outcome(Cause.CONFIGURATION, f"{seen.reason} ({never})", facts, QUOTA_TOO_SMALL)
         label = NO_ROOM if kind == "late" and any(pod.unscheduled for pod in pods) else LABELS.get(kind, "")
         return Outcome(cause, seen.reason, facts, label, action)
     assert outcome is not None
@@ -277,6 +282,16 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
             )
         return replace(outcome, evidence={**outcome.evidence, "final_checkpoint": final})
     return outcome
+
+
+def _why_never(job: Job, launch: Launch, words: str) -> str | None:
+    """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
+    through before: it has work to lose, and waits for a limit that was lowered."""
+    if any(a.label != NO_QUOTA for a in ledger().attempts(job.id) if a.number != launch.attempt):
+        return None
+    if (never := never_fits(words, launch.learners)) is None:
+        return None
+    return f"{never}; ask for fewer or smaller learners, or have the quota raised and submit the job again"
 
 
 def _statuses(launch: Launch) -> list[LearnerStatus]:

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from updraft.exceptions import UpdraftError
@@ -64,7 +65,8 @@ class Attention:
             status = stored.read_status(launch.tenant, launch.job_id, launch.role, launch.attempt, learner)
             if status is None:
                 continue
-            statuses.append(status)
+            # All of them as a whole would be large together.
+            statuses.append(replace(status, last_metrics={}, checkpoints=(), quarantined=(), warnings=()))
             seen = self._seen(learner, status, lines.get(learner, 0))
             self._watch, finding = observe(self._watch, seen, self._clock(), self._limits)
             if finding is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
 from updraft.kubernetes import gang
-from updraft.kubernetes.logs import CHUNK_LINES, Cursor, Line, Reader
+from updraft.kubernetes.flow import Flow
+from updraft.kubernetes.logs import CHUNK_CHARACTERS, CHUNK_LINES, MAX_LINE_BYTES, Cursor, Line, Reader
 from updraft.recovery.facts import PodFacts
 from updraft_learner.contract import MAIN_CONTAINER
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
 
 log = logging.getLogger(__name__)
+
+PART_BYTES = 1 << 16
 
 
 class LastWords:
@@ -76,24 +79,39 @@ class LastWords:
         if pod.main.state == "running":
             self._heard[pod.name].set()
         lines: list[Line] = []
+        characters = 0
         try:
-            for raw in _lines(response):
+            for raw in _lines(response, Flow(), self._deadline):
                 if (line := reader.take(raw)) is not None:
                     lines.append(line)
-                if len(lines) >= CHUNK_LINES:
+                    characters += len(line.line)
+                if len(lines) >= CHUNK_LINES or characters >= CHUNK_CHARACTERS:
                     _store(book, lines)
-                if time.monotonic() > self._deadline:
-                    break
+                    characters = 0
         finally:
             response.release_conn()
             _store(book, lines)
 
 
-def _lines(response: Any) -> Any:
+def _lines(
+    response: Any,
+    flow: Flow,
+    deadline: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[bytes]:
+    """Until the log ends or its time is over, whether a line has ended or not; no faster than the flow."""
     rest = b""
-    for part in response.stream(1 << 16, decode_content=False):
+    for part in response.stream(PART_BYTES, decode_content=False):
         *whole, rest = (rest + part).split(b"\n")
-        yield from whole
+        rest = rest[:MAX_LINE_BYTES]
+        for raw in whole:
+            yield raw
+            if clock() > deadline:
+                return
+        sleep(max(0.0, min(flow.owed_seconds(len(part), len(whole)), deadline - clock())))
+        if clock() >= deadline:
+            break
     if rest:
         yield rest
 

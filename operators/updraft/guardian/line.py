@@ -20,6 +20,12 @@ def join(job: Job) -> None:
     ledger().enqueue(job.id, place_of(job))
 
 
+def rejoin(job_id: str) -> None:
+    """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
+    book = ledger()
+    book.requeue(job_id, place_of(book.job(job_id)))
+
+
 def place_of(job: Job, revised: Mapping[str, Any] | None = None) -> Request:
     """What the job asks for, or will ask for with a revised manifest."""
     from updraft.allocation import Request
@@ -47,13 +53,8 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
     from updraft.allocation import capacity_from_nodes
 
     book = ledger()
-    job = book.job(job_id)
-    if job.ended:
-        return "impossible", f"job {job_id} has ended {job.state.value}"
-    if job.cancel_requested_by is not None:
-        return "cancelled", f"cancelled by {job.cancel_requested_by}"
-    if (halt := book.pending(job_id, "halt")) is not None:
-        return "halt", f"halted by {halt.by}"
+    if (left := _left(job_id)) is not None:
+        return left
     try:
         admission = book.try_admit(job_id, capacity_from_nodes(nodes, settings().tolerations))
     except RefusedError:
@@ -66,3 +67,26 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "impossible", admission.reason
     book.move(job_id, State.QUEUED, admission.reason, {"place": admission.place})
     return "waiting", admission.reason
+
+
+def ask_without_cluster(job_id: str, problem: str) -> tuple[str, str]:
+    """While nobody can tell what is free: as `ask`, but nothing is granted, and the problem is why the job waits."""
+    if (left := _left(job_id)) is not None:
+        return left
+    book = ledger()
+    if book.job(job_id).state is State.QUEUED:
+        book.move(job_id, State.QUEUED, problem)
+    return "waiting", problem
+
+
+def _left(job_id: str) -> tuple[str, str] | None:
+    """Why the job is in line no longer, or shall not be."""
+    book = ledger()
+    job = book.job(job_id)
+    if job.ended:
+        return "impossible", f"job {job_id} has ended {job.state.value}"
+    if job.cancel_requested_by is not None:
+        return "cancelled", f"cancelled by {job.cancel_requested_by}"
+    if (halt := book.pending(job_id, "halt")) is not None:
+        return "halt", f"halted by {halt.by}"
+    return None

@@ -99,7 +99,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
 
 def _policy(core: CoreV1Api, launch: Launch) -> objects.Manifest:
     urls = (settings().s3_endpoint, settings().mlflow_uri)
-    closed = (*settings().closed_networks, *clients.api_server_addresses(core))
+    closed = (*policies.METADATA_NETWORKS, *settings().closed_networks, *clients.api_server_addresses(core))
     return policies.network_policy(launch, policies.outside_of(launch.namespace, urls, closed))
 
 

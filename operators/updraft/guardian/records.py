@@ -35,6 +35,14 @@ def memory_mib(manifest: Manifest) -> int:
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 
+def disk_amounts(manifest: Manifest) -> tuple[str, str]:
+    """What one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a manifest
+    names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
+    named = manifest.resources.disk_bytes
+    limit = f"{-(-(named or settings().learner_disk_bytes) // 1024**2)}Mi"
+    return (limit if named else "0"), limit
+
+
 def launch_of(job: Job, manifest: Manifest, role: str, number: int) -> Launch:
     learners = manifest.resources.learners if role == "train" else 1
     return Launch(settings().namespace(job.tenant), job.tenant, job.id, role, number, learners)

@@ -11,6 +11,7 @@ from updraft_learner.contract import Keys
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
+    from updraft.tracking.replay import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +24,16 @@ def replay_metrics(job: Job) -> None:
     """
     if job.mlflow_run_id is None:
         return
+    from updraft.tracking.replay import Deadline
+
+    deadline = Deadline()
     for attempt in ledger().attempts(job.id):
         learners = manifest_of(job).resources.learners if attempt.role == "train" else 1
         for learner in range(1, learners + 1):
-            _replay(job, job.mlflow_run_id, attempt, learner)
+            _replay(job, job.mlflow_run_id, attempt, learner, deadline)
 
 
-def _replay(job: Job, run_id: str, attempt: Attempt, learner: int) -> None:
+def _replay(job: Job, run_id: str, attempt: Attempt, learner: int, deadline: Deadline) -> None:
     from updraft.storage import objects, platform_store
     from updraft.storage.errors import platform_errors
     from updraft.tracking.replay import replay
@@ -43,9 +47,13 @@ def _replay(job: Job, run_id: str, attempt: Attempt, learner: int) -> None:
         return
     keys = Keys(job.tenant)
     with platform_errors():
-        replayed = replay(settings(), platform_store(), run_id, keys.metrics(*place), keys.artifacts(*place))
+        replayed = replay(settings(), platform_store(), run_id, keys.metrics(*place), keys.artifacts(*place), deadline)
     for warning in replayed.warnings:
         log.warning("%s of learner %d: %s", attempt.role, learner, warning)
+    whose = f"attempt {attempt.number}, learner {learner} of {attempt.role}"
+    missing = [f"{whose}: in the object store, but not in MLflow: {left}" for left in replayed.left]
+    for text in missing:
+        log.warning("%s", text)
     if replayed.points or replayed.artifacts:
         log.info(
             "Learner %d of %s: %d points and %d artifacts reached MLflow late",
@@ -55,4 +63,7 @@ def _replay(job: Job, run_id: str, attempt: Attempt, learner: int) -> None:
             replayed.artifacts,
         )
     if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
-        ledger().record_effect(job.id, key, {"points": replayed.points, "artifacts": replayed.artifacts})
+        told = {"points": replayed.points, "artifacts": replayed.artifacts}
+        ledger().record_effect(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
+        for text in missing:
+            ledger().note(job.id, text, {"attempt": attempt.number, "learner": learner})

@@ -22,7 +22,7 @@ class Running:
 
 @dataclass(frozen=True)
 class BackOff:
-    """The last attempt was lost; the next one starts at `until`."""
+    """The last attempt was lost; the next one starts at `until`, or the job joins the line again then."""
 
     after: Attempt
     until: datetime
@@ -45,7 +45,7 @@ class Halted:
 
 @dataclass(frozen=True)
 class InLine:
-    """Resumed, and waiting for its place."""
+    """Resumed, or refused by a quota a while ago, and waiting for its place."""
 
     after: Attempt | None
 
@@ -60,8 +60,9 @@ class Over:
 Standing = Running | BackOff | Due | Halted | InLine | Over
 
 
-def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime) -> Standing:
-    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer; `now`: by the ledger's clock."""
+def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime, placed: bool = True) -> Standing:
+    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer; `now`: by the ledger's clock;
+    `placed`: a QUEUED job has a place in line. One that gave back its grant has none before its back-off is over."""
     if job.ended:
         return Over(f"the job has ended {job.state.value}")
     if attempt is not None and attempt.ended_at is None:
@@ -74,10 +75,13 @@ def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: dateti
         return Over(f"cancelled by {job.cancel_requested_by}")
     if halt_asked or job.state is State.HALTED:
         return Halted(attempt)
-    if job.state is State.QUEUED:
+    if job.state is State.QUEUED and placed:
         return InLine(attempt)
-    if attempt is not None and attempt.relaunch is not None:
+    # DEPLOYING: admitted since the attempt ended. Nobody waits longer with what others could use.
+    if attempt is not None and attempt.relaunch is not None and job.state is not State.DEPLOYING:
         until = datetime.fromisoformat(attempt.relaunch["not_before"])
         if until > now:
             return BackOff(attempt, until, str(attempt.relaunch["reason"]))
+    if job.state is State.QUEUED:
+        return InLine(attempt)
     return Due(attempt)

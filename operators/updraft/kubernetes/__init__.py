@@ -9,6 +9,7 @@ watch.py     one watch shared by all triggers of a triggerer
 kubeconfig.py  which context of a kubeconfig is meant
 preflight.py   whether a cluster can run jobs, and what to do where it cannot
 verbs.py       the rights that the platform needs
+flow.py      how quickly logs are read
 logs.py      follow a container's log with nanosecond timestamps (triggerer)
 secrets.py   named secrets of a tenant
 """

@@ -17,6 +17,7 @@ from updraft.settings import Settings
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, CoreV1Api
+    from kubernetes_asyncio.client import ApiClient as AsyncApiClient
 
 
 @cache
@@ -47,7 +48,11 @@ def core_api(settings: Settings) -> CoreV1Api:
 
     name = settings.kubernetes_conn_id
     try:
-        return cluster_api(KubernetesHook(conn_id=name).api_client)
+        hook = KubernetesHook(conn_id=name)
+        hook.cluster_context = _context(hook._get_field("kube_config_path"), hook._get_field("cluster_context"))
+        return cluster_api(hook.api_client)
+    except RefusedError as exc:
+        raise UnavailableError(f"connection {name!r} does not lead to a cluster: {exc}") from None
     except AirflowNotFoundException as exc:
         raise UnavailableError(
             f"Airflow has no connection {name!r}, which names the cluster; add it (type kubernetes, with the path of a "
@@ -67,19 +72,49 @@ def check_connection(settings: Settings) -> None:
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
-    from updraft.kubernetes.kubeconfig import choose
-
     try:
         hook = KubernetesHook(conn_id=settings.kubernetes_conn_id)
         path, context = hook._get_field("kube_config_path"), hook._get_field("cluster_context")
     except AirflowNotFoundException:
         path = context = None
-    if path:
-        choose(Path(path).expanduser(), context or None)
+    _context(path, context)
     try:
         core_api(settings)
     except UnavailableError as exc:
         raise RefusedError(str(exc)) from exc
+
+
+async def async_client(conn_id: str) -> AsyncApiClient:
+    """A client for an event loop, made of what the connection says now; it never reads its kubeconfig twice.
+
+    Raises UnavailableError for a kubeconfig that does not say which cluster is meant.
+    """
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+    from kubernetes_asyncio.client import ApiClient
+
+    hook = AsyncKubernetesHook(conn_id=conn_id)
+    try:
+        hook.cluster_context = _context(
+            await hook._get_field("kube_config_path"), await hook._get_field("cluster_context")
+        )
+    except RefusedError as exc:
+        raise UnavailableError(f"connection {conn_id!r} does not lead to a cluster: {exc}") from None
+    await hook._load_config()
+    configuration: Any = hook.client_configuration
+    # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners would
+    # keep a watch from ever being opened again.
+    configuration.connection_pool_maxsize = 0
+    return ApiClient(configuration=configuration)
+
+
+def _context(path: str | None, context: str | None) -> str | None:
+    """The one that is meant in the connection's kubeconfig; the client alone would take the one that kubectl used last.
+
+    Raises RefusedError as `choose` does.
+    """
+    from updraft.kubernetes.kubeconfig import choose
+
+    return choose(Path(path).expanduser(), context or None).context if path else context
 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:

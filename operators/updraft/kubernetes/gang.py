@@ -89,7 +89,10 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
         if throttled(exc):
             raise UnavailableError(f"The cluster did not {what}: it has too many requests to answer (429)") from exc
         server = f" at {client.configuration.host}" if client is not None else ""
-        raise UnavailableError(f"The cluster did not {what}: nothing answers{server} ({type(exc).__name__})") from exc
+        raise UnavailableError(
+            f"The cluster did not {what}: nothing answers{server} ({type(exc).__name__}); start it, or correct the "
+            "server's address in the kubeconfig of the platform's connection"
+        ) from exc
 
 
 def failed_handshake(exc: AttributeError) -> Any:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from updraft.kubernetes.flow import Flow
 from updraft.kubernetes.throttling import asked_pause_seconds
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ CHUNK_CHARACTERS = 1 << 20
 PENDING_CHARACTERS = 16 << 20  # read, not stored yet; with more, the log waits in the cluster
 MAX_LINE_CHARACTERS = 16_384
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
+LINES_AT_ONCE = 200  # before others in the event loop have their turn
 READ_TIMEOUT_SECONDS = 300
 END_PAUSE_SECONDS = 10.0
 
@@ -79,8 +81,12 @@ def pad_nanoseconds(time: str) -> str:
     return f"{whole}.{fraction:0<9.9}{zone}"
 
 
-async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cursor) -> AsyncIterator[Line]:
-    """Lines after the cursor until the container's log ends. Raises what the client raises on a cut."""
+async def follow(
+    api: Any, namespace: str, pod: str, container: str, cursor: Cursor, flow: Flow | None = None
+) -> AsyncIterator[Line]:
+    """Lines after the cursor until the container's log ends, no faster than the flow. Raises what the client raises on
+    a cut."""
+    flow = flow or Flow()
     query: list[tuple[str, str]] = [("container", container), ("follow", "true"), ("timestamps", "true")]
     if cursor.t:
         query.append(("sinceTime", cursor.t.partition(".")[0] + "Z"))
@@ -102,9 +108,13 @@ async def follow(api: Any, namespace: str, pod: str, container: str, cursor: Cur
             buffer += part
             *whole, buffer = buffer.split(b"\n")
             buffer = buffer[:MAX_LINE_BYTES]
-            for raw in whole:
-                if (line := reader.take(raw)) is not None:
-                    yield line
+            await flow.pass_on(len(part), 0)
+            for at in range(0, len(whole), LINES_AT_ONCE):
+                some = whole[at : at + LINES_AT_ONCE]
+                for raw in some:
+                    if (line := reader.take(raw)) is not None:
+                        yield line
+                await flow.pass_on(0, len(some))
         if buffer and (line := reader.take(buffer)) is not None:
             yield line
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from updraft.kubernetes.gpus import gpu_probe
 from updraft.kubernetes.termination import pre_stop
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration
 from updraft_learner import contract
@@ -20,6 +21,7 @@ from updraft_learner.contract import PodConfig
 
 Manifest = dict[str, Any]  # a Kubernetes object in API form
 
+DISK_RESOURCE = "ephemeral-storage"
 SIDECAR_MEMORY_MIB = 128  # what init container and sidecar are counted with; admission adds it per learner
 SIDECAR_MEMORY_LIMIT_MIB = 1024
 # Of every container: the sidecar has to read what the program writes, and some libraries let nobody but the owner read
@@ -28,6 +30,11 @@ LEARNER_UID = 10001
 JOB_GID = 65532  # owns the job's volume
 # That user need not be in an image's list of users; what looks for a home or a name finds these.
 USER_VARIABLES = {"HOME": "/tmp", "LOGNAME": "learner", "USER": "learner"}
+# What a container runtime gives by itself is 64 MiB, in which PyTorch's data loaders and NCCL die. Pages that are
+# written there count as the program's memory, and the kubelet makes the volume no larger than the pod's limits.
+SHARED_MEMORY_VOLUME = "shm"
+# Images of CUDA ask for all GPUs by this variable, and NVIDIA's runtime gives them, whatever the pod requests.
+NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 UNPRIVILEGED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -39,6 +46,7 @@ HOST_PATHS = {
     contract.ROOT_ENV: contract.ROOT_DIR,
     contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # made by the init container, for itself alone
     "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
+    "TMPDIR": contract.PRIVATE_DIR,  # their root file system cannot be written
 }
 
 
@@ -95,13 +103,20 @@ def learner_pod(
     """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
 
     The program's container keeps its image and command; it gains the job's volume, a working directory and the user
-    that all three share, and no credential. On a node that is lost it stays `node_lost_seconds` (Kubernetes' own
-    default is five minutes); nodes to avoid are taken when no other has room.
+    that all three share, and no credential. Its limit of disk is the pod's: a kubelet adds up the limits that
+    containers have, ours have none, and compares with all that the pod wrote; each volume may grow as far. On a node
+    that is lost it stays `node_lost_seconds` (Kubernetes' own default is five minutes); nodes to avoid are taken when
+    no other has room.
     """
     pod = copy.deepcopy(base)
     spec = pod["spec"]
     main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
-    main.setdefault("volumeMounts", []).append({"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR})
+    main.setdefault("volumeMounts", []).extend(
+        [
+            {"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR},
+            {"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"},
+        ]
+    )
     main["workingDir"] = contract.CODE_DIR
     for part in ("command", "args"):
         if main.get(part):
@@ -110,10 +125,14 @@ def learner_pod(
     main["securityContext"] = copy.deepcopy(UNPRIVILEGED)
     known = {entry["name"] for entry in main.setdefault("env", [])}
     main["env"] += [{"name": name, "value": value} for name, value in USER_VARIABLES.items() if name not in known]
+    if not _asks_for_gpus(main):
+        main["env"].append(dict(NO_GPU))
+    elif config.system_metrics_seconds > 0:
+        main["readinessProbe"] = gpu_probe(config.system_metrics_seconds)
     ours = {
         "image": sidecar_image,
         "env": [{"name": k, "value": v} for k, v in HOST_PATHS.items()]
-        + [{"name": contract.CONFIG_ENV, "value": config.to_json()}],
+        + [{"name": contract.CONFIG_ENV, "value": verbatim(config.to_json())}],
         "volumeMounts": [
             {"name": contract.JOB_VOLUME, "mountPath": contract.ROOT_DIR},
             {"name": contract.PRIVATE_VOLUME, "mountPath": contract.PRIVATE_DIR},
@@ -127,7 +146,7 @@ def learner_pod(
             "requests": {"cpu": "0", "memory": f"{SIDECAR_MEMORY_MIB}Mi"},
             "limits": {"memory": f"{SIDECAR_MEMORY_LIMIT_MIB}Mi"},
         },
-        "securityContext": copy.deepcopy(UNPRIVILEGED),
+        "securityContext": {**copy.deepcopy(UNPRIVILEGED), "readOnlyRootFilesystem": True},
     }
     stage = {
         "name": contract.STAGE_CONTAINER,
@@ -147,8 +166,9 @@ def learner_pod(
     spec["initContainers"] = [stage, sidecar, *(spec.get("initContainers") or [])]
     spec.setdefault("volumes", []).extend(
         [
-            {"name": contract.JOB_VOLUME, "emptyDir": {}},
-            {"name": contract.PRIVATE_VOLUME, "emptyDir": {}},
+            {"name": contract.JOB_VOLUME, "emptyDir": _on_disk(main)},
+            {"name": contract.PRIVATE_VOLUME, "emptyDir": _on_disk(main)},
+            {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
             {
                 "name": contract.CREDENTIALS_VOLUME,
                 # What keeps the program out, which is the same user, is that it does not mount the volume.
@@ -176,6 +196,12 @@ def learner_pod(
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     return pod
+
+
+def _on_disk(container: Manifest) -> Manifest:
+    """An emptyDir that may grow as large as the container's limit of disk."""
+    limit = (container.get("resources") or {}).get("limits", {}).get(DISK_RESOURCE)
+    return {"sizeLimit": limit} if limit else {}
 
 
 def _asks_for_gpus(container: Manifest) -> bool:
@@ -220,7 +246,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
     for container in spec["initContainers"]:
         for variable in container.get("env", []):
             if variable["name"] == contract.CONFIG_ENV:
-                variable["value"] = config.to_json()
+                variable["value"] = verbatim(config.to_json())
     ranked = {
         "LEARNER_ID": str(learner),
         "RANK": str(learner - 1),

@@ -18,6 +18,11 @@ from updraft_learner.contract import LABEL_JOB
 
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 DNS_PORT = 53
+# Where clouds give a machine its own credentials: link-local, and the addresses beyond it of AWS, Google, Azure and
+# Alibaba, as their documentation of instance metadata names them.
+METADATA_NETWORKS = (
+    "169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "168.63.129.16/32", "100.100.100.200/32",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ requests. Both change nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 # (KEP-753, beta). Before, such a pod is refused, or waits for its sidecar's end for ever.
 OLDEST = (1, 29)
 TIMEOUT_SECONDS = (5.0, 10.0)  # connect, answer
+UPGRADE_KUBELETS = "upgrade their kubelets, or cordon them"
 ASK_ADMINISTRATOR = "ask the cluster's administrator for them: `kubectl apply -k deploy/kustomize` holds the Role"
+DISCOVERY = (
+    "ask the cluster's administrator for the ClusterRoles system:discovery and system:basic-user for its account"
+)
 NEW_TOKEN = "put a valid token into the kubeconfig (`kubectl create token updraft --namespace updraft-system`)"
 
 
@@ -62,8 +66,6 @@ def answers(core: CoreV1Api) -> bool:
 
     try:
         _ask(core, core.get_code)
-    except ApiException:
-        return True
     except _Stop as stop:
         return isinstance(stop.__cause__, ApiException)
     return True
@@ -87,8 +89,8 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         yield Finding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
 
 
-def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """One request without patience. Raises _Stop when the cluster cannot be spoken to, ApiException otherwise."""
+def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: Collection[int] = ()) -> dict[str, Any]:
+    """One request without patience. Raises ApiException for a status in `ok`, _Stop for whatever else is no answer."""
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -99,10 +101,15 @@ def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any) -> dict[str, Any
         if exc.status == 401:
             detail = f"{server} does not accept the token or certificate (401); it may have run out"
             raise _Stop(Finding("cluster's log-in", False, detail, NEW_TOKEN)) from exc
+        if exc.status in ok:
+            raise
         if exc.status >= 500 or exc.status == 429:
             detail = f"{server} answers {exc.status}"
             raise _Stop(Finding("cluster", False, detail, "look at the API server, or try again later")) from exc
-        raise
+        if exc.status == 403:  # what it may not do, everybody who has logged in may by default
+            detail = f"{server} does not even tell its version, or what the platform may do (403)"
+            raise _Stop(Finding("cluster's log-in", False, detail, DISCOVERY)) from exc
+        raise _Stop(_no_cluster(server)) from exc
     except (HTTPError, OSError) as exc:
         raise _Stop(_unreachable(server, exc)) from exc
     except AttributeError as exc:
@@ -147,7 +154,7 @@ def _namespace(core: CoreV1Api, namespace: str) -> Finding:
 
     name = f"namespace {namespace}"
     try:
-        found = _ask(core, core.read_namespace, namespace)
+        found = _ask(core, core.read_namespace, namespace, ok=(403, 404))
     except ApiException as exc:
         if exc.status != 404:
             return Finding(name, False, "does not exist, or nothing was granted there", _make(namespace))
@@ -163,11 +170,14 @@ def _make(namespace: str) -> str:
 
 
 def _rights(core: CoreV1Api, namespace: str) -> Finding:
-    needed = list(verbs.each(verbs.NAMESPACED))
-    missing = [right for right in needed if not _may(core, *right, namespace)]
+    name, rights = f"rights in {namespace}", list(verbs.each(verbs.NAMESPACED))
+    missing = [right for right in rights if not _may(core, *right, namespace)]
     if not missing:
-        return Finding(f"rights in {namespace}", True, f"has all {len(needed)} that jobs need")
-    return Finding(f"rights in {namespace}", False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
+        return Finding(name, True, f"has all {len(rights)} that jobs need")
+    if {resource for _, _, resource in missing} <= verbs.ONLY_WITH.keys():
+        only = "; ".join(verbs.ONLY_WITH[resource] for _, _, resource in missing)
+        return Finding(name, True, f"may not {_listed(missing)}: {only}")
+    return Finding(name, False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
 
 
 def _listed(rights: Sequence[tuple[str, str, str]]) -> str:
@@ -188,22 +198,27 @@ def _review(verb: str, group: str, resource: str, namespace: str | None) -> dict
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Finding:
-    old = [
-        f"{node['metadata']['name']} ({version})"
-        for node in nodes
-        if too_old(version := str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""))
-    ]
     if not nodes:
         return Finding("nodes", False, "the cluster has none", "add nodes")
-    if old:
-        detail = f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}"
-        return Finding("nodes", False, detail, "upgrade their kubelets, or cordon them")
+    if (problem := _old_kubelets(nodes)) is not None:
+        return Finding("nodes", False, problem, UPGRADE_KUBELETS)
     tainted = [
         f"{node['metadata']['name']} ({', '.join(keys)})" for node in nodes if (keys := _taints_of_the_site(node))
     ]
     closed = f"; for learners only where UPDRAFT_TOLERATIONS names the taint: {', '.join(tainted)}" if tainted else ""
     advice = "" if len(tainted) < len(nodes) else "name a taint there, or remove it"
     return Finding("nodes", not advice, f"{len(nodes)}{closed}", advice)
+
+
+def _old_kubelets(nodes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Of nodes that learners may be given: there a pod would wait for its sidecar's end, which never comes."""
+    old = [
+        f"{node['metadata']['name']} ({version})"
+        for node in nodes
+        if not (node.get("spec") or {}).get("unschedulable")
+        and too_old(version := str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""))
+    ]
+    return f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}" if old else None
 
 
 def _taints_of_the_site(node: Mapping[str, Any]) -> list[str]:
@@ -257,6 +272,9 @@ def require(core: CoreV1Api, namespace: str, rights: Sequence[verbs.Right] = ver
         )
     if missing:
         raise RefusedError(f"the platform may not {_listed(missing)} in namespace {namespace}; {ASK_ADMINISTRATOR}")
+    nodes = _plain(core, gang.call("list nodes", core.list_node, resource_version="0"))["items"]
+    if (problem := _old_kubelets(nodes)) is not None:
+        raise RefusedError(f"nodes {problem}; {UPGRADE_KUBELETS}")
 
 
 def _plain(core: CoreV1Api, answer: Any) -> dict[str, Any]:

@@ -37,6 +37,11 @@ NAMESPACED = (
     Right("networkpolicies", ("create",), "keep others away from learners", "networking.k8s.io"),
     Right("poddisruptionbudgets", ("create",), "hold back `kubectl drain`, where the site wants it", "policy"),
 )
+# Resources of NAMESPACED without which most jobs run, and those that do not.
+ONLY_WITH = {
+    "persistentvolumeclaims": "only jobs with data on volumes need it",
+    "poddisruptionbudgets": "only UPDRAFT_DISRUPTION_BUDGET=true needs it",
+}
 # On the whole cluster.
 CLUSTER = (Right("nodes", ("list",), "room for gangs, types of GPU"),)
 # What every account that has logged in may do without a rule of ours.

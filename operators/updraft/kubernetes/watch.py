@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from updraft.kubernetes.clients import async_client
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.recovery.facts import PodFacts, pod_facts
@@ -53,19 +54,11 @@ class PodWatch:
         self._task = asyncio.create_task(self._run(), name=f"pod watch {self.namespace}")
 
     async def _connect(self) -> None:
-        """With what the connection says now; a client never reads its kubeconfig twice."""
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-        from kubernetes_asyncio.client import ApiClient
-
-        hook = AsyncKubernetesHook(conn_id=self.conn_id)
-        await hook._load_config()
+        """With what the connection says now."""
+        fresh = await async_client(self.conn_id)
         if self.api is not None:
             self._replaced.append(self.api)
-        configuration: Any = hook.client_configuration
-        # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners
-        # would keep the watch from ever being opened again.
-        configuration.connection_pool_maxsize = 0
-        self.api = ApiClient(configuration=configuration)
+        self.api = fresh
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Admission
 from updraft.ledger.tables import ALLOCATION_LOCK, WORD_LENGTH, grants, jobs, locks
-from updraft.lifecycle import TERMINAL
+from updraft.lifecycle import TERMINAL, State
 
 
 def enqueue(connection: Connection, job_id: str, request: Request) -> None:
@@ -40,6 +41,29 @@ def enqueue(connection: Connection, job_id: str, request: Request) -> None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
     else:
         connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
+
+
+def requeue(connection: Connection, job_id: str, request: Request, now: datetime) -> None:
+    """A job that gave back its grant joins the end of the line; nothing for one that has a place, or is not QUEUED."""
+    if job_rows.get(connection, job_id, lock=True).state is State.QUEUED:
+        enqueue(connection, job_id, replace(request, requested_at=now))
+
+
+def in_line(connection: Connection, job_id: str) -> bool:
+    """Whether the job has a place in line, or a grant."""
+    row = _row(connection, job_id)
+    return row is not None and row.released_at is None
+
+
+def take_place(connection: Connection, job_id: str, reason: str, now: datetime) -> bool:
+    """DEPLOYING, for a QUEUED job whose turn has come. False, and nothing is done, where that is no longer so: whoever
+    was told of the grant may have been stopped since, and the job has launched, given it back and waits again."""
+    job = job_rows.get(connection, job_id, lock=True)
+    row = _row(connection, job_id)
+    if job.state is not State.QUEUED or row is None or row.granted_at is None or row.released_at is not None:
+        return False
+    job_rows.move(connection, job_id, State.DEPLOYING, reason, {}, now)
+    return True
 
 
 def try_admit(connection: Connection, job_id: str, capacity: Capacity, now: datetime) -> Admission:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
-from updraft.ledger import bounds, facts
+from updraft.ledger import admission, bounds, facts
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
@@ -85,11 +85,14 @@ def close_attempt(
     relaunch: Mapping[str, Any] | None,
     checkpoints: Sequence[Mapping[str, Any]],
     recovering: Mapping[str, Any] | None,
+    gives_back: bool = False,
     now: datetime,
 ) -> Attempt:
     """The first close stands. Its own checkpoints that are not recorded yet are recorded with it, others never.
 
     `recovering` is shown with it where the job's state allows it; later, another guardian may have gone on already.
+    `gives_back`: what the job was granted is released with it, and it is shown QUEUED: it joins the end of the line
+    again when its back-off is over (`admission.requeue`).
 
     Raises StaleAttemptError when a newer attempt of the role exists.
     """
@@ -116,10 +119,13 @@ def close_attempt(
     }
     key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
-    if recovering is not None and is_legal(job.state, State.RECOVERING):
-        tell = {"state": State.RECOVERING.value, "tags": recovering["tags"]}
+    shown = State.QUEUED if gives_back else State.RECOVERING
+    if recovering is not None and is_legal(job.state, shown):
+        if gives_back:
+            admission.release(connection, job_id, now)
+        tell = {"state": shown.value, "tags": recovering["tags"]}
         reason, seen = recovering["reason"], recovering["evidence"]
-        job_rows.move(connection, job_id, State.RECOVERING, reason, seen, now, tell=tell)
+        job_rows.move(connection, job_id, shown, reason, seen, now, tell=tell)
     return _get(connection, job_id, role, number)
 
 

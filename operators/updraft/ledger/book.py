@@ -233,6 +233,21 @@ class Ledger:
         with writing(self._engine) as connection:
             return admission.try_admit(connection, job_id, capacity, now or self._clock())
 
+    def requeue(self, job_id: str, request: allocation.Request) -> None:
+        """To the end of the line with a QUEUED job that gave its grant back. Once, whoever asks."""
+        with writing(self._engine) as connection:
+            admission.requeue(connection, job_id, request, self._clock())
+
+    def in_line(self, job_id: str) -> bool:
+        """Whether the job has a place in line, or a grant."""
+        with reading(self._engine) as connection:
+            return admission.in_line(connection, job_id)
+
+    def take_place(self, job_id: str, reason: str) -> bool:
+        """DEPLOYING, if the job is QUEUED and its turn has come."""
+        with writing(self._engine) as connection:
+            return admission.take_place(connection, job_id, reason, self._clock())
+
     def release(self, job_id: str) -> bool:
         """Whether there was anything to give back."""
         with writing(self._engine) as connection:
@@ -271,10 +286,12 @@ class Ledger:
         relaunch: Mapping[str, Any] | None = None,
         checkpoints: Sequence[Mapping[str, Any]] = (),
         recovering: Mapping[str, Any] | None = None,
+        gives_back: bool = False,
     ) -> Attempt:
         """The first close stands, and records those of `checkpoints` that are this attempt's.
 
-        `recovering`: {"reason", "evidence", "tags"} with which the job is shown RECOVERING from then on.
+        `recovering`: {"reason", "evidence", "tags"} with which the job is shown RECOVERING from then on; with
+        `gives_back` QUEUED, and what it was granted is released.
         Raises StaleAttemptError when a newer attempt of the role exists.
         """
         with writing(self._engine) as connection:
@@ -290,6 +307,7 @@ class Ledger:
                 relaunch=relaunch,
                 checkpoints=checkpoints,
                 recovering=recovering,
+                gives_back=gives_back,
                 now=self._clock(),
             )
 

@@ -20,7 +20,7 @@ from updraft.localnode.podstatus import (
     running_state,
     terminated_state,
 )
-from updraft.localnode.probes import PROBE_ERRORS, run_once, wait_until_started
+from updraft.localnode.probes import PROBE_ERRORS, keep_asking, run_once, wait_until_started
 from updraft.localnode.processes import Exit
 from updraft.localnode.quantity import memory_limit_bytes
 from updraft.localnode.volumes import NotYetError
@@ -49,7 +49,7 @@ class ContainerRunner:
             if record.exit_code is None:
                 await self._launch(record)
                 assert record.process is not None
-                probing = asyncio.create_task(self._until_started(record))
+                probing = asyncio.create_task(self._probe(record))
                 try:
                     end = await record.process.wait()
                 finally:
@@ -70,7 +70,7 @@ class ContainerRunner:
         if record.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and end.code != 0:
             tail = self._log_tail(record)
         record.state = terminated_state(end, container_id(self._report.pod, record), tail)
-        record.started = False
+        record.started = record.ready = False
         self._report.publish()
 
     async def until_possible(self, reason: str, action: Callable[[], T], record: ContainerRecord | None = None) -> T:
@@ -142,6 +142,26 @@ class ContainerRunner:
         elif process.exit is not None:
             report.event(record, "Warning", "Failed", f"Error: {process.exit.message}")
         report.publish()
+
+    async def _probe(self, record: ContainerRecord) -> None:
+        """For as long as it runs."""
+        await self._until_started(record)
+        probe = record.spec.get("readinessProbe")
+        if not probe or not record.started:
+            return
+        report = self._report
+
+        def tell(ready: bool) -> None:
+            if record.ready != ready:
+                record.ready = ready
+                report.publish()
+
+        def unhealthy(text: str) -> None:
+            report.event(record, "Warning", "Unhealthy", text)
+
+        translation = self._kubelet.translation(report.pod, record.spec)
+        launch = self._kubelet.launch(report.pod, record.spec)
+        await keep_asking(probe, record.spec, translation, launch, tell, unhealthy)
 
     async def _until_started(self, record: ContainerRecord) -> None:
         """Its hook, then its startup probe; whatever fails ends the container."""

@@ -24,6 +24,7 @@ class ContainerRecord:
     last_state: Json = field(default_factory=dict)
     restart_count: int = 0
     started: bool = False  # runs, and its startup probe has passed
+    ready: bool = False  # its readiness probe, where it has one, said so
     process: ContainerProcess | None = None
 
     @property
@@ -38,7 +39,7 @@ class ContainerRecord:
 
     def waits(self, reason: str, message: str = "") -> None:
         self.state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
-        self.started = False
+        self.started = self.ready = False
 
 
 def seconds_only(timestamp: str) -> str:
@@ -59,6 +60,7 @@ def records_of(pod: Json) -> list[ContainerRecord]:
             if old := known.get(container["name"]):
                 record.state, record.last_state = old["state"], old.get("lastState") or {}
                 record.restart_count, record.started = old["restartCount"], bool(old.get("started"))
+                record.ready = bool(old.get("ready"))
             records.append(record)
     return records
 
@@ -88,7 +90,7 @@ def container_id(pod: Json, record: ContainerRecord) -> str:
 def _ready(record: ContainerRecord) -> bool:
     if record.role == INIT:
         return record.exit_code == 0
-    return "running" in record.state and record.started
+    return "running" in record.state and record.started and (record.ready or "readinessProbe" not in record.spec)
 
 
 def container_status(pod: Json, record: ContainerRecord) -> Json:

@@ -1,9 +1,11 @@
-"""Startup probes and postStart hooks: httpGet, tcpSocket and exec, against the host's ports."""
+"""Startup and readiness probes and postStart hooks: httpGet, tcpSocket and exec, against the host's ports."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -44,13 +46,14 @@ async def _exec(command: list[str], launch: Launch) -> None:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         status = await process.wait()
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
     if status != 0:
         raise OSError(f"command ended with {status}")
 
@@ -83,3 +86,27 @@ async def wait_until_started(
             unhealthy(f"Startup probe failed: {exc or type(exc).__name__}")
         await asyncio.sleep(probe.get("periodSeconds") or 10)
     return False
+
+
+async def keep_asking(
+    probe: Json,
+    container: Json,
+    translation: Translation,
+    launch: Launch,
+    tell: Callable[[bool], None],
+    unhealthy: Callable[[str], None],
+) -> None:
+    """Asks a readiness probe until it is cancelled, and tells whether the container is ready."""
+    await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
+    failures = 0
+    while True:
+        try:
+            await asyncio.wait_for(run_once(probe, container, translation, launch), probe.get("timeoutSeconds") or 1)
+            failures = 0
+            tell(True)
+        except PROBE_ERRORS as exc:
+            failures += 1
+            unhealthy(f"Readiness probe failed: {exc or type(exc).__name__}")
+            if failures >= (probe.get("failureThreshold") or 3):
+                tell(False)
+        await asyncio.sleep(probe.get("periodSeconds") or 10)

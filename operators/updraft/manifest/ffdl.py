@@ -186,7 +186,7 @@ class _Conversion:
             self.warn("gpu_type", "not given; FfDL silently took nvidia-TeslaK80, here any type will do")
         if "storage" in self.mapping:
             self.notes["ffdl.storage"] = self.mapping["storage"]
-            self.warn("storage", "recorded, but not acted on: a job uses the disk of its node")
+            self.warn("storage", "recorded, but not acted on: resources.disk limits a learner's disk here")
         return resources
 
     def _memory(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from updraft.manifest import values
 from updraft.manifest.rules import Rule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
-from updraft.manifest.units import Bytes, Duration
+from updraft.manifest.units import Bytes, DiskBytes, Duration
 
 Text = Annotated[str, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]
@@ -91,6 +91,13 @@ class Resources(Part):
         description="Memory per learner: a number and a unit (KB, MB, GB, TB, KiB, MiB, GiB, TiB)",
         examples=["2GiB"],
         json_schema_extra={"default": "2GiB"},
+    )
+    disk_bytes: DiskBytes | None = Field(
+        None,
+        alias="disk",
+        description="Disk per learner, set aside on its node: code, data, checkpoints, results, logs and all else that "
+        "it writes. Without it, up to the platform's limit of what the node has free",
+        examples=["20GiB"],
     )
     gpus: Count = Field(0, ge=0, le=64, description="GPUs per learner", examples=[1])
     gpu_type: Annotated[Text, AfterValidator(values.check_gpu_type)] | None = Field(

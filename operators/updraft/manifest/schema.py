@@ -91,9 +91,9 @@ number); a key that is written twice is an error. Paths are relative to the mani
 
 ## Units
 
-Memory is a number and one of `KB MB GB TB` (powers of 1000) or `KiB MiB GiB TiB` (powers of 1024; `Ki Mi Gi Ti`
-mean the same). A length of time is `90s`, `15m`, `6h`, `7d` or a sum of them, largest first: `1h30m`. A bare number
-is neither.
+Memory and disk are a number and one of `KB MB GB TB` (powers of 1000) or `KiB MiB GiB TiB` (powers of 1024;
+`Ki Mi Gi Ti` mean the same). A length of time is `90s`, `15m`, `6h`, `7d` or a sum of them, largest first: `1h30m`.
+A bare number is neither.
 
 ## Sources
 
@@ -118,6 +118,10 @@ records which volume it was, not what was in it. No other data set may lie below
 the shell, so write it outside quotes. All else that begins with `$` is the shell's.
 
 ## Rules of promotion
+
+A registered model belongs to the tenant whose job registered under its name first (the model's tag `updraft.tenant`);
+a job of another tenant that names it is refused before it waits in line. A model that a person made in MLflow with
+versions of their own is nobody's until that tag is set.
 
 `export.promote_if` maps a metric to a rule: `>= champion`, `> champion`, `< champion - 0.01`, `>= 0.95`.
 `champion + 0.01` alone means `>= champion + 0.01`. All rules must hold. While there is no champion, rules about it
@@ -162,7 +166,8 @@ here instead; what it guessed from nonsense is an error.
 | `data_stores[0].training_data` | `data[0]`, laid out in DATA_DIR itself |
 | `data_stores[0].connection` | a stored secret `ffdl-<name>-<id>`; FfDL's bundled store is the platform's own |
 | `data_stores[0].training_results` | recorded; the platform keeps the results itself |
-| `evaluation_metrics`, `storage`, `version` | recorded in `annotations`, not acted on |
+| `storage` | recorded in `annotations`, not acted on; `resources.disk` limits a learner's disk |
+| `evaluation_metrics`, `version` | recorded in `annotations`, not acted on |
 """
 
 
@@ -227,7 +232,7 @@ def _kind(field: Mapping[str, Any]) -> str:
     if kinds == ["array"]:
         return f"list of {_kind(field['items'])}" if "type" in field["items"] else "list of mappings"
     words = {"object": "mapping", "string": "text", "integer": "whole number"}
-    units = {MEMORY_PATTERN: "memory", DURATION_PATTERN: "time"}
+    units = {MEMORY_PATTERN: "amount", DURATION_PATTERN: "time"}
     text = units.get(field.get("pattern", "")) or " or ".join(words.get(str(kind), str(kind)) for kind in kinds)
     low = f" ≥ {field['minimum']}" if "minimum" in field else ""
     return text + low + (f", ≤ {field['maximum']}" if "maximum" in field else "")

@@ -1,6 +1,6 @@
-"""Amounts of memory and lengths of time as people write them, and back.
+"""Amounts of memory or disk and lengths of time as people write them, and back.
 
-Pure functions; the manifest's model uses them through the annotated types `Bytes` and `Duration`.
+Pure functions; the manifest's model uses them through the annotated types `Bytes`, `DiskBytes` and `Duration`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,33 @@ _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 def parse_memory(value: object) -> int:
     """Bytes of `16GiB`, `1.5 GB` or `512Mi`. Raises PydanticCustomError for all else, bare numbers included."""
+    return _parse(value, "memory", "2GiB")
+
+
+def parse_disk(value: object) -> int:
+    """As `parse_memory`, in the words of a disk."""
+    return _parse(value, "disk", "20GiB")
+
+
+def _parse(value: object, what: str, example: str) -> int:
     match = _MEMORY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise wrong(f"{VALUE} is not an amount of memory", "a number and a unit", nearest_memory(value), value=value)
+        nearest = nearest_memory(value, example)
+        raise wrong(f"{VALUE} is not an amount of {what}", "a number and a unit", nearest, value=value)
     amount = int(Decimal(match[1]) * _UNITS[match[2]])
     if amount <= 0:
-        raise wrong(f"{VALUE} is no memory at all", "a number above 0 and a unit", "2GiB", value=value)
+        raise wrong(f"{VALUE} is no {what} at all", "a number above 0 and a unit", example, value=value)
     if amount > MEMORY_LIMIT_BYTES:
-        raise wrong(f"{VALUE} is more than there is", "at most 1024TiB", "2GiB", value=value)
+        raise wrong(f"{VALUE} is more than there is", "at most 1024TiB", example, value=value)
     return amount
 
 
-def nearest_memory(value: object) -> str:
+def nearest_memory(value: object, example: str = "2GiB") -> str:
     """A valid writing of what was probably meant."""
     text = str(value)[:100] if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     match = re.search(r"(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt])?(i)?(b)?", text, re.IGNORECASE | re.ASCII)
     if match is None:
-        return "2GiB"
+        return example
     number, letter = Decimal(match[1]), match[2]
     if letter is not None:
         binary = match[3] is not None or match[4] is None
@@ -57,7 +67,7 @@ def nearest_memory(value: object) -> str:
         unit = "MiB" if number >= 256 else "GiB"
         if number >= 1024**2:  # bytes
             number, unit = number // 1024**2, "MiB"
-    return f"{number:f}{unit}" if 0 < number * _UNITS[unit] <= MEMORY_LIMIT_BYTES else "2GiB"
+    return f"{number:f}{unit}" if 0 < number * _UNITS[unit] <= MEMORY_LIMIT_BYTES else example
 
 
 def format_memory(amount_bytes: int) -> str:
@@ -109,6 +119,12 @@ def format_duration(duration: timedelta) -> str:
 Bytes = Annotated[
     int,
     PlainValidator(parse_memory),
+    PlainSerializer(format_memory, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": MEMORY_PATTERN}),
+]
+DiskBytes = Annotated[
+    int,
+    PlainValidator(parse_disk),
     PlainSerializer(format_memory, return_type=str),
     WithJsonSchema({"type": "string", "pattern": MEMORY_PATTERN}),
 ]

@@ -23,6 +23,8 @@ NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 
 PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
 CONTAINED_CHARACTERS = (4, 200)
 FAILURE_CHARACTERS = 300
+# NVIDIA's runtime gives whoever sets this all GPUs of the node, those of others too.
+GPU_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 COMMAND_LIMIT_BYTES = 100_000  # one argument of a process has at most 128 KiB on Linux
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
@@ -43,7 +45,7 @@ def reserved_env_names() -> frozenset[str]:
         job_id="", role="", attempt=1, learner=1, learners=1, gpus=0, run_id="", experiment_id="",
         master_addr="", master_port=0, command="", checkpoint_seconds=1.0,
     )  # fmt: skip
-    return frozenset(names)
+    return frozenset(names) | {GPU_VARIABLE}
 
 
 def slug(text: str) -> str:

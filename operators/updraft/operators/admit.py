@@ -41,6 +41,7 @@ class AdmitOperator(BaseOperator):
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
             self._open_run(context, job, manifest)
+            self._check_model(job, manifest)
             if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
@@ -160,6 +161,13 @@ class AdmitOperator(BaseOperator):
         for name in named:
             read_claim(core_api(settings()), settings().namespace(job.tenant), name, manifest.resources.learners)
 
+    def _check_model(self, job: Job, manifest: Manifest) -> None:
+        """Before it trains for days under a name that is somebody else's."""
+        from updraft import tracking
+
+        if manifest.export is not None and manifest.export.register_as is not None:
+            tracking.check_owner(tracking.client(), manifest.export.register_as, job.tenant)
+
     def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
         from updraft import tracking
 
@@ -167,7 +175,7 @@ class AdmitOperator(BaseOperator):
             return
         dag_id, run_id = run_key(context)
         tags = {
-            "updraft.tenant": job.tenant,
+            tracking.TAG_TENANT: job.tenant,
             "updraft.name": job.name,
             "updraft.airflow_run": f"{settings().airflow_public_uri}/dags/{dag_id}/runs/{run_id}",
             "updraft.manifest_sha256": manifest.digest(),

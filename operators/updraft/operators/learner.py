@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.exceptions import QuotaError, UnavailableError
 from updraft.guardian import attempts, pods
-from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
+from updraft.guardian.records import disk_amounts, launch_of, ledger, manifest_of, memory_mib
 from updraft.guardian.standing import Due, Over, standing
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
@@ -163,7 +163,11 @@ class LearnerOperator(KubernetesPodOperator):
         self.arguments = [command]
         self.labels = launch.labels(1)
         self.node_selector = selector
-        self.container_resources = V1ResourceRequirements(requests=amounts, limits=amounts)
+        disk_request, disk_limit = disk_amounts(manifest)
+        self.container_resources = V1ResourceRequirements(
+            requests={**amounts, objects.DISK_RESOURCE: disk_request},
+            limits={**amounts, objects.DISK_RESOURCE: disk_limit},
+        )
         pod = self.build_pod_request_obj(context)
         result: objects.Manifest = ApiClient().sanitize_for_serialization(pod)
         main = next(c for c in result["spec"]["containers"] if c["name"] == contract.MAIN_CONTAINER)

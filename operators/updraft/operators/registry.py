@@ -16,6 +16,7 @@ from updraft.lifecycle import State
 from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
+from updraft.settings import settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,9 +50,12 @@ class RegisterOperator(BaseOperator):
 
         client = tracking.client()
         with tempfile.TemporaryDirectory(prefix="updraft-register-") as folder:
-            export = objects.fetch_export(job.tenant, job.id, Path(folder))
+            limit_bytes = settings().export_limit_bytes
+            export = objects.fetch_export(job.tenant, job.id, Path(folder), limit_bytes=limit_bytes)
             if export is None:
                 raise DataError("the export left no export.json; look at the log of export_model")
+            with ledger().lock(f"register {name}"):
+                tracking.claim(client, name, job.tenant)
             data = job.data or ()
             tags = {
                 "updraft.code_tree": job.code_tree or "",

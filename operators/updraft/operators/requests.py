@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from updraft.ledger.records import RequestKind
 
 WAIT_MINUTES = 10
-RESOURCES = ("memory", "cpus", "learners")
+RESOURCES = ("memory", "disk", "cpus", "learners")
 REQUEST_ARGS: dict[str, Any] = {
     "schedule": None,
     "catchup": False,
@@ -60,6 +60,7 @@ def _changes() -> dict[str, Param]:
         "command": field("string", "Command", "Shell command that starts the program", format="multiline"),
         "params": field("object", "Params", 'Parameters to change, such as {"lr": 0.01}'),
         "memory": field("string", "Memory", "Memory per learner, such as 4GiB"),
+        "disk": field("string", "Disk", "Disk per learner, such as 20GiB"),
         "cpus": field("number", "CPUs", "CPU cores per learner", minimum=0.01),
         "learners": field("integer", "Learners", "Training processes of the job", minimum=1),
         "changes": field("object", "Other changes", "A partial manifest: env, budget, checkpoints, ..."),

@@ -64,7 +64,7 @@ class Failure:
 def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule] = ()) -> Failure | None:
     """None if this learner did not fail (yet)."""
     who, main, stage = f"learner {pod.learner}", pod.main, pod.stage
-    said = ": ".join(part for part in (pod.reason, pod.message) if part)
+    said = ": ".join(part.strip() for part in (pod.reason, pod.message) if part)
     if found := _first(POD_ROWS, reason=pod.reason, lines=(pod.message,)):
         text = f"{who}: its pod ran past its deadline" if found[0].cause is Cause.DEADLINE else f"{who}: {said}"
         return _made(pod, *found, text)

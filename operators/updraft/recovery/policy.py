@@ -16,6 +16,7 @@ APP_BACKOFF_SECONDS = 10.0
 BACKOFF_LIMIT_SECONDS = 300.0
 NO_ROOM = "pod.no_room"
 NO_QUOTA = "quota.exceeded"
+QUOTA_TOO_SMALL = "quota.too_small"
 # A job of a week loses nodes now and then, and that is no reason to give it up; one that loses them all the time is.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
@@ -70,8 +71,8 @@ def decide(
     whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
     and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
     will leave, and the work done so far waits for that. A quota is a person's, who may raise it at any time: that is
-    waited for from the first launch on. What infrastructure cost more than a day ago no longer counts, and its nodes
-    are no longer avoided."""
+    waited for from the first launch on, in line, without what was granted (`gives_back`). What infrastructure cost more
+    than a day ago no longer counts, and its nodes are no longer avoided."""
     losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is Cause.PREEMPTED:
         return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
@@ -79,7 +80,8 @@ def decide(
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"
-        return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), kind)
+        then = "in line again" if gives_back(outcome.label) else "launched again"
+        return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), kind, then)
     losses = [loss for loss in losses if loss.label not in waited_for]
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
         return Stop("")
@@ -101,6 +103,11 @@ def decide(
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 
 
+def gives_back(label: str | None) -> bool:
+    """Whether a job whose attempt ended so waits without what it was granted: others can use that, and it cannot."""
+    return label == NO_QUOTA
+
+
 def backoff(number: int, first_seconds: float) -> float:
     """0 for number 0, then `first_seconds`, doubling up to the limit."""
     if number <= 0:
@@ -108,13 +115,15 @@ def backoff(number: int, first_seconds: float) -> float:
     return float(min(BACKOFF_LIMIT_SECONDS, first_seconds * 2 ** min(number - 1, 30)))
 
 
-def _again(outcome: Outcome, losses: Sequence[Loss], delay_seconds: float, kind: str) -> Relaunch:
+def _again(
+    outcome: Outcome, losses: Sequence[Loss], delay_seconds: float, kind: str, then: str = "launched again"
+) -> Relaunch:
     older = outcome.action is Action.OLDER_CHECKPOINT
     nodes = {loss.node for loss in losses if loss.node}
     if outcome.action is Action.ELSEWHERE and outcome.node:
         nodes.add(outcome.node)
     avoid = tuple(sorted(nodes))
-    done = f"launched again {f'in {delay_seconds:g} s' if delay_seconds else 'at once'}"
+    done = f"{then} {f'in {delay_seconds:g} s' if delay_seconds else 'at once'}"
     done += f", away from {', '.join(avoid)}" if avoid else ""
     done += ", from an older checkpoint" if older else ""
     return Relaunch(delay_seconds, f"{kind}: {done}", avoid, older)

@@ -77,6 +77,8 @@ The learners wait in the state RECOVERING before they are launched again:
 - program: {app}
 - preempted: as for infrastructure, counted apart
 
+Where a ResourceQuota has no room they wait in the state QUEUED, and other jobs have what they were granted.
+
 An action says how: `relaunch` anywhere; `relaunch_elsewhere` away from the node where it happened, as far as there is
 another; `older_checkpoint` from the checkpoint before the one that is no good; `stop` not at all, because doing the
 same again gives the same.

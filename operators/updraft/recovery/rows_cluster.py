@@ -12,6 +12,7 @@ from updraft_learner.contract import ExitCode
 
 LOCAL = "tests/conformance/test_failures_for_real.py"
 NODES = "tests/cluster/test_cluster_nodes.py"
+JOBS = "tests/cluster/test_cluster_jobs.py"
 API_FAULTS = "tests/cluster/test_cluster_api_faults.py"
 KUBELET = "kubernetes/kubernetes pkg/kubelet"
 DISRUPTIONS = "kubernetes.io: Disruptions, pod disruption conditions"
@@ -28,9 +29,10 @@ IMAGE_WAITS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "Image
 
 POD_ROWS = (
     Row("pod.disk_limit", Where.POD, Cause.PROGRAM, Action.RELAUNCH,
-        "The pod wrote more to its disk than its own limit allows; write less, or ask the platform for a larger limit.",
-        "recording", f"{KUBELET}/eviction", reasons=("Evicted",),
-        says=("exceeds the total limit of containers", "exceeds the limit", "exceeded its local ephemeral storage")),
+        "The learner wrote more to its disk than its limit: raise resources.disk, or keep fewer files.",
+        "test", f"{JOBS}::test_who_writes_more_than_its_disk_is_told_the_limit_and_the_field", reasons=("Evicted",),
+        says=("exceeds the total limit of containers", "exceeds the limit", "exceeded its local ephemeral storage"),
+        told=True),
     Row("node.evicted", Where.POD, Cause.INFRASTRUCTURE, Action.ELSEWHERE,
         "The node ran low on memory, disk or processes and removed the pod. Others on the node may use too much.",
         "test", f"{LOCAL}::test_an_evicted_learner_is_the_nodes_fault", reasons=("Evicted",)),
@@ -183,8 +185,13 @@ GUARDIAN_ROWS = (
         "test", f"{API_FAULTS}::test_a_launch_whose_secret_is_deleted_is_made_again"),
     Row("quota.exceeded", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
         "A ResourceQuota of the tenant's namespace has no room for the learners; the reason names it, with what is "
-        "asked for and used. Costs nothing: it is tried again until there is room, or somebody raises the quota.",
+        "asked for and used. Costs nothing: the job gives its place back, goes to the end of the line, and is tried "
+        "again until there is room, or somebody raises the quota.",
         "test", f"{API_FAULTS}::test_a_quota_that_is_used_up_is_named_and_waited_for"),
+    Row("quota.too_small", Where.GUARDIAN, Cause.CONFIGURATION, Action.STOP,
+        "The limit of a ResourceQuota of the tenant's namespace is below what all learners need together, even if "
+        "nobody else used any. Ask for fewer or smaller learners, or have the quota raised and submit the job again.",
+        "test", f"{API_FAULTS}::test_a_quota_that_can_never_hold_the_job_ends_it_at_once"),
     Row("job.halted", Where.GUARDIAN, Cause.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",
         "recording", "updraft.guardian"),

@@ -99,8 +99,8 @@ LOG_ROWS = (
         says=("cuda out of memory", "outofmemoryerror: cuda", "cublas_status_alloc_failed",
               "cudaerrormemoryallocation", "resource_exhausted: out of memory")),
     Row("program.shared_memory", Where.LOG, Cause.CONFIGURATION, Action.STOP,
-        "/dev/shm is too small for the data loader's workers: use fewer of them, or "
-        "torch.multiprocessing.set_sharing_strategy('file_system').",
+        "/dev/shm is too small for the data loader's workers: it holds as much as the learner's "
+        "memory, so ask for more of that, or use fewer workers.",
         "recording", "pytorch/pytorch torch/utils/data/_utils/signal_handling.py", rank=Rank.PROGRAM, told=True,
         says=("insufficient shared memory", "out of shared memory", "unable to write to file </torch",
               "unable to open shared memory object", "no space left on device: '/dev/shm")),

@@ -110,8 +110,9 @@ def _environments(home: Home) -> Iterator[Check]:
         title = footprint.known()[key].title if key in footprint.known() else key
         built = environments.is_built(home, key)
         missing = not built and key in NEEDED and running(home) is not None  # before that, `updraft up` builds it
-        detail = "built" if built else "not built yet; built when it is needed"
-        yield Check(f"environment of {title}", not missing, detail, "run `updraft up`" if missing else "")
+        detail = "built" if built else "gone, and the running stack needs it" if missing else "built when it is needed"
+        advice = "run `updraft down`, then `updraft up`, which builds it" if missing else ""
+        yield Check(f"environment of {title}", not missing, detail, advice)
 
 
 def _permissions(home: Home) -> Iterator[Check]:
@@ -179,6 +180,8 @@ def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterat
             kubeconfig, context = Path(config.cluster.kubeconfig), context or config.cluster.context
         elif (node := read_part(home, "node")) is not None and node.alive():
             kubeconfig = home.kubeconfig
+    if (named := os.environ.get("KUBECONFIG")) and (kubeconfig is None or kubeconfig == home.kubeconfig):
+        yield Check("KUBECONFIG", True, f"names {named}, which is not used; `updraft up --kubeconfig FILE` uses one")
     if kubeconfig is None:
         return
     try:

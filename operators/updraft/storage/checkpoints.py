@@ -17,12 +17,20 @@ from typing import Any
 from updraft.exceptions import DataError
 from updraft_learner.checkpoint_names import QUARANTINE_MARKER, is_bookkeeping, is_part, recordable
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts
-from updraft_learner.contract import CHECKPOINT_MARKER, Keys
+from updraft_learner.contract import (
+    CHECKPOINT_MARKER,
+    CHECKPOINT_METRICS,
+    CHECKPOINT_METRICS_CHARACTERS,
+    MARKER_LIMIT_BYTES,
+    SIGNAL_LIMIT_BYTES,
+    Keys,
+)
 from updraft_learner.store import ObjectStore, StorageError
 
 log = logging.getLogger(__name__)
 
 HASH_CHUNK_BYTES = 1 << 20
+SHOWN_CHARACTERS = 300  # of a path, in a reason
 NOT_THERE = "it is not in the store, or was never completed"
 
 
@@ -78,10 +86,10 @@ def look(
         elif sure and _length(sizes) == sure.get(name):
             certain.add(name)
         else:
-            text = store.get_bytes(keys.checkpoint_marker(job_id, name))
+            text = _marker(store, keys, job_id, name)
             if text is None:  # deleted since it was listed
                 continue
-            found = _read(keys, job_id, name, text, sizes)
+            found = _read(keys, job_id, name, text, sizes) if isinstance(text, bytes) else text
             if isinstance(found, str):
                 damaged[name] = found
             else:
@@ -93,12 +101,14 @@ def look(
 def verify(store: ObjectStore, keys: Keys, job_id: str, name: str, *, digests: bool) -> str | None:
     """What is wrong with it; None when nothing is. Raises StorageError when the store cannot be asked."""
     prefix = f"{keys.checkpoint(job_id, name)}/"
-    text = store.get_bytes(f"{prefix}{CHECKPOINT_MARKER}")
-    note = store.get_bytes(f"{prefix}{QUARANTINE_MARKER}")
+    text = _marker(store, keys, job_id, name)
+    note = store.get_bytes(f"{prefix}{QUARANTINE_MARKER}", SIGNAL_LIMIT_BYTES)
     if note is not None:
         return f"it was set aside: {(_object(note) or {}).get('reason', 'no reason is given')}"
     if text is None:
         return NOT_THERE
+    if isinstance(text, str):
+        return text
     found = _read(keys, job_id, name, text, {item.key[len(prefix) :]: item.size for item in store.list(prefix)})
     if isinstance(found, str):
         return found
@@ -132,6 +142,16 @@ def delete(store: ObjectStore, keys: Keys, job_id: str, name: str) -> None:
         store.delete(f"{prefix}{path}")
 
 
+def _marker(store: ObjectStore, keys: Keys, job_id: str, name: str) -> bytes | str | None:
+    """Its text; words for what is wrong with one that no sidecar of ours writes."""
+    try:
+        return store.get_bytes(keys.checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES)
+    except StorageError as exc:
+        if exc.kind != "too large":
+            raise
+        return f"{CHECKPOINT_MARKER} is larger than {MARKER_LIMIT_BYTES} bytes"
+
+
 def _joined(
     store: ObjectStore, keys: Keys, job_id: str, name: str, sizes: dict[str, int], damaged: dict[str, str]
 ) -> bool:
@@ -141,7 +161,8 @@ def _joined(
     try:
         return join_parts(store, keys, job_id, name) == "whole"
     except (PartsDisagree, ValueError, KeyError, TypeError, AttributeError) as exc:
-        damaged[name] = str(exc) if isinstance(exc, PartsDisagree) else "a description of its parts cannot be read"
+        known = isinstance(exc, PartsDisagree)
+        damaged[name] = str(exc)[:SHOWN_CHARACTERS] if known else "a description of its parts cannot be read"
         return False
 
 
@@ -167,13 +188,15 @@ def _read(
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return f"{CHECKPOINT_MARKER} cannot be read"
+    if len(info.metrics) > CHECKPOINT_METRICS or sum(map(len, info.metrics)) > CHECKPOINT_METRICS_CHARACTERS:
+        return f"it has too many metrics; the limit is {CHECKPOINT_METRICS}"
     if not recordable(name):
         return "its name is too long, or has characters that are not printed"
     for path, size in files.items():
         if path not in sizes:
-            return f"file {path} is missing"
+            return f"file {path[:SHOWN_CHARACTERS]} is missing"
         if sizes[path] != size:
-            return f"file {path} has {sizes[path]} bytes instead of {size}"
+            return f"file {path[:SHOWN_CHARACTERS]} has {sizes[path]} bytes instead of {size}"
     if marker.get("step") is None:  # one folder that is written again and again: the time says which is newest
         return (-1, info.attempt, info.created_at, -info.learner), info
     return (info.step, info.attempt, -info.learner, info.created_at), info

@@ -15,7 +15,7 @@ from typing import IO, BinaryIO
 
 from updraft.exceptions import DataError, LimitError, NotFoundError
 from updraft.storage.errors import platform_errors
-from updraft_learner.contract import Keys
+from updraft_learner.contract import TREE_LIMIT_BYTES, Keys
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, hash_file, materialise, megabytes
 
@@ -108,7 +108,7 @@ class ContentStore:
     def get_tree(self, sha256: str) -> Tree:
         """Raises NotFoundError when it is not stored, DataError when the document was changed."""
         with platform_errors():
-            text = self.store.get_bytes(self.keys.tree(_digest(sha256)))
+            text = self.store.get_bytes(self.keys.tree(_digest(sha256)), TREE_LIMIT_BYTES)
         if text is None:
             raise NotFoundError(f"tree: {sha256[:12]} is not in the content store; submit again to upload it")
         try:

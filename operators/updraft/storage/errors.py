@@ -20,6 +20,8 @@ def platform_errors() -> Iterator[None]:
             raise NotFoundError(str(exc)) from exc
         if exc.kind == "unreachable":
             raise UnavailableError(str(exc)) from exc
+        if exc.kind == "too large":
+            raise LimitError(str(exc)) from exc
         raise UpdraftError(f"The platform's object store: {exc}") from exc
 
 

@@ -20,6 +20,7 @@ MERGE_CHUNKS = 32
 SMALL_BYTES = 64 * 1024  # larger chunks stay as they are, so that a writer holds little in memory
 PAGE_CHARACTERS = 4 << 20  # a page ends with the chunk that passes this, whatever the limit of lines
 TAIL_LINES = 50
+CHUNK_LIMIT_BYTES = 16 << 20  # kubernetes.logs writes chunks of 1 Mi characters, of which JSON may need 12 bytes each
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class LogBook:
         lines: list[dict[str, Any]] = []
         with platform_errors():
             for key in reversed([item.key for item in used.list(f"{prefix}/")]):
-                lines = _in_order([*_parse(used.get_bytes(key))[0], *lines])
+                lines = _in_order([*_parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
                 if len(lines) >= TAIL_LINES and lines[0]["t"] != lines[-1]["t"]:
                     break
         if not lines:
@@ -115,7 +116,7 @@ def read_log(
         for first, key in chunks:
             if first < begins:
                 continue
-            lines, whole = _parse(used.get_bytes(key))
+            lines, whole = _parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))
             found = _in_order([*found, *(line for line in lines if line["n"] > after)])
             size = sum(len(line["line"]) for line in found)
             if len(found) >= limit or size >= PAGE_CHARACTERS or not whole:
@@ -131,7 +132,7 @@ def read_log_end(
     lines: list[dict[str, Any]] = []
     with platform_errors():
         for key in reversed([item.key for item in used.list(f"{prefix}/")]):
-            lines = _in_order([*_parse(used.get_bytes(key))[0], *lines])
+            lines = _in_order([*_parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
             if len(lines) >= limit:
                 break
     return lines[-limit:]

@@ -19,7 +19,7 @@ from updraft.storage.checkpoints import CheckpointInfo, Looked
 from updraft.storage.errors import platform_errors
 from updraft.storage.logbook import LogBook, read_log, read_log_end
 from updraft.storage.platform import platform_store
-from updraft_learner.contract import Keys, LearnerStatus
+from updraft_learner.contract import STATUS_LIMIT_BYTES, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise, megabytes
 
@@ -64,9 +64,8 @@ class Exported:
 def read_status(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
 ) -> LearnerStatus | None:
-    """The learner's latest word; None before the first one, or when it cannot be read just now."""
-    with platform_errors():
-        text = (store or platform_store()).get_bytes(Keys(tenant).status(job_id, role, attempt, learner))
+    """The learner's latest word; None before the first one, or when it cannot be read just now, or is too large."""
+    text = _word(store or platform_store(), Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)
     except (ValueError, TypeError, AttributeError):  # overwritten every few seconds: half a file may be read
@@ -77,9 +76,18 @@ def read_done(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
 ) -> dict[str, Any] | None:
     """The completion marker: only then is everything of this learner stored."""
-    with platform_errors():
-        text = (store or platform_store()).get_bytes(Keys(tenant).done(job_id, role, attempt, learner))
+    text = _word(store or platform_store(), Keys(tenant).done(job_id, role, attempt, learner))
     return None if text is None else _object(text)
+
+
+def _word(store: ObjectStore, key: str) -> bytes | None:
+    """What a sidecar says, unless it is larger than what one of ours writes: one process reads it for all learners."""
+    try:
+        with platform_errors():
+            return store.get_bytes(key, STATUS_LIMIT_BYTES)
+    except LimitError as exc:
+        log.warning("A learner's word is not known: %s", exc)
+        return None
 
 
 def look_at_checkpoints(
@@ -157,8 +165,20 @@ def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore
         checkpoints.delete(store or platform_store(), Keys(tenant), job_id, name)
 
 
-def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore | None = None) -> Exported | None:
-    """What the export pod left, laid out below `folder`; None when there is no report. Raises DataError if damaged."""
+def fetch_export(
+    tenant: str,
+    job_id: str,
+    folder: Path,
+    *,
+    limit_bytes: int,
+    store: ObjectStore | None = None,
+) -> Exported | None:
+    """What the export pod left, laid out below `folder`; None when there is no report.
+
+    Raises:
+        DataError: it is damaged.
+        LimitError: it is larger than the limit, or than the worker's disk; nothing was fetched.
+    """
     used = store or platform_store()
     prefix = f"{Keys(tenant).results(job_id, 'export', 1)}/{EXPORT_FOLDER}/"
     with platform_errors():
@@ -168,7 +188,7 @@ def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore |
             raise DataError(
                 f"export: {EXPORT_REPORT} is larger than {megabytes(REPORT_LIMIT_BYTES)}; the export writes it"
             )
-        text = used.get_bytes(f"{prefix}{EXPORT_REPORT}")
+        text = used.get_bytes(f"{prefix}{EXPORT_REPORT}", REPORT_LIMIT_BYTES)
         if text is None:
             return None
         report = _object(text)
@@ -183,6 +203,11 @@ def fetch_export(tenant: str, job_id: str, folder: Path, *, store: ObjectStore |
             model_class = str(report.get("model_class", ""))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise DataError(f"export: {EXPORT_REPORT} is not of the known form ({type(exc).__name__})") from exc
+        if tree.size_bytes > limit_bytes:
+            raise LimitError(
+                f"export: the model has {megabytes(tree.size_bytes)}; the limit (UPDRAFT_EXPORT_LIMIT_BYTES) is "
+                f"{megabytes(limit_bytes)}: export fewer formats, or a smaller model"
+            )
         _require_disk(folder, tree.size_bytes)
         try:
             materialise(tree, folder, lambda file: used.open(f"{prefix}{file.path}"))
@@ -217,6 +242,6 @@ def _check(name: str, entry: Mapping[str, Any]) -> str:
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

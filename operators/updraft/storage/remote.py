@@ -17,6 +17,7 @@ from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors, source_errors
 from updraft.storage.platform import platform_credentials
 from updraft.storage.staged import Staged, check_limit
+from updraft_learner.contract import TREE_LIMIT_BYTES
 from updraft_learner.store import StorageError
 from updraft_learner.trees import Tree, TreeError, TreeFile, megabytes, safe_path
 
@@ -168,8 +169,11 @@ class _Memory:
 
     def unchanged(self, objects: Mapping[str, Listed]) -> dict[str, tuple[str, int]]:
         """Digest and size of what is as it was, and still in the content store."""
-        with platform_errors():
-            text = self._content.store.get_bytes(self._key)
+        try:
+            with platform_errors():
+                text = self._content.store.get_bytes(self._key, TREE_LIMIT_BYTES)
+        except LimitError:
+            return {}
         try:
             last: dict[str, dict[str, str | int]] = json.loads(text or b'{"objects": {}}')["objects"]
             same = {

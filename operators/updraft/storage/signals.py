@@ -9,7 +9,7 @@ import json
 
 from updraft.storage.errors import platform_errors
 from updraft.storage.platform import platform_store
-from updraft_learner.contract import Keys
+from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys
 from updraft_learner.store import ObjectStore
 
 
@@ -17,7 +17,7 @@ def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: Obj
     """From now on, attempts of this role before this one are refused. A fence is never lowered."""
     used, key = store or platform_store(), Keys(tenant).fence(job_id)
     with platform_errors():
-        fence = _numbers(used.get_bytes(key))
+        fence = _numbers(used.get_bytes(key, SIGNAL_LIMIT_BYTES))
         if fence.get(role, 0) < attempt:
             used.put_bytes(key, json.dumps({**fence, role: attempt}, sort_keys=True).encode())
 

@@ -10,14 +10,27 @@ Importing this package costs seconds (mlflow): callers import it where they use 
 from __future__ import annotations
 
 from updraft.tracking.auth import client
-from updraft.tracking.registry import CHAMPION, VersionRef, champion, find_version, register, set_champion, tag_version
-from updraft.tracking.runs import RunRef, log_datasets, log_json, metrics, open_run, set_tags
+from updraft.tracking.registry import (
+    CHAMPION,
+    VersionRef,
+    champion,
+    check_owner,
+    claim,
+    find_version,
+    register,
+    set_champion,
+    tag_version,
+)
+from updraft.tracking.runs import TAG_TENANT, RunRef, log_datasets, log_json, metrics, open_run, set_tags
 
 __all__ = [
     "CHAMPION",
+    "TAG_TENANT",
     "RunRef",
     "VersionRef",
     "champion",
+    "check_owner",
+    "claim",
     "client",
     "find_version",
     "log_datasets",

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from updraft.tracking.runs import TAG_JOB, answering
+from updraft.exceptions import RefusedError
+from updraft.tracking.runs import TAG_JOB, TAG_TENANT, answering
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 CHAMPION = "champion"
 MODELS = "models:/"
@@ -56,7 +57,8 @@ def register(
     """Upload the MLflow model directory as a logged model of the run and make one registry version of it.
 
     Killed anywhere and called again, it goes on: a version of this run is returned as it is, a logged model that
-    is READY is used, one that never became READY is replaced. Raises UnavailableError.
+    is READY is used, one that never became READY is replaced. The name is the tenant's by `claim`. Raises
+    UnavailableError.
     """
     from mlflow.entities import LoggedModelOutput
 
@@ -65,7 +67,6 @@ def register(
         if done is not None:
             return done
         model_id = _logged_model(client, name, folder, job_id, run_id, experiment_id, params, tags)
-        _ensure_registered(client, name)
         # The run's page names the model that came of it; the server refuses to be told twice.
         outputs = client.get_run(run_id).outputs
         if model_id not in {known.model_id for known in (outputs.model_outputs if outputs else ())}:
@@ -113,14 +114,65 @@ def _logged_model(
     return str(model.model_id)
 
 
-def _ensure_registered(client: MlflowClient, name: str) -> None:
+def check_owner(client: MlflowClient, name: str, tenant: str) -> None:
+    """Raises RefusedError when the registered model is not this tenant's, and cannot become it."""
+    with answering(client):
+        model = _find(client, name)
+        if model is not None:
+            _owner(client, model, tenant)
+
+
+def claim(client: MlflowClient, name: str, tenant: str) -> None:
+    """Make the registered model, or see that it is this tenant's: who moves its champion decides what others load.
+
+    The first tenant that registers under a name owns it, by a tag that programs cannot set. The caller holds a lock
+    on the name. Raises RefusedError and UnavailableError.
+    """
     from mlflow.exceptions import MlflowException
 
-    try:
-        client.create_registered_model(name)
-    except MlflowException as exc:
-        if exc.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    with answering(client):
+        model = _find(client, name)
+        if model is not None:
+            if _owner(client, model, tenant) is None:
+                client.set_registered_model_tag(name, TAG_TENANT, tenant)
+            return
+        try:
+            client.create_registered_model(name, tags={TAG_TENANT: tenant})
+        except MlflowException as exc:
+            if exc.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            raise RefusedError(
+                f"export.register_as: MLflow has a registered model {name!r} that the platform may not see; choose "
+                "another name, or have whoever looks after MLflow let the platform's user manage it"
+            ) from exc
+
+
+def _find(client: MlflowClient, name: str) -> RegisteredModel | None:
+    """By a search: to a question for one that does not exist, the server's authentication answers 403."""
+    return next((m for m in client.search_registered_models(f"name = '{name}'") if m.name == name), None)
+
+
+def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | None:
+    """This tenant, or None when nobody owns the model yet. Raises RefusedError when it is somebody else's."""
+    owner: str | None = model.tags.get(TAG_TENANT)
+    if owner is None:  # made by a person, or before models had owners
+        versions = client.search_model_versions(f"name = '{model.name}'")
+        if not versions:
+            return None
+        oldest = min(versions, key=lambda v: int(v.version))
+        owner = client.get_run(oldest.run_id).data.tags.get(TAG_TENANT) if oldest.run_id else None
+        if owner is None:
+            raise RefusedError(
+                f"export.register_as: the registered model {model.name!r} has versions that no tenant's job made; "
+                f"choose another name, or have whoever looks after MLflow set its tag {TAG_TENANT} to {tenant!r}"
+            )
+        if owner == tenant:
+            client.set_registered_model_tag(model.name, TAG_TENANT, tenant)
+    if owner != tenant:
+        raise RefusedError(
+            f"export.register_as: the registered model {model.name!r} is another tenant's; choose another name"
+        )
+    return owner
 
 
 def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, float]] | None:

@@ -1,7 +1,8 @@
 """Carries a learner's record to its MLflow run after the pod has gone: what the sidecar could not send in time.
 
 The record in the object store is the sidecar's own journal, so the sidecar's own forwarder reads it: each point is
-seen once, also when this runs twice or the sidecar had sent a part. Called by `updraft.operators.replay`.
+seen once, also when this runs twice or the sidecar had sent a part. A program decides how much there is, and a worker's
+slot is lent to it: what passes the bounds below stays in the record, and is told. Called by `updraft.guardian.replay`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from updraft.exceptions import UnavailableError
 from updraft.settings import Settings
@@ -19,56 +23,158 @@ from updraft_learner.sidecar.forward import Forwarder
 from updraft_learner.sidecar.journal import Journal
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.sidecar.spool import RUN, Spool
-from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, artifact_path
+from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer, artifact_path
 from updraft_learner.store import ObjectStore
+from updraft_learner.trees import megabytes
 
 CHUNK = re.compile(r"\d+\.jsonl")
-ARTIFACT = re.compile(r"\d+\.(data|json)")
+ARTIFACT = re.compile(r"(\d+)\.(data|json)")
+LIMIT_SECONDS = 300.0  # for all learners of a job: one to three million points, as quickly as MLflow takes them
+LIMIT_CHUNK_BYTES = 256 << 20  # of one learner, the newest: about two million points, which are parsed twice
+LIMIT_POINTS = 1_000_000  # of one learner
+LIMIT_HISTORY_PAGES = 200  # of 10,000 points that MLflow has: what was sent before is held in memory, 300 MB of it
+LIMIT_ARTIFACT_BYTES = 10 << 30  # of one learner, one at a time on the worker's disk
+LIMIT_FACTS_BYTES = 64 << 10  # of what says where an artifact belongs
+DISK_RESERVE_BYTES = 512 << 20
+COPY_BYTES = 1 << 20
+
+
+class Enough(Exception):
+    """A bound is reached; the message says which."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What MLflow did not have before."""
+    """What MLflow did not have before, and what it has not even now."""
 
     points: int
     artifacts: int
     warnings: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # a sentence each; it stays in the object store
 
 
-def replay(settings: Settings, store: ObjectStore, run_id: str, metrics_key: str, artifacts_key: str) -> Replayed:
+class Deadline:
+    """For all learners of a job together."""
+
+    def __init__(self, seconds: float = LIMIT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._end, self._seconds = clock, clock() + seconds, seconds
+
+    def check(self) -> None:
+        if self._clock() > self._end:
+            raise Enough(f"it takes longer than {self._seconds:g} s")
+
+
+class BoundedServer(TrackingServer):
+    """Raises Enough in place of a request for which there is no time, or no memory for its answer."""
+
+    def __init__(self, credentials: MlflowCredentials, run_id: str, deadline: Deadline) -> None:
+        super().__init__(credentials, run_id=run_id)
+        self._deadline, self._pages = deadline, 0
+
+    def call(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
+    ) -> Answer:
+        self._deadline.check()
+        self._pages += path == "metrics/get-history"
+        if self._pages > LIMIT_HISTORY_PAGES:
+            raise Enough("the run has more points than can be compared with")
+        return super().call(method, path, body=body, query=query)
+
+    def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
+        self._deadline.check()
+        return super().put_artifact(path, file, size)
+
+
+def replay(
+    settings: Settings,
+    store: ObjectStore,
+    run_id: str,
+    metrics_key: str,
+    artifacts_key: str,
+    deadline: Deadline | None = None,
+) -> Replayed:
     """Bring one learner's metrics, params, tags and artifacts into the run. Raises UnavailableError, StorageError."""
     credentials = settings.credentials().mlflow
-    server = TrackingServer(
+    deadline = deadline or Deadline()
+    server = BoundedServer(
         MlflowCredentials(settings.mlflow_uri, credentials.username, credentials.password.get_secret_value()),
-        run_id=run_id,
+        run_id,
+        deadline,
     )
-    warnings = Warnings()
+    warnings, left = Warnings(), list[str]()
     with tempfile.TemporaryDirectory(prefix="updraft-replay-") as temporary:
         folder = Path(temporary)
         try:
-            points = _points(store, metrics_key, server, warnings, folder)
-            artifacts = _artifacts(store, artifacts_key, server, warnings, folder / "spool")
+            points = _points(store, metrics_key, server, warnings, folder, deadline, left)
+            artifacts = _artifacts(store, artifacts_key, server, warnings, folder, deadline, left)
         except ServerUnavailable as exc:
             raise UnavailableError(f"MLflow at {settings.mlflow_uri}: {exc}") from exc
-    return Replayed(points, artifacts, warnings.texts())
+    return Replayed(points, artifacts, warnings.texts(), tuple(left))
 
 
-def _points(store: ObjectStore, prefix: str, server: TrackingServer, warnings: Warnings, folder: Path) -> int:
-    if not _fetch(store, prefix, CHUNK, folder / "journal"):
+def _points(
+    store: ObjectStore,
+    prefix: str,
+    server: TrackingServer,
+    warnings: Warnings,
+    folder: Path,
+    deadline: Deadline,
+    left: list[str],
+) -> int:
+    chunks, older = _newest(store, prefix)
+    if older:
+        left.append(
+            f"{older} older chunks of metrics at {prefix}: all together are larger than {megabytes(LIMIT_CHUNK_BYTES)}"
+        )
+    if not chunks:
         return 0
-    journal = Journal(folder / "journal")
+    (folder / "journal").mkdir()
+    forwarder: Forwarder | None = None
     try:
-        forwarder = Forwarder(journal, server, warnings, folder / "forward.json", min_seconds=0)
-        while forwarder.step():
-            pass
-        return forwarder.sent
-    finally:
-        journal.close()
+        for name in chunks:
+            _copy(store, f"{prefix}/{name}", folder / "journal" / name, deadline)
+        journal = Journal(folder / "journal")
+        try:
+            forwarder = Forwarder(journal, server, warnings, folder / "forward.json", min_seconds=0)
+            while forwarder.step():
+                deadline.check()
+                if forwarder.sent >= LIMIT_POINTS and forwarder.pending:
+                    raise Enough(f"there are more than {LIMIT_POINTS} new points")
+        finally:
+            journal.close()
+    except Enough as exc:
+        waiting = "the metrics" if forwarder is None else f"{forwarder.pending} points"
+        left.append(f"{waiting} at {prefix}: {exc}")
+    return 0 if forwarder is None else forwarder.sent
 
 
-def _artifacts(store: ObjectStore, prefix: str, server: TrackingServer, warnings: Warnings, folder: Path) -> int:
-    if not _fetch(store, prefix, ARTIFACT, folder):
-        return 0
+def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
+    """Names of the newest chunks that are not too large together, in order, and how many older ones there are."""
+    sizes: dict[str, int] = {}
+    for item in store.list(f"{prefix}/"):
+        name = item.key[len(prefix) + 1 :]
+        if CHUNK.fullmatch(name):
+            sizes[name] = item.size
+    taken: list[str] = []
+    room_bytes = LIMIT_CHUNK_BYTES
+    for name in sorted(sizes, reverse=True):
+        room_bytes -= sizes[name]
+        if room_bytes < 0:
+            break
+        taken.append(name)
+    return taken[::-1], len(sizes) - len(taken)
+
+
+def _artifacts(
+    store: ObjectStore,
+    prefix: str,
+    server: TrackingServer,
+    warnings: Warnings,
+    folder: Path,
+    deadline: Deadline,
+    left: list[str],
+) -> int:
+    """One after the other, so that the worker's disk holds one of them."""
 
     def root_of(owner: str) -> str:
         if owner == RUN:
@@ -78,19 +184,36 @@ def _artifacts(store: ObjectStore, prefix: str, server: TrackingServer, warnings
             raise ServerUnavailable(f"MLflow does not give model {owner}: {answer.message}", ambiguous=False)
         return artifact_path(str(answer.body["model"]["info"]["artifact_uri"]))
 
-    spool, count = Spool(folder, server, warnings, root_of), 0
-    while spool.step():
-        count += 1
-    return count
-
-
-def _fetch(store: ObjectStore, prefix: str, names: re.Pattern[str], folder: Path) -> int:
-    folder.mkdir()
-    count = 0
+    sizes: dict[str, dict[str, int]] = {}
     for item in store.list(f"{prefix}/"):
-        name = item.key[len(prefix) + 1 :]
-        if names.fullmatch(name):
-            with store.open(item.key) as source, (folder / name).open("wb") as target:
-                shutil.copyfileobj(source, target)
-            count += 1
+        if match := ARTIFACT.fullmatch(item.key[len(prefix) + 1 :]):
+            sizes.setdefault(match[1], {})[match[2]] = item.size
+    whole = {number: parts for number, parts in sorted(sizes.items()) if len(parts) == 2}
+    count, room_bytes, too_large = 0, LIMIT_ARTIFACT_BYTES, 0
+    try:
+        for number, parts in whole.items():
+            fits = parts["data"] <= min(room_bytes, shutil.disk_usage(folder).free - DISK_RESERVE_BYTES)
+            if not fits or parts["json"] > LIMIT_FACTS_BYTES:
+                too_large += 1
+                continue
+            room_bytes -= parts["data"]
+            spool = folder / f"spool-{number}"
+            spool.mkdir()
+            for kind in parts:
+                _copy(store, f"{prefix}/{number}.{kind}", spool / f"{number}.{kind}", deadline)
+            count += Spool(spool, server, warnings, root_of).step()
+            shutil.rmtree(spool)
+    except Enough as exc:
+        left.append(f"{len(whole) - count - too_large} artifacts at {prefix}: {exc}")
+    if too_large:
+        left.append(
+            f"{too_large} artifacts at {prefix}: they are larger than {megabytes(LIMIT_ARTIFACT_BYTES)} or the disk"
+        )
     return count
+
+
+def _copy(store: ObjectStore, key: str, target: Path, deadline: Deadline) -> None:
+    with store.open(key) as source, target.open("wb") as file:
+        while chunk := source.read(COPY_BYTES):
+            deadline.check()
+            file.write(chunk)

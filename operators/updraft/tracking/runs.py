@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 TAG_JOB = "updraft.job_id"
+TAG_TENANT = "updraft.tenant"
 PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
 PARAMS_PER_REQUEST = 100
 GRANT_TRIES, GRANT_SECONDS = 10, 0.5

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.exceptions import UnavailableError, UpdraftError
-from updraft.guardian import requests
-from updraft.guardian.line import ask
+from updraft.guardian import line, requests
 from updraft.guardian.records import ledger
-from updraft.kubernetes.watch import UNAUTHORIZED
+from updraft.kubernetes.nodes import nodes_of
 from updraft.lifecycle import State
 
 POLL_SECONDS = 1.5
@@ -38,46 +37,37 @@ class AdmitTrigger(BaseTrigger):
         return "updraft.triggers.admit.AdmitTrigger", {"conn_id": self.conn_id, "job_id": self.job_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-        from kubernetes_asyncio.client import ApiClient
-
         shown = ""
-        api: ApiClient | None = None
-        async with AsyncExitStack() as stack:
-            while True:
-                try:
-                    if api is None:
-                        hook = AsyncKubernetesHook(conn_id=self.conn_id)
-                        await hook._load_config()
-                        api = await stack.enter_async_context(ApiClient(configuration=hook.client_configuration))
-                    kind, reason = await self._ask(api)
-                except UnavailableError as exc:
-                    kind, reason = "waiting", str(exc)
-                except UpdraftError as exc:  # such as a job that left the line: waiting does not help
-                    kind, reason = "impossible", str(exc)
-                except Exception as exc:  # noqa: BLE001 - an unreachable cluster or ledger: go on waiting
-                    kind, reason = "waiting", f"the cluster or the ledger cannot be asked: {type(exc).__name__}"
-                    if getattr(exc, "status", None) == UNAUTHORIZED:
-                        api = None  # made again from the connection, whose token may have been renewed
-                if reason != shown:
-                    self.log.info("%s: %s", kind, reason)
-                    shown = reason
-                if kind == "halted":
-                    await asyncio.sleep(HALTED_SECONDS)
-                    continue
-                if kind != "waiting":
-                    yield TriggerEvent({"kind": kind, "reason": reason})
-                    return
-                await asyncio.sleep(POLL_SECONDS)
+        while True:
+            try:
+                kind, reason = await self._ask()
+            except UnavailableError as exc:
+                kind, reason = "waiting", str(exc)
+            except UpdraftError as exc:  # such as a job that left the line: waiting does not help
+                kind, reason = "impossible", str(exc)
+            except Exception as exc:  # noqa: BLE001 - an unreachable ledger: go on waiting
+                kind, reason = "waiting", f"the ledger cannot be asked: {type(exc).__name__}"
+            if reason != shown:
+                self.log.info("%s: %s", kind, reason)
+                shown = reason
+            if kind == "halted":
+                await asyncio.sleep(HALTED_SECONDS)
+                continue
+            if kind != "waiting":
+                yield TriggerEvent({"kind": kind, "reason": reason})
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _ask(self, api: Any) -> tuple[str, str]:
-        from kubernetes_asyncio.client import CoreV1Api
-
+    async def _ask(self) -> tuple[str, str]:
         if await asyncio.to_thread(self._halted):
             return "halted", "waiting for a resume or a cancellation"
-        nodes = await CoreV1Api(api).list_node(_request_timeout=20)
-        listed = api.sanitize_for_serialization(nodes)["items"]
-        kind, reason = await asyncio.to_thread(ask, self.job_id, listed)
+        try:
+            nodes = await nodes_of(self.conn_id)
+        except UnavailableError as exc:
+            ask = partial(line.ask_without_cluster, self.job_id, str(exc))
+        else:
+            ask = partial(line.ask, self.job_id, nodes)
+        kind, reason = await asyncio.to_thread(ask)
         if kind == "halt":
             rested = await asyncio.to_thread(requests.rest, self.job_id, None)
             return "halted" if rested else "waiting", reason

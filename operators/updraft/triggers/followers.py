@@ -9,6 +9,7 @@ from typing import Any
 
 from updraft.exceptions import UpdraftError
 from updraft.kubernetes import logs
+from updraft.kubernetes.flow import ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND, Flow
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.facts import PodFacts
@@ -18,6 +19,7 @@ LOG_END_SECONDS = 20.0
 LOG_STOP_SECONDS = 8.0
 LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 100
+ALL = Flow(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
 
 
 class Followers:
@@ -87,12 +89,13 @@ class Followers:
         last = book.last
         cursor = logs.Cursor(n=last.n, t=last.t, same=last.same)
         tail.extend(book.tail)
+        flow = Flow(shared=ALL)
 
         async def write(chunk: list[logs.Line]) -> None:
             await asyncio.to_thread(book.append, [{"n": line.n, "t": line.t, "line": line.line} for line in chunk])
 
         async def lines(at: logs.Cursor) -> AsyncIterator[logs.Line]:
-            async for line in logs.follow(watch.api, launch.namespace, pod, container, at):
+            async for line in logs.follow(watch.api, launch.namespace, pod, container, at, flow):
                 tail.append(line.line)
                 self.lines[learner] = line.n
                 self._log.info("[%s %d] %s", launch.role, learner, line.line)

@@ -19,11 +19,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
-from updraft.guardian.line import ask
+from updraft.guardian.line import ask, rejoin
 from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
+from updraft.kubernetes.nodes import nodes_of
 from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
 from updraft.lifecycle import State
+from updraft.recovery.policy import gives_back
 from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.observation import Observation
@@ -101,12 +103,14 @@ class GangTrigger(BaseTrigger):
                 if await asyncio.to_thread(requests.rest, self.job_id, after):
                     self._tell()
                     await self._wait_for_resume()
-            case InLine():
-                await self._wait_in_line(watch)
+            case InLine(after):
+                again = after is not None and gives_back(after.label)
+                await self._wait_in_line("admitted again" if again else "resumed")
             case BackOff(after, until, reason):
                 if self._told != after.number:
                     self._told = after.number
-                    self.log.info("Launched again at %s UTC: %s", until.strftime("%H:%M:%S"), reason)
+                    then = "In line" if gives_back(after.label) else "Launched"
+                    self.log.info("%s again at %s UTC: %s", then, until.strftime("%H:%M:%S"), reason)
                     await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
                 left_seconds = (until - await asyncio.to_thread(ledger().now)).total_seconds()
@@ -135,7 +139,9 @@ class GangTrigger(BaseTrigger):
     def _standing(self) -> Standing:
         job, halt = requests.wanted(self.job_id)
         book = ledger()
-        return standing(job, book.current_attempt(self.job_id, self.role), halt_asked=halt is not None, now=book.now())
+        newest = book.current_attempt(self.job_id, self.role)
+        placed = job.state is not State.QUEUED or book.in_line(self.job_id)
+        return standing(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
 
     def _prepared(self) -> bool:
         return pods.has_template(ledger().job(self.job_id), self.role)
@@ -177,37 +183,33 @@ class GangTrigger(BaseTrigger):
                     if await desk().asked(self.job_id):
                         break
 
-    async def _wait_in_line(self, watch: PodWatch) -> None:
+    async def _wait_in_line(self, admitted: str) -> None:
+        await asyncio.to_thread(rejoin, self.job_id)
         while True:
-            listed = await self._nodes(watch)
-            kind, reason = await asyncio.to_thread(ask, self.job_id, listed)
+            nodes = await nodes_of(self.conn_id)
+            try:
+                kind, reason = await asyncio.to_thread(ask, self.job_id, nodes)
+            except RefusedError as exc:  # out of line again, by another guardian: the ledger says how it stands
+                self.log.info("%s", exc)
+                return
             await asyncio.to_thread(self._touch, "in line")
             if kind == "waiting":
                 await asyncio.sleep(LINE_SECONDS)
                 continue
             self.log.info("%s: %s", kind, reason)
             if kind == "granted":
-                await asyncio.to_thread(ledger().move, self.job_id, State.DEPLOYING, f"resumed: {reason}")
+                await asyncio.to_thread(ledger().take_place, self.job_id, f"{admitted}: {reason}")
             elif kind == "impossible":
                 await asyncio.to_thread(self._record_impossible, reason)
             return
 
-    async def _nodes(self, watch: PodWatch) -> list[dict[str, Any]]:
-        from aiohttp import ClientError
-        from kubernetes_asyncio.client import ApiException, CoreV1Api
-
-        try:
-            nodes = await CoreV1Api(watch.api).list_node(_request_timeout=20)
-        except (ApiException, ClientError, TimeoutError, OSError) as exc:
-            raise UnavailableError(f"the cluster's nodes cannot be listed ({type(exc).__name__})") from exc
-        return list(watch.api.sanitize_for_serialization(nodes)["items"])
-
     def _record_impossible(self, reason: str) -> None:
-        """What the revision asks for exists on no node: halted again, so that nothing is lost and it can be mended."""
+        """What it asks for exists on no node, perhaps since its revision: halted, so that nothing is lost and it can be
+        mended."""
         book = ledger()
         if book.job(self.job_id).state is State.QUEUED:
             tell = {"state": "HALTED", "tags": {}}
-            book.move(self.job_id, State.HALTED, f"it cannot be resumed like this: {reason}", {}, tell=tell)
+            book.move(self.job_id, State.HALTED, f"it cannot go on like this: {reason}", {}, tell=tell)
 
     # --- one attempt --------------------------------------------------------------------------------------------
 

@@ -161,6 +161,7 @@ def kubelet(layout: Layout, network: Network, node: str, memory_total_bytes: int
         # Both nodes see all of this machine's memory: each gives pods a bit less than half of it.
         "systemReserved": {"memory": f"{seen_mib * 55 // 100}Mi"},
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "volumeStatsAggPeriod": "10s",  # a minute by default: what a program writes would count that much later
         "imageGCHighThresholdPercent": 100,  # never: an image cannot be pulled again
         "nodeLeaseDurationSeconds": LEASE_SECONDS,
         "serializeImagePulls": False,

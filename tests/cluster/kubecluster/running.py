@@ -196,8 +196,16 @@ def wait_ready(layout: Layout, part: Part) -> None:
 
 def _write_kubectl(layout: Layout, programs: Programs) -> None:
     """kubectl of the cluster's version, which means this cluster unless KUBECONFIG says otherwise."""
-    kubeconfig, program = (str(path).replace("'", "'\\''") for path in (layout.kubeconfig, programs.path("kubectl")))
-    text = f"#!/bin/sh\nKUBECONFIG=\"${{KUBECONFIG:-'{kubeconfig}'}}\" exec '{program}' \"$@\"\n"
+    own = layout.root / "bin" / "kubectl"  # not root's cache, into which who called sudo cannot look
+    own.parent.mkdir(exist_ok=True)
+    own.unlink(missing_ok=True)
+    program = programs.path("kubectl").resolve()
+    try:
+        own.hardlink_to(program)
+    except OSError:  # on another disk
+        shutil.copy2(program, own)
+    kubeconfig, quoted = (str(path).replace("'", "'\\''") for path in (layout.kubeconfig, own))
+    text = f"#!/bin/sh\nKUBECONFIG=\"${{KUBECONFIG:-'{kubeconfig}'}}\" exec '{quoted}' \"$@\"\n"
     text = text.replace(f"'{kubeconfig}'", kubeconfig)  # inside double quotes
     write_private(layout.kubectl, text)
     layout.kubectl.chmod(0o755)

@@ -1,7 +1,8 @@
-"""Run the cluster tests: a platform's jobs on one cluster, and beside them, on a second one, tests that end clusters.
+"""Run the cluster tests: a platform's jobs on one cluster; beside them, on a second one, what the local node is held to
+(tests/conformance), then tests that end clusters.
 
-The jobs mostly wait, for nodes that are given up and for images that do not come; the others mostly start clusters.
-Called by `python tests/cluster test`.
+The jobs mostly wait, for nodes that are given up and for images that do not come; the others mostly wait for pods and
+start clusters. Called by `python tests/cluster test`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from kubecluster.target import KUBECONFIG_VARIABLE, kept_running, why_not
 
 TESTS = Path("tests") / "cluster"
 ENDS = TESTS / "test_cluster_ends.py"
-PYTEST = (sys.executable, "-m", "pytest", "-v", "--no-header", "-m", "cluster", "--durations=15")
+CONFORMANCE = Path("tests") / "conformance"
+PYTEST = (sys.executable, "-m", "pytest", "-v", "--no-header", "--durations=15")
 INTERRUPTED = 130
 
 
@@ -29,23 +31,33 @@ def run(layout: Layout, arguments: list[str], say: Say) -> int:
     # A job in a shell's background ignores SIGINT, and so would its pytest.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    if arguments or os.environ.get(KUBECONFIG_VARIABLE) or why_not(layout):
+    if os.environ.get(KUBECONFIG_VARIABLE):
+        return _ended(_start(layout, [str(TESTS), str(CONFORMANCE), *arguments]))
+    if arguments or why_not(layout):
         return _ended(_start(layout, [str(TESTS), *arguments]))
-    with kept_running(layout, say) as cluster, TemporaryFile("w+", errors="replace") as said:
+    second = layout.beside
+    with (
+        kept_running(layout, say) as cluster,
+        kept_running(second, say),
+        TemporaryFile("w+", errors="replace") as said,
+    ):
         cluster.load_python_image(say)  # into the cache, where both find it
-        beside = _start(layout.beside, [str(ENDS)], said)
+        on_second = {KUBECONFIG_VARIABLE: str(second.kubeconfig)}
+        beside = _start(second, [str(CONFORMANCE), str(ENDS)], said, **on_second)
         code = _ended(_start(layout, [str(TESTS), f"--ignore={ENDS}"]), beside)
         said.seek(0)
-        print(f"\n{ENDS}, beside these:\n{said.read()}", flush=True)
+        print(f"\n{CONFORMANCE} and {ENDS}, beside these:\n{said.read()}", flush=True)
     return code
 
 
-def _start(layout: Layout, arguments: list[str], output: IO[str] | None = None) -> subprocess.Popen[bytes]:
+def _start(
+    layout: Layout, arguments: list[str], output: IO[str] | None = None, **variables: str
+) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C reaches only this process, which passes it on once. Twice would end the clean-up.
     return subprocess.Popen(
         [*PYTEST, *arguments],
         cwd=REPOSITORY,
-        env={**os.environ, STATE_VARIABLE: str(layout.root)},
+        env={**os.environ, STATE_VARIABLE: str(layout.root), **variables},
         stdout=output,
         stderr=output and subprocess.STDOUT,
         start_new_session=True,

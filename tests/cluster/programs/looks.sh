@@ -4,7 +4,9 @@
 for place in /var/run/secrets/kubernetes.io /run/secrets/kubernetes.io /run/updraft /var/run/updraft; do
     [ ! -e "$place" ] || echo "FOUND $place"
 done
-find / -xdev \( -name token -o -name 'credentials*.json' \) -readable 2>/dev/null | grep -v '^/proc' | sed 's/^/FOUND /'
+# Into volumes as well, which are file systems of their own.
+find / \( -path /proc -o -path /sys \) -prune -o \( -name token -o -name 'credentials*.json' \) -readable -print 2>/dev/null |
+    sed 's/^/FOUND /'
 grep -E 'serviceaccount|kube-api-access|credentials' /proc/mounts | sed 's/^/FOUND /'
 env | grep -E '^[^=]*(AWS_|TOKEN|SECRET|PASSWORD|ACCESS_KEY)' | sed 's/^/FOUND /'
 find /updraft -name '*sidecar*' | sed 's/^/FOUND /'
@@ -12,4 +14,5 @@ find /updraft -name '*sidecar*' | sed 's/^/FOUND /'
 grep -E '^Cap(Prm|Eff|Bnd):' /proc/self/status | grep -vE '0000000000000000$' | sed 's/^/FOUND /'
 grep -q '^NoNewPrivs:[[:space:]]*1' /proc/self/status || echo "FOUND new privileges"
 grep -q '^Seccomp:[[:space:]]*2' /proc/self/status || echo "FOUND no seccomp filter"
+[ "$(df -Pm /dev/shm | tail -1 | tr -s ' ' | cut -d ' ' -f 2)" -gt 64 ] || echo "FOUND a small /dev/shm"
 echo "looked as $(id -u)"

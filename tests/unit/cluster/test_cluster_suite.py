@@ -20,8 +20,9 @@ from kubecluster.target import KUBECONFIG_VARIABLE
 PROGRAM = f"""
 import os, pathlib, sys
 here = pathlib.Path(os.environ["SEEN"])
-name = "ends" if sys.argv[1].endswith("test_cluster_ends.py") else "others"
-(here / name).write_text(" ".join([os.environ.get("{STATE_VARIABLE}", "-"), *sys.argv[1:]]))
+name = "ends" if "tests/cluster/test_cluster_ends.py" in sys.argv else "others"
+words = [os.environ.get("{STATE_VARIABLE}", "-"), os.environ.get("{KUBECONFIG_VARIABLE}", "-"), *sys.argv[1:]]
+(here / name).write_text(" ".join(words))
 print(name, "say this")
 if "WAIT" in os.environ:
     import time
@@ -57,9 +58,10 @@ def seen(layout: Layout) -> dict[str, list[str]]:
 
 def test_tests_that_end_clusters_run_beside_the_others(layout: Layout, capfd: pytest.CaptureFixture[str]) -> None:
     assert suite.run(layout, [], print) == 0
+    second = f"{layout.root}-beside"
     assert seen(layout) == {
-        "others": [str(layout.root), "tests/cluster", "--ignore=tests/cluster/test_cluster_ends.py"],
-        "ends": [f"{layout.root}-beside", "tests/cluster/test_cluster_ends.py"],
+        "others": [str(layout.root), "-", "tests/cluster", "--ignore=tests/cluster/test_cluster_ends.py"],
+        "ends": [second, f"{second}/kubeconfig", "tests/conformance", "tests/cluster/test_cluster_ends.py"],
     }
     said = capfd.readouterr().out
     assert said.index("others say this") < said.index("ends say this")  # each in one piece
@@ -96,15 +98,16 @@ def test_interrupted_it_waits_until_the_tests_have_cleaned_up(
 
 def test_chosen_tests_are_one_run(layout: Layout) -> None:
     assert suite.run(layout, ["-k", "a or b"], print) == 0
-    assert {name: words[1:] for name, words in seen(layout).items()} == {
+    assert {name: words[2:] for name, words in seen(layout).items()} == {
         "others": ["tests/cluster", "-k", "a", "or", "b"]
     }
 
 
 def test_a_named_cluster_is_one_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KUBECONFIG_VARIABLE, "/somewhere/kubeconfig")
-    assert suite.run(layout, [], print) == 0
-    assert list(seen(layout)) == ["others"]
+    assert suite.run(layout, ["-x"], print) == 0
+    words = [str(layout.root), "/somewhere/kubeconfig", "tests/cluster", "tests/conformance", "-x"]
+    assert seen(layout) == {"others": words}
 
 
 def test_where_no_cluster_can_be_started_the_tests_say_why(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

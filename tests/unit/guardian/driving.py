@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ledger_helpers import grants
 from unit.operators.airflow_fakes import Platform
-from unit.operators.platform_fakes import SimulatedKill, role_of, store_checkpoint, store_done
+from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import records
@@ -32,6 +32,9 @@ from updraft.triggers.gang import GangTrigger
 
 STEPS_LIMIT = 400
 FAR = datetime.max.replace(tzinfo=UTC)
+USED_UP = (
+    "exceeded quota: small, requested: requests.memory=384Mi, used: requests.memory=1Gi, limited: requests.memory=1Gi"
+)
 
 Learners = Callable[[Platform, int], str | Seen]  # what the pods of an attempt show, and how the watching ends
 
@@ -43,8 +46,15 @@ class Story:
     learners: Mapping[int, Learners]
     asks: tuple[tuple[str, str, Mapping[str, Any] | None], ...] = ()
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    quota: frozenset[int] = frozenset()  # attempts whose second learner finds it used up
     back_off: bool = False  # whether a back-off is waited for; otherwise it is over at once
     state: State = State.COMPLETED
+
+    def refusal(self, verb: str, name: str) -> Exception | None:
+        """What the cluster answers to who makes an object."""
+        if verb != "create pod" or not any(name.endswith(f"-t{number}-1") for number in self.quota):
+            return None
+        return api_error(403, f'pods "{name}" is forbidden: {USED_UP}')
 
     def people(self, platform: Platform, job_id: str, when: str) -> None:
         """Each asks once in the job's life, and has an answer before the next one asks."""
@@ -79,8 +89,8 @@ class Driver:
             async def run(self) -> Seen:
                 return await asyncio.to_thread(driver.watch, self._job.id, self._attempt)
 
-        def stands(job: Any, attempt: Any, *, halt_asked: bool, now: datetime) -> Any:
-            return standing(job, attempt, halt_asked=halt_asked, now=now if story.back_off else FAR)
+        def stands(job: Any, attempt: Any, *, halt_asked: bool, now: datetime, placed: bool) -> Any:
+            return standing(job, attempt, halt_asked=halt_asked, now=now if story.back_off else FAR, placed=placed)
 
         def touch(trigger: GangTrigger, what: str) -> None:
             story.people(platform, trigger.job_id, what)
@@ -96,14 +106,14 @@ class Driver:
                 await asyncio.to_thread(story.people, platform, job_id, "halted")
                 return True
 
-        async def nodes(trigger: GangTrigger, watch: Any) -> list[dict[str, Any]]:
+        async def nodes(conn_id: str) -> list[dict[str, Any]]:
             return list(platform.cluster._plain(platform.cluster.list_node())["items"])
 
         monkeypatch.setattr(gang, "Observation", Observed)
         monkeypatch.setattr(gang, "standing", stands)
         monkeypatch.setattr(GangTrigger, "_touch", touch)
         monkeypatch.setattr(gang, "desk", Desk)
-        monkeypatch.setattr(GangTrigger, "_nodes", nodes)
+        monkeypatch.setattr(gang, "nodes_of", nodes)
         for name in ("TICK_SECONDS", "LINE_SECONDS"):
             monkeypatch.setattr(gang, name, 0.001)
         monkeypatch.setattr(gang, "RETRY_SECONDS", (0.001, 0.001))

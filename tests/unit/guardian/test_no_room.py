@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from unit.guardian.driving import Driver, Story, exits, finds_no_room, preempted, saves, succeed
+from ledger_helpers import grants
+from unit.guardian.driving import USED_UP, Driver, Story, exits, finds_no_room, preempted, saves, succeed
 from unit.guardian.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import api_error
 
+from updraft.allocation import Request, capacity_from_nodes
+from updraft.ledger import NewJob
 from updraft.lifecycle import State
+from updraft.triggers.gang import GangTrigger
 
 Make = Callable[..., Platform]
 
@@ -49,25 +53,92 @@ def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(
 
 
 def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story({}, manifest={"budget": {"infra_attempts": 0}})
+    story = Story({}, manifest={"budget": {"infra_attempts": 0}}, quota=frozenset(range(1, 9)))
     platform = begun(make_platform, story)
-    words = "exceeded quota: small, requested: requests.memory=384Mi, used: requests.memory=0, limited: 100Mi"
-    second_learners: list[str] = []
-
-    def refuse(verb: str, name: str) -> Exception | None:
-        if verb != "create pod" or not name.endswith("-1") or len(second_learners) == 8:
-            return None
-        second_learners.append(name)
-        return api_error(403, f'pods "{name}" is forbidden: {words}')
-
-    platform.cluster.refuse = refuse
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     tries = platform.ledger.attempts(platform.job.id)
-    assert {a.label for a in tries[:-1] if a.role == "train"} >= {"quota.exceeded"}
-    assert words in str(tries[0].reason)
+    assert labels(platform) == [*["quota.exceeded"] * 8, "done"]
+    assert USED_UP in str(tries[0].reason)
     assert tries[0].relaunch is not None
-    assert tries[0].relaunch["reason"] == "no room in the quota so far, which is no loss: launched again in 5 s"
+    assert tries[0].relaunch["reason"] == "no room in the quota so far, which is no loss: in line again in 5 s"
+    shown = [t for t in platform.ledger.transitions(platform.job.id) if "was refused" in t.reason]
+    assert [t.to_state for t in shown] == [State.QUEUED] * 8
+    assert all(USED_UP in t.reason for t in shown)
+
+
+def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job, of another tenant, wants all that the first one was granted; it gets it at once, and the first one
+    goes behind it."""
+    story = Story({}, quota=frozenset({1}))
+    platform = begun(make_platform, story)
+    book, job_id = platform.ledger, platform.job.id
+    room = capacity_from_nodes(platform.cluster._plain(platform.cluster.list_node())["items"])
+    book.record_job(NewJob("other", "audio", "other", "train_model", "other", {}, "bob"))
+    book.enqueue("other", Request("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
+    assert not book.try_admit("other", room).granted
+    seen: list[tuple[str, str]] = []
+
+    def behind(trigger: GangTrigger, what: str) -> None:
+        """As often as the first job looks whether its turn has come."""
+        seen.append((what, platform.job.reason))
+        if len(seen) == 1:
+            assert book.try_admit("other", room).granted
+            assert [grant.request.job_id for grant in grants(book)] == ["other"]
+        elif what == "in line" and book.in_line("other"):
+            assert "behind" not in platform.job.reason
+            assert [grant.request.job_id for grant in grants(book)] == ["other"]
+            book.release("other")
+
+    driver = Driver(platform, story, monkeypatch)
+    monkeypatch.setattr(GangTrigger, "_touch", behind)
+    told = trained(platform, driver, monkeypatch)
+    assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
+    assert labels(platform) == ["quota.exceeded", "done"]
+    states = [t.to_state for t in book.transitions(job_id)]
+    assert states[states.index(State.DEPLOYING) :].count(State.QUEUED) >= 2
+    assert driver.errors == []
+
+
+def too_small(platform: Platform) -> Callable[[str, str], Exception | None]:
+    """The cluster's answer to the second of two learners, in the words of a quota that holds only one."""
+
+    def refusal(verb: str, name: str) -> Exception | None:
+        if verb != "create pod" or not name.endswith("-1"):
+            return None
+        amounts = "requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8, "
+        limit = "limited: requests.nvidia.com/gpu=8"
+        return api_error(403, f'pods "{name}" is forbidden: exceeded quota: small, {amounts}{limit}')
+
+    return refusal
+
+
+def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story({}, state=State.FAILED)
+    platform = begun(make_platform, story)
+    platform.cluster.refuse = too_small(platform)
+    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert (platform.job.state, told["left"], told["granted"]) == (State.FAILED, [], [])
+    (only,) = platform.ledger.attempts(platform.job.id)
+    assert (only.outcome, only.label, only.relaunch) == ("configuration", "quota.too_small", None)
+    assert "needs 2 x 8 of requests.nvidia.com/gpu, and its limit is 8" in platform.job.reason
+
+
+def test_a_quota_that_is_lowered_beneath_a_job_that_has_run_is_waited_for(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has work to lose; its place is others' meanwhile."""
+    story = Story({1: saves("step-3", then=exits(137))})
+    platform = begun(make_platform, story)
+    lowered = too_small(platform)
+    platform.cluster.refuse = lambda verb, name: lowered(verb, name) if "-t2-" in name or "-t3-" in name else None
+    trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert platform.job.state is State.COMPLETED
+    assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
 
 
 def test_learners_that_were_seen_going_are_judged_by_what_was_seen(

@@ -68,7 +68,7 @@ class Cluster:
             return self._namespace(path.rpartition("/")[2])
         if path == "/api/v1/namespaces":
             return 403, {"message": "namespaces is forbidden"}
-        if path == "/api/v1/nodes":
+        if path.partition("?")[0] == "/api/v1/nodes":
             return 200, {"kind": "NodeList", "apiVersion": "v1", "metadata": {}, "items": self.nodes}
         return 404, {"message": "the server could not find the requested resource"}
 

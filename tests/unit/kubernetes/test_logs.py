@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from updraft.kubernetes import logs
+from updraft.kubernetes.flow import BURST_SECONDS, Flow
 from updraft.kubernetes.logs import (
     CHUNK_CHARACTERS,
     MAX_LINE_CHARACTERS,
@@ -192,9 +193,74 @@ def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
             return Endless()
 
     async def read() -> list[Line]:
-        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor())]
+        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor(), Flow(1 << 30))]
 
     assert asyncio.run(read()) == [Line(1, stamp(1), "x" * MAX_LINE_CHARACTERS), Line(2, stamp(2), "end")]
+
+
+def read_at_most(parts: list[bytes], flow: Flow) -> list[Line]:
+    class Api:
+        async def call_api(self, *_: object, **__: object) -> FakeResponse:
+            return FakeResponse(parts)
+
+    async def read() -> list[Line]:
+        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor(), flow)]
+
+    return asyncio.run(read())
+
+
+class Time:
+    """Passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.sleeps = 0.0, 0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeps += seconds > 0
+
+
+def test_a_flood_of_lines_is_read_at_its_rate_and_none_is_lost() -> None:
+    time = Time()
+    flow = Flow(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
+    text = b"".join(f"{stamp(n)} line\n".encode() for n in range(10_000))
+    lines = read_at_most([text], flow)
+    assert [line.n for line in lines] == list(range(1, 10_001))
+    assert time.now == pytest.approx(10_000 / 1000 - BURST_SECONDS, abs=0.5)
+    assert time.sleeps > 20  # others have their turn in between
+
+
+def test_a_flood_without_a_line_end_is_read_at_its_rate() -> None:
+    time = Time()
+    flow = Flow(1 << 20, 1000, clock=time.clock, sleep=time.sleep)
+    (line,) = read_at_most([f"{stamp(1)} ".encode(), *[b"x" * 65_536] * 160], flow)
+    assert line.line == "x" * MAX_LINE_CHARACTERS
+    assert time.now == pytest.approx(10 - BURST_SECONDS, abs=0.2)
+
+
+def test_an_ordinary_log_never_waits_and_a_pause_gives_its_room_back() -> None:
+    time = Time()
+    flow = Flow(1000, 100, clock=time.clock, sleep=time.sleep)
+    assert flow.owed_seconds(2000, 200) == 0
+    time.now = 1.0
+    assert flow.owed_seconds(500, 50) == 0
+    assert flow.owed_seconds(1500, 50) == pytest.approx(1.0)
+    time.now = 100.0
+    assert flow.owed_seconds(2000, 0) == 0
+    assert flow.owed_seconds(1000, 0) == pytest.approx(1.0)
+
+
+def test_many_floods_share_what_one_process_reads() -> None:
+    time = Time()
+    shared = Flow(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
+    flows = [Flow(1 << 30, 500, shared=shared, clock=time.clock, sleep=time.sleep) for _ in range(8)]
+    text = b"".join(f"{stamp(n)} line\n".encode() for n in range(1000))
+    for flow in flows:
+        assert len(read_at_most([text], flow)) == 1000
+    assert time.now >= 8 * 1000 / 1000 - BURST_SECONDS
 
 
 def test_a_burst_waits_for_the_store_and_comes_in_chunks_of_bounded_size() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.kubernetes import objects
+from updraft.kubernetes.gpus import gpu_probe
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import object_name
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
@@ -29,6 +31,11 @@ UNPRIVILEGED = {
 USER = [
     {"name": name, "value": value} for name, value in (("HOME", "/tmp"), ("LOGNAME", "learner"), ("USER", "learner"))
 ]
+NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+RESOURCES = {
+    "requests": {"cpu": "1", "ephemeral-storage": "0"},
+    "limits": {"cpu": "1", "ephemeral-storage": "1024Mi"},
+}
 BASE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -41,7 +48,7 @@ BASE: dict[str, Any] = {
                 "command": ["/bin/sh", "-c"],
                 "args": ["sh train.sh"],
                 "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}],
-                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+                "resources": RESOURCES,
             }
         ],
         "restartPolicy": "Never",
@@ -102,9 +109,9 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credenti
             "image": "updraft/shell:1",
             "command": ["/bin/sh", "-c"],
             "args": ["sh train.sh"],
-            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}, *USER],
-            "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
-            "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
+            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}, *USER, NO_GPU],
+            "resources": RESOURCES,
+            "volumeMounts": [{"name": "job", "mountPath": "/updraft"}, {"name": "shm", "mountPath": "/dev/shm"}],
             "workingDir": "/updraft/code",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
             "securityContext": UNPRIVILEGED,
@@ -122,10 +129,11 @@ def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
     for container in (stage, sidecar):
         assert {m["name"] for m in container["volumeMounts"]} == {"job", "private", "credentials"}
     (program,) = pod["spec"]["containers"]
-    assert {m["name"] for m in program["volumeMounts"]} == {"job"}
+    assert {m["name"] for m in program["volumeMounts"]} == {"job", "shm"}
     assert pod["spec"]["volumes"] == [
-        {"name": "job", "emptyDir": {}},
-        {"name": "private", "emptyDir": {}},
+        {"name": "job", "emptyDir": {"sizeLimit": "1024Mi"}},
+        {"name": "private", "emptyDir": {"sizeLimit": "1024Mi"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
         {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
     ]
     assert pod["spec"]["automountServiceAccountToken"] is False
@@ -139,6 +147,7 @@ def test_the_whole_pod_of_a_learner() -> None:
             {"name": "UPDRAFT_ROOT_DIR", "value": "/updraft"},
             {"name": "UPDRAFT_PRIVATE_DIR", "value": "/run/updraft/private/sidecar"},
             {"name": "UPDRAFT_CREDENTIALS_FILE", "value": "/run/updraft/credentials/credentials.json"},
+            {"name": "TMPDIR", "value": "/run/updraft/private"},
             {"name": CONFIG_ENV, "value": config(1).to_json()},
         ],
         "volumeMounts": [
@@ -147,7 +156,7 @@ def test_the_whole_pod_of_a_learner() -> None:
             {"name": "credentials", "mountPath": "/run/updraft/credentials", "readOnly": True},
         ],
         "resources": {"requests": {"cpu": "0", "memory": "128Mi"}, "limits": {"memory": "1024Mi"}},
-        "securityContext": UNPRIVILEGED,
+        "securityContext": {**UNPRIVILEGED, "readOnlyRootFilesystem": True},
     }
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
     base = BASE["spec"]["containers"][0]
@@ -176,8 +185,11 @@ def test_the_whole_pod_of_a_learner() -> None:
             "containers": [
                 {
                     **base,
-                    "env": [*base["env"], *USER],
-                    "volumeMounts": [{"name": "job", "mountPath": "/updraft"}],
+                    "env": [*base["env"], *USER, NO_GPU],
+                    "volumeMounts": [
+                        {"name": "job", "mountPath": "/updraft"},
+                        {"name": "shm", "mountPath": "/dev/shm"},
+                    ],
                     "workingDir": "/updraft/code",
                     "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
                     "securityContext": UNPRIVILEGED,
@@ -185,8 +197,9 @@ def test_the_whole_pod_of_a_learner() -> None:
             ],
             "restartPolicy": "Never",
             "volumes": [
-                {"name": "job", "emptyDir": {}},
-                {"name": "private", "emptyDir": {}},
+                {"name": "job", "emptyDir": {"sizeLimit": "1024Mi"}},
+                {"name": "private", "emptyDir": {"sizeLimit": "1024Mi"}},
+                {"name": "shm", "emptyDir": {"medium": "Memory"}},
                 {"name": "credentials", "secret": {"secretName": "digits-1-t1", "defaultMode": 0o440}},
             ],
             "automountServiceAccountToken": False,
@@ -205,12 +218,33 @@ def test_the_whole_pod_of_a_learner() -> None:
     }
 
 
+def test_a_pod_with_gpus_is_as_any_other_but_for_their_samples_and_their_taint() -> None:
+    base = copy.deepcopy(BASE)
+    amounts = {"cpu": "1", "ephemeral-storage": "1024Mi", "nvidia.com/gpu": "1"}
+    base["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+    with_gpus, without = learner_pod(base, learners=1), learner_pod(learners=1)
+    (program,) = without["spec"]["containers"]
+    program |= {"resources": {"requests": amounts, "limits": amounts}, "readinessProbe": gpu_probe(10.0)}
+    program["env"].remove(NO_GPU)
+    without["spec"]["tolerations"].insert(0, {"key": "nvidia.com/gpu", "operator": "Exists"})
+    assert with_gpus == without
+
+
+def test_no_gpus_are_sampled_where_metrics_are_switched_off() -> None:
+    base = copy.deepcopy(BASE)
+    base["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1"
+    silent = replace(config(1), system_metrics_seconds=0)
+    pod = objects.learner_pod(base, silent, sidecar_image="s", grace_seconds=1, node_lost_seconds=1)
+    assert "readinessProbe" not in pod["spec"]["containers"][0]
+
+
 def test_learners_differ_in_rank_and_configuration_only() -> None:
     first, second = pods()
     assert second["spec"]["containers"][0]["env"] == [
         {"name": "RANK", "value": "1"},
         {"name": "LEARNER_ID", "value": "2"},
         *USER,
+        NO_GPU,
     ]
     sidecar = second["spec"]["initContainers"][1]
     text = next(v["value"] for v in sidecar["env"] if v["name"] == contract.CONFIG_ENV)
@@ -341,7 +375,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         "LEARNER_ID": "2",
         "UPDRAFT_ATTEMPT": "3",
         "MASTER_ADDR": "digits-1-t3-0.digits-1-t3",
-        **{entry["name"]: entry["value"] for entry in USER},
+        **{entry["name"]: entry["value"] for entry in (*USER, NO_GPU)},
     }
 
 

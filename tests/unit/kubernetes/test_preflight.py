@@ -135,10 +135,23 @@ def test_a_certificate_that_nobody_vouches_for(serve: Serve, tmp_path: Path) -> 
     assert bad(examined(cluster, tmp_path, trust=known)) == []
 
 
-def test_a_server_that_is_no_cluster(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [(200, ["hello"]), (404, {}), (404, ["<html>"]), (405, {}), (400, {"message": "?"})])
+def test_a_server_that_is_no_cluster(serve: Serve, tmp_path: Path, answer: tuple[int, Any]) -> None:
     cluster = serve()
-    cluster.answer = lambda *_: (200, ["hello"])  # type: ignore[method-assign,assignment,return-value]
+    cluster.answer = lambda *_: answer  # type: ignore[method-assign,assignment]
     assert bad(examined(cluster, tmp_path)) == [("cluster", f"{cluster.url} does not answer as Kubernetes does")]
+
+
+@pytest.mark.parametrize("path", ["/version/", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"])
+def test_a_cluster_that_tells_nothing_of_itself(serve: Serve, tmp_path: Path, path: str) -> None:
+    cluster = serve()
+    willing = cluster.answer
+    cluster.answer = lambda method, asked, *more: (  # type: ignore[method-assign]
+        (403, {"message": "forbidden"}) if asked == path else willing(method, asked, *more)
+    )
+    (finding,) = [found for found in examined(cluster, tmp_path) if not found.ok]
+    assert finding.detail == f"{cluster.url} does not even tell its version, or what the platform may do (403)"
+    assert "ClusterRoles system:discovery and system:basic-user" in finding.advice
 
 
 @pytest.mark.parametrize("version", ["v1.28.15", "v1.28.3-gke.100", "v1.9.0"])
@@ -155,8 +168,15 @@ def test_a_kubernetes_that_will_do(version: str) -> None:
 def test_a_node_that_is_too_old(serve: Serve, tmp_path: Path) -> None:
     info = {**NODE["status"]["nodeInfo"], "kubeletVersion": "v1.27.1"}
     old = {**NODE, "metadata": {"name": "old"}, "status": {**NODE["status"], "nodeInfo": info}}
-    found = bad(examined(serve(nodes=[NODE, old]), tmp_path))
-    assert found == [("nodes", "too old for sidecars, which need 1.29 or later: old (v1.27.1)")]
+    cluster = serve(nodes=[NODE, old])
+    assert bad(examined(cluster, tmp_path)) == [
+        ("nodes", "too old for sidecars, which need 1.29 or later: old (v1.27.1)")
+    ]
+    with pytest.raises(RefusedError, match=r"nodes too old for sidecars, .*: old \(v1.27.1\); upgrade their kubelets"):
+        required(cluster, tmp_path)
+    cluster.nodes = [NODE, {**old, "spec": {"unschedulable": True}}]  # as the advice says
+    assert bad(examined(cluster, tmp_path)) == []
+    required(cluster, tmp_path)
 
 
 def test_nodes_that_learners_may_not_lie_on_are_named(serve: Serve, tmp_path: Path) -> None:
@@ -205,6 +225,17 @@ def test_a_right_that_is_missing(serve: Serve, tmp_path: Path, right: tuple[str,
     assert "kubectl apply -k deploy/kustomize" in finding.advice
 
 
+def test_a_right_that_few_jobs_need_is_told_and_stops_nobody(serve: Serve, tmp_path: Path) -> None:
+    cluster = serve()
+    cluster.forbidden |= {("create", "policy", "poddisruptionbudgets"), ("get", "", "persistentvolumeclaims")}
+    (rights,) = [found for found in examined(cluster, tmp_path) if found.name.startswith("rights")]
+    assert rights.ok
+    assert rights.detail == (
+        "may not get persistentvolumeclaims, create poddisruptionbudgets.policy: "
+        "only jobs with data on volumes need it; only UPDRAFT_DISRUPTION_BUDGET=true needs it"
+    )
+
+
 def test_nodes_that_may_not_be_listed(serve: Serve, tmp_path: Path) -> None:
     cluster = serve()
     cluster.forbidden.add(("list", "", "nodes"))
@@ -224,18 +255,15 @@ def required(cluster: Cluster, tmp_path: Path, **more: Any) -> None:
     preflight.require(api(cluster, tmp_path, **more), "updraft-default")
 
 
-def test_a_willing_cluster_costs_three_requests(serve: Serve, tmp_path: Path) -> None:
+def test_a_willing_cluster_costs_four_requests(serve: Serve, tmp_path: Path) -> None:
     cluster = serve()
     required(cluster, tmp_path)
-    assert (
-        cluster.requests
-        == [
-            "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
-            "GET /version/",
-            "GET /api/v1/namespaces/updraft-default",
-        ]
-        or cluster.requests[1] == "GET /version"
-    )
+    assert cluster.requests == [
+        "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+        "GET /version/",
+        "GET /api/v1/namespaces/updraft-default",
+        "GET /api/v1/nodes?resourceVersion=0",
+    ]
 
 
 def test_rules_that_the_cluster_cannot_list_are_asked_for_one_by_one(serve: Serve, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_more_followed_logs_than_the_client_has_connections_by_default(monkeypat
 
             def __init__(self, conn_id: str) -> None: ...
 
+            async def _get_field(self, name: str) -> None: ...
+
             async def _load_config(self) -> None:
                 self.client_configuration = Configuration(host=host)
 

@@ -30,6 +30,8 @@ def test_a_refused_watch_reads_its_connection_again(monkeypatch: pytest.MonkeyPa
 
         def __init__(self, conn_id: str) -> None: ...
 
+        async def _get_field(self, name: str) -> None: ...
+
         async def _load_config(self) -> None:
             self.client_configuration = SimpleNamespace(token=next(tokens))
 

@@ -148,6 +148,19 @@ priority: hgh
     )
 
 
+def test_disk_is_an_amount_and_may_be_left_out() -> None:
+    assert parse(small(resources={"disk": "20GiB"})).resources.disk_bytes == 20 * 2**30
+    assert parse(small(resources={"size": "small", "disk": "1.5 GB"})).resources.disk_bytes == 1_500_000_000
+    assert parse(small(resources={"disk": None})) == parse(small(resources={}))
+    assert parse(small()).resources.disk_bytes is None
+    assert errors_of(small(resources={"disk": "20 Gigs"})) == {
+        "resources.disk": "resources.disk: '20 Gigs' is not an amount of disk; write a number and a unit, such as 20GiB"
+    }
+    assert errors_of(small(resources={"disk": "9999TiB"})) == {
+        "resources.disk": "resources.disk: '9999TiB' is more than there is; write at most 1024TiB, such as 20GiB"
+    }
+
+
 def test_one_wrong_field_is_one() -> None:
     with pytest.raises(ManifestError, match=r"^manifest: 1 field is wrong\n"):
         parse(small(priority="x"))
@@ -159,6 +172,7 @@ def test_one_wrong_field_is_one() -> None:
         ("comand", "command"),
         ("learners", "resources.learners"),
         ("memory", "resources.memory"),
+        ("storage", "resources.disk"),
         ("cpu", "resources.cpus"),
         ("timeout", "budget.max_runtime"),
         ("environment", "env"),
@@ -171,7 +185,8 @@ def test_an_unknown_field_is_answered_with_the_one_that_was_meant(field: str, me
 
 def test_an_unknown_field_without_a_likeness_lists_the_fields() -> None:
     text = errors_of(small(resources={"zzzz": 1}))["resources.zzzz"]
-    assert text == ("resources.zzzz: no such field; the fields here are size, learners, cpus, memory, gpus, gpu_type")
+    fields = "size, learners, cpus, memory, disk, gpus, gpu_type"
+    assert text == f"resources.zzzz: no such field; the fields here are {fields}"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +209,7 @@ def test_an_unknown_field_without_a_likeness_lists_the_fields() -> None:
         ({"params": 3}, "params"),
         ({"env": {"RANK": "1"}}, "env.RANK"),
         ({"env": {"UPDRAFT_X": "1"}}, "env.UPDRAFT_X"),
+        ({"env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, "env.NVIDIA_VISIBLE_DEVICES"),
         ({"env": {"A": 1}}, "env.A"),
         ({"env": {"A-B": "1"}}, "env.A-B"),
         ({"secrets": [{"name": "s", "as": "RANK"}]}, "secrets[0].as"),
@@ -207,6 +223,8 @@ def test_an_unknown_field_without_a_likeness_lists_the_fields() -> None:
         ({"resources": {"cpus": "500m"}}, "resources.cpus"),
         ({"resources": {"memory": 16}}, "resources.memory"),
         ({"resources": {"memory": "0GiB"}}, "resources.memory"),
+        ({"resources": {"disk": 20}}, "resources.disk"),
+        ({"resources": {"disk": "0GiB"}}, "resources.disk"),
         ({"resources": {"gpus": -1}}, "resources.gpus"),
         ({"resources": {"gpu_type": "v100"}}, "resources.gpu_type"),
         ({"resources": {"size": "smal"}}, "resources.size"),

@@ -107,7 +107,6 @@ class FakeCluster:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
             kind: {} for kind in ("pod", "service", "secret", "policy", "budget", "claim", "namespace")
         }
-        self.uids = 0
         self.created: list[str] = []
         self.cpus = cpus
         self.refuse: Callable[[str, str], int | Exception | None] = lambda verb, name: None
@@ -130,10 +129,10 @@ class FakeCluster:
         self._check(f"create {kind}", name)
         if name in self.objects[kind]:
             raise api_error(409)
-        self.uids += 1
-        self.objects[kind][name] = copy.deepcopy(body)
-        self.objects[kind][name]["metadata"]["uid"] = f"uid-{self.uids}"
         self.created.append(f"{kind} {name}")
+        self.objects[kind][name] = copy.deepcopy(body)
+        # Its own, whatever others were made before it.
+        self.objects[kind][name]["metadata"]["uid"] = f"uid-{kind}-{name}-{self.created.count(f'{kind} {name}')}"
         return Obj(self.objects[kind][name])
 
     def _list(self, kind: str, selector: str) -> Any:
@@ -316,7 +315,7 @@ class FakeMlflowClient:
         self.files: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, set[tuple[str, str]]] = {}
         self.models: dict[str, Any] = {}
-        self.registered: set[str] = set()
+        self.registered: dict[str, dict[str, str]] = {}  # tags by name
         self.versions: list[Any] = []
         self.aliases: dict[tuple[str, str], str] = {}
         self.alias_moves: list[str] = []
@@ -347,7 +346,7 @@ class FakeMlflowClient:
 
     def get_run(self, run_id: str) -> Any:
         if run_id not in self.runs:
-            raise _refusal(6, f"no run {run_id}")
+            raise _refusal(3002, f"no run {run_id}")
         return copy.deepcopy(self.runs[run_id])
 
     def search_runs(self, experiment_ids: list[str], *, filter_string: str, **_: Any) -> list[Any]:
@@ -400,10 +399,17 @@ class FakeMlflowClient:
     def delete_logged_model(self, model_id: str) -> None:
         del self.models[model_id]
 
-    def create_registered_model(self, name: str) -> None:
+    def create_registered_model(self, name: str, tags: dict[str, str]) -> None:
         if name in self.registered:
             raise _refusal(3001, "exists")
-        self.registered.add(name)
+        self.registered[name] = dict(tags)
+
+    def search_registered_models(self, filter_string: str) -> list[Any]:
+        name = filter_string.partition("'")[2].rstrip("'")
+        return [SimpleNamespace(name=n, tags=dict(tags)) for n, tags in self.registered.items() if n == name]
+
+    def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
+        self.registered[name][key] = value
 
     def log_outputs(self, run_id: str, models: list[Any]) -> None:
         outputs = self.runs[run_id].outputs.model_outputs
@@ -420,8 +426,8 @@ class FakeMlflowClient:
         return version
 
     def search_model_versions(self, filter_string: str) -> list[Any]:
-        run_id = filter_string.partition("'")[2].rstrip("'")
-        found = [copy.copy(v) for v in self.versions if v.run_id == run_id]
+        field, value = filter_string.partition(" = ")[0], filter_string.partition("'")[2].rstrip("'")
+        found = [copy.copy(v) for v in self.versions if getattr(v, field) == value]
         for version in found:
             version.model_id = None  # the server leaves it out here
         return found
@@ -433,7 +439,7 @@ class FakeMlflowClient:
     def get_model_version_by_alias(self, name: str, alias: str) -> Any:
         number = self.aliases.get((name, alias))
         if number is None:
-            raise _refusal(1000 if name in self.registered else 6, "no such alias")
+            raise _refusal(1000 if name in self.registered else 3002, "no such alias")
         return next(v for v in self.versions if (v.name, v.version) == (name, number))
 
     def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:

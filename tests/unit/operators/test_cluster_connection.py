@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from unit.kubernetes.api_server import kubeconfig
 from unit.operators.airflow_fakes import Platform
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes.clients import check_connection, core_api
+from updraft.kubernetes.clients import async_client, check_connection, core_api
 from updraft.lifecycle import State
 from updraft.settings import settings
 
@@ -31,6 +32,32 @@ def test_file_and_context_of_the_connection_lead_to_the_server(
     connect(monkeypatch, kube_config_path=str(path), cluster_context="dev")
     check_connection(settings())
     assert core_api(settings()).api_client.configuration.host == "http://127.0.0.1:7"
+
+
+def test_the_only_context_is_meant_though_kubectl_never_used_it(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(environment / "k", "http://127.0.0.1:7", **{"current-context": ""})
+    connect(monkeypatch, kube_config_path=str(path), cluster_context="")
+    check_connection(settings())
+    assert core_api(settings()).api_client.configuration.host == "http://127.0.0.1:7"
+    assert asyncio.run(_host_for_a_loop()) == "http://127.0.0.1:7"
+
+
+def test_of_several_contexts_none_is_taken_because_kubectl_used_it_last(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kubeconfig(environment / "k", "http://127.0.0.1:7", "prod", "dev")
+    connect(monkeypatch, kube_config_path=str(path))
+    with pytest.raises(UnavailableError, match="holds 2 contexts"):
+        core_api(settings())
+    with pytest.raises(UnavailableError, match="holds 2 contexts"):
+        asyncio.run(_host_for_a_loop())
+
+
+async def _host_for_a_loop() -> str:
+    async with await async_client(settings().kubernetes_conn_id) as api:
+        return str(api.configuration.host)
 
 
 def test_a_file_that_is_not_there_is_told(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

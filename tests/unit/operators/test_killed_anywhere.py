@@ -44,7 +44,7 @@ def champion_before(platform: Platform) -> None:
     mlflow = platform.mlflow
     run = mlflow.create_run(mlflow.create_experiment("older"), tags={}, run_name="older")
     mlflow.runs[run.info.run_id].data.metrics["acc"] = 0.5
-    mlflow.registered.add("digits")
+    mlflow.registered["digits"] = {"updraft.tenant": "default"}
     mlflow.create_model_version("digits", source="x", run_id=run.info.run_id, model_id=None)
     mlflow.aliases["digits", "champion"] = "1"
 

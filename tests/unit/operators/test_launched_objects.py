@@ -58,7 +58,8 @@ def test_the_api_servers_addresses_are_closed_to_learners(make_platform: Make) -
     (policy,) = policies
     outside = policy["spec"]["egress"][-1]["to"][0]["ipBlock"]
     # 10.0.0.1 is what the server tells, 10.0.0.2 is what the connection says
-    assert outside == {"cidr": "0.0.0.0/0", "except": ["10.0.0.1/32", "10.0.0.2/32", "169.254.0.0/16"]}
+    cloud = ["100.100.100.200/32", "168.63.129.16/32", "169.254.0.0/16"]
+    assert outside == {"cidr": "0.0.0.0/0", "except": ["10.0.0.1/32", "10.0.0.2/32", *cloud]}
 
 
 def test_the_site_decides_about_policy_and_budget(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +70,43 @@ def test_the_site_decides_about_policy_and_budget(make_platform: Make, monkeypat
     launched(platform)
     kinds = [created.split()[0] for created in platform.cluster.created]
     assert ("policy" in kinds, "budget" in kinds) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "request_and_limit"),
+    [
+        ({"disk": "20GiB"}, ("20480Mi", "20480Mi")),  # set aside on its node
+        ({"disk": "1.5GB"}, ("1431Mi", "1431Mi")),
+        ({}, ("0", "2048Mi")),  # the platform's limit; a node with less takes it too
+    ],
+)
+def test_a_learner_has_a_limit_of_disk(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, manifest: dict[str, str], request_and_limit: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("UPDRAFT_LEARNER_DISK_BYTES", str(2 * 1024**3))
+    resources = {"learners": 1, "cpus": 0.5, "memory": "256MiB", **manifest}
+    platform = until(make_platform(resources=resources), "train")
+    settings.cache_clear()
+    pods: list[Any] = []
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        pods.extend(platform.cluster.objects["pod"].values())
+        return platform.pods_succeed(job_id)
+
+    platform.pods_end = end
+    platform.run("train")
+    (pod,) = pods
+    request, limit = request_and_limit
+    (program,) = pod["spec"]["containers"]
+    assert program["resources"] == {
+        "requests": {"cpu": "0.5", "memory": "256Mi", "ephemeral-storage": request},
+        "limits": {"cpu": "0.5", "memory": "256Mi", "ephemeral-storage": limit},
+    }
+    sizes = {v["name"]: v["emptyDir"].get("sizeLimit") for v in pod["spec"]["volumes"] if "emptyDir" in v}
+    assert sizes == {"job": limit, "private": limit, "shm": None}
+    # A kubelet adds up the limits of a pod's containers: the program's is all of it.
+    ours = [container["resources"] for container in pod["spec"]["initContainers"]]
+    assert not any("ephemeral-storage" in {**each["requests"], **each["limits"]} for each in ours)
 
 
 def test_a_claim_is_mounted_and_recorded_and_not_staged(make_platform: Make) -> None:

@@ -36,10 +36,28 @@ def test_the_upload_of_a_killed_process_is_replaced(make_platform: Make) -> None
     assert platform.mlflow.models.popitem()[1].files == ["MLmodel", "model.onnx"]
 
 
+def test_nobody_registers_under_another_tenants_name(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.mlflow.registered["digits"] = {"updraft.tenant": "vision"}
+    assert platform.run("admit") == "failed"
+    platform.run("release")
+    assert platform.job.state is State.FAILED
+    assert "the registered model 'digits' is another tenant's" in platform.job.reason
+    assert platform.mlflow.versions == []
+
+
+def test_a_name_that_another_tenant_took_during_the_training_is_not_registered_under(make_platform: Make) -> None:
+    platform = until(make_platform(), "register_model")
+    platform.mlflow.registered["digits"] = {"updraft.tenant": "vision"}
+    assert platform.run("register_model") == "failed"
+    assert platform.mlflow.versions == []
+    assert platform.mlflow.models == {}
+
+
 def other_version(platform: Platform, acc: float) -> str:
     run = platform.mlflow.create_run("9", tags={}, run_name="other")
     platform.mlflow.runs[run.info.run_id].data.metrics["acc"] = acc
-    platform.mlflow.registered.add("digits")
+    platform.mlflow.registered["digits"] = {"updraft.tenant": "default"}
     return str(platform.mlflow.create_model_version("digits", source="x", run_id=run.info.run_id).version)
 
 

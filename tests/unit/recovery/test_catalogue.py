@@ -19,7 +19,7 @@ RUNNING = ContainerFacts("running")
 STAGED = ContainerFacts("terminated", exit_code=0)
 GUARDIANS = {
     "progress.stalled", "program.no_checkpoint", "pod.not_started", "pod.no_room", "job.halted", "job.cancelled",
-    "job.deadline", "quota.exceeded", "secret.gone",
+    "job.deadline", "quota.exceeded", "quota.too_small", "secret.gone",
 }  # fmt: skip
 
 

@@ -205,15 +205,6 @@ ELSEWHERE = (Cause.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
     ("observed", "expected"),
     [
         (pod(phase="Failed", main=ended(137), reason="Evicted", message="low"), ("node.evicted", *ELSEWHERE)),
-        (
-            pod(
-                phase="Failed",
-                main=ended(137),
-                reason="Evicted",
-                message="Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-            ),
-            ("pod.disk_limit", Cause.PROGRAM, Action.RELAUNCH, "node-1"),
-        ),
         (pod(phase="Failed", main=ended(143), reason="NodeLost"), ("node.lost", *ELSEWHERE)),
         (pod(phase="Failed", main=ended(143), reason="Terminated"), ("node.shutdown", *ELSEWHERE)),
         (pod(phase="Failed", main=ended(137), reason="Preempting"), ("node.preempted", *ELSEWHERE)),
@@ -252,6 +243,38 @@ ELSEWHERE = (Cause.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
 )  # fmt: skip
 def test_what_happened_to_a_pod_names_its_row(observed: PodFacts, expected: tuple[Any, ...]) -> None:
     assert told(verdict(observed)) == expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [  # as pkg/kubelet/eviction/helpers.go writes them
+        'Usage of EmptyDir volume "job" exceeds the limit "20Gi". ',
+        "Pod ephemeral local storage usage exceeds the total limit of containers 20Gi. ",
+        'Container base exceeded its local ephemeral storage limit "20Gi". ',
+    ],
+)
+@pytest.mark.parametrize("main", [ended(137), ended(143), None], ids=["killed", "stopped", "unseen"])
+def test_a_learner_over_its_disk_is_told_the_limit_and_the_field(message: str, main: dict[str, Any] | None) -> None:
+    program = {"containerStatuses": None} if main is None else {"main": main}
+    outcome = verdict(pod(phase="Failed", reason="Evicted", message=message, **program))
+    assert told(outcome) == ("pod.disk_limit", Cause.PROGRAM, Action.RELAUNCH, "node-1")
+    assert outcome.reason == (
+        f"learner 1: Evicted: {message.strip()} "
+        "(the learner wrote more to its disk than its limit: raise resources.disk, or keep fewer files)"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 900Mi. Container base "
+        "was using 5Gi, request is 0, has larger consumption of ephemeral-storage. ",
+        "The node had condition: [DiskPressure]. ",
+    ],
+)
+def test_a_node_without_disk_is_no_fault_of_the_learner(message: str) -> None:
+    outcome = verdict(pod(phase="Failed", main=ended(137), reason="Evicted", message=message))
+    assert told(outcome) == ("node.evicted", *ELSEWHERE)
 
 
 def test_a_pod_is_lost_while_the_cluster_removes_it_and_nobody_sees_its_end() -> None:

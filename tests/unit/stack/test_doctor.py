@@ -40,9 +40,16 @@ def checks(home: Home) -> dict[str, module.Check]:
 def test_before_the_first_up_nothing_is_wrong_that_it_would_build(home: Home) -> None:
     found = checks(home)
     assert {name for name in ENVIRONMENTS if found[name].ok} == ENVIRONMENTS
-    assert found["environment of MLflow server"].detail == "not built yet; built when it is needed"
+    assert found["environment of MLflow server"].detail == "built when it is needed"
     assert found["home"] == module.Check("home", True, "not set up yet; `updraft up` does it")
     assert found["uv"] == module.Check("uv", True, "uv 1.2.3")  # the bootstrap's, which is not on the PATH
+
+
+def test_a_kubeconfig_of_the_environment_is_said_to_be_of_no_use(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    told = checks(home)["KUBECONFIG"]
+    assert told.ok
+    assert told.detail == "names /nowhere, which is not used; `updraft up --kubeconfig FILE` uses one"
 
 
 def test_while_it_runs_what_it_needs_has_to_be_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +57,9 @@ def test_while_it_runs_what_it_needs_has_to_be_there(home: Home, monkeypatch: py
     found = checks(home)
     wrong = {name for name, check in found.items() if name.startswith("environment of ") and not check.ok}
     assert wrong == ENVIRONMENTS
-    assert found["environment of MLflow server"].advice == "run `updraft up`"
+    server = found["environment of MLflow server"]
+    assert server.detail == "gone, and the running stack needs it"
+    assert server.advice == "run `updraft down`, then `updraft up`, which builds it"  # `up` alone only attaches
 
 
 def test_a_machine_without_uv_is_told_what_installs_it(home: Home) -> None:

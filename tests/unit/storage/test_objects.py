@@ -12,8 +12,9 @@ from folder_store import FolderStore
 from updraft.exceptions import DataError, LimitError
 from updraft.storage import objects
 from updraft.storage.objects import CheckpointInfo, Exported
-from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
+from updraft_learner.contract import STATUS_LIMIT_BYTES, Keys, LearnerDone, LearnerStatus
 
+LIMIT_BYTES = 1 << 20
 KEYS = Keys("default")
 
 
@@ -46,6 +47,18 @@ def test_status_and_completion_marker_are_read_when_they_are_there(store: Folder
     assert done["files"] == 4
     store.put_bytes(KEYS.status("job-1", "train", 1, 1), b'{"t": 1.0, "ph')
     assert objects.read_status(*place, store=store) is None
+
+
+def test_a_word_that_is_too_large_to_be_a_sidecars_counts_as_none_and_is_told(
+    store: FolderStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, large = ("default", "job-1", "train", 1, 1), LearnerStatus(t=1.0, phase="x" * STATUS_LIMIT_BYTES)
+    store.put_bytes(KEYS.status("job-1", "train", 1, 1), large.to_json().encode())
+    store.put_bytes(KEYS.done("job-1", "train", 1, 1), large.to_json().encode())
+    assert objects.read_status(*place, store=store) is None
+    assert "status.json: it has 1048" in caplog.text
+    assert objects.read_done(*place, store=store) is None
+    assert "done.json: it has 1048" in caplog.text
 
 
 def test_a_checkpoint_counts_when_its_marker_and_all_its_files_are_there(store: FolderStore) -> None:
@@ -107,9 +120,9 @@ def put_export(store: FolderStore, **changes: Any) -> dict[str, Any]:
 
 
 def test_an_export_is_fetched_and_verified(store: FolderStore, tmp_path: Path) -> None:
-    assert objects.fetch_export("default", "job-1", tmp_path / "a", store=store) is None
+    assert objects.fetch_export("default", "job-1", tmp_path / "a", limit_bytes=LIMIT_BYTES, store=store) is None
     report = put_export(store)
-    assert objects.fetch_export("default", "job-1", tmp_path / "a", store=store) == Exported(
+    assert objects.fetch_export("default", "job-1", tmp_path / "a", limit_bytes=LIMIT_BYTES, store=store) == Exported(
         tmp_path / "a" / "model", ("onnx", "torch"), "net.Net", "onnx differs by at most 1.5e-08, torch", report
     )
     assert (tmp_path / "a" / "model" / "MLmodel").read_bytes() == b"flavors: {}"
@@ -122,10 +135,21 @@ def test_an_export_that_would_fill_the_workers_disk_or_memory_is_refused(store: 
     report["files"]["model/MLmodel"]["size"] = 1 << 60
     store.put_bytes(key, json.dumps(report).encode())
     with pytest.raises(LimitError, match="the worker has"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=1 << 61, store=store)
     store.put_bytes(key, b" " * (objects.REPORT_LIMIT_BYTES + 1))
     with pytest.raises(DataError, match="larger than"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
+
+
+def test_an_export_over_the_limit_is_refused_before_anything_is_fetched(store: FolderStore, tmp_path: Path) -> None:
+    put_export(store)
+    with pytest.raises(LimitError, match=r"the limit \(UPDRAFT_EXPORT_LIMIT_BYTES\) is 10 bytes"):
+        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=10, store=store)
+    assert not (tmp_path / "out").exists()
+    key = f"{KEYS.results('job-1', 'export', 1)}/export/export.json"
+    store.put_bytes(key, b"[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read"):
+        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
 
 
 @pytest.mark.parametrize(
@@ -142,5 +166,5 @@ def test_an_export_that_would_fill_the_workers_disk_or_memory_is_refused(store: 
 def test_a_damaged_export_is_refused(store: FolderStore, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     put_export(store, **changes)
     with pytest.raises(DataError, match=message):
-        objects.fetch_export("default", "job-1", tmp_path / "out", store=store)
+        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
     assert not (tmp_path / "evil").exists()

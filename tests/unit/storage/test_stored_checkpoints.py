@@ -16,9 +16,10 @@ from unit.storage.conftest import S3Server
 
 from updraft.exceptions import UnavailableError
 from updraft.storage import checkpoints, objects
+from updraft_learner import checkpoint_store
 from updraft_learner.checkpoint_names import part_name
 from updraft_learner.contract import Keys
-from updraft_learner.store import ObjectStore, StorageError, StoredObject
+from updraft_learner.store import READ_LIMIT_BYTES, ObjectStore, StorageError, StoredObject
 
 KEYS = Keys("default")
 PLACE = ("default", "job-1")
@@ -129,6 +130,39 @@ def test_parts_that_contradict_each_other_are_damaged(store: ObjectStore) -> Non
     }
 
 
+def test_a_marker_that_no_sidecar_writes_is_damaged_and_not_read(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "MARKER_LIMIT_BYTES", 500)
+    put(store, "step-1-a1")
+    put(store, "step-2-a1", metrics={"x" * 500: 1.0})
+    too_large = "MANIFEST.json is larger than 500 bytes"
+    looked = objects.look_at_checkpoints(*PLACE, store=store)
+    assert ([info.name for info in looked.whole], looked.damaged) == (["step-1-a1"], {"step-2-a1": too_large})
+    assert objects.verify_checkpoint(*PLACE, "step-2-a1", store=store) == too_large
+
+
+def test_a_checkpoint_with_metrics_without_end_is_damaged(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    put(store, "step-1-a1", metrics={f"m{n}": 1.0 for n in range(1000)})
+    put(store, "step-2-a1", metrics={f"m{n}": 1.0 for n in range(1001)})
+    put(store, "step-3-a1", metrics={f"{n:0250d}": 1.0 for n in range(500)})
+    looked = objects.look_at_checkpoints(*PLACE, store=store)
+    assert [info.name for info in looked.whole] == ["step-1-a1"]
+    assert set(looked.damaged.values()) == {"it has too many metrics; the limit is 1000"}
+
+
+def test_parts_that_are_described_at_too_great_length_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, name = Counting(tmp_path), "step-5-a1-sabcdef01"
+    monkeypatch.setattr(checkpoint_store, "MARKER_LIMIT_BYTES", 500)
+    put_part(store, name, 1)
+    put_part(store, name, 2, metrics={"x" * 500: 1.0})
+    assert list(objects.look_at_checkpoints(*PLACE, store=store).damaged) == [name]
+    assert store.reads == []
+
+
 class Dying(FolderStore):
     """Does so many writes and no more."""
 
@@ -169,9 +203,9 @@ class Counting(FolderStore):
         super().__init__(root)
         self.reads: list[str] = []
 
-    def get_bytes(self, key: str) -> bytes | None:
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
         self.reads.append(key)
-        return super().get_bytes(key)
+        return super().get_bytes(key, limit_bytes)
 
 
 def test_what_was_whole_before_and_is_as_long_is_not_read_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from unit.operators.platform_fakes import Blade, SimulatedKill, Watched
 
 from updraft import tracking
-from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import State
 
 PYTHON = os.environ.get("UPDRAFT_TEST_MLFLOW_PYTHON")
@@ -117,6 +117,7 @@ def test_data_is_named_once(client: Any) -> None:
 
 def register(client: Any, job: str) -> tracking.VersionRef:
     ref = open_run(client, job)
+    tracking.claim(client, "digits", "default")
     return tracking.register(
         client,
         name="digits",
@@ -144,6 +145,38 @@ def test_a_job_registers_one_version_and_leaves_one_model(client: Any, tmp_path:
         models = client.search_logged_models([ref.experiment_id], filter_string=f"tags.`updraft.job_id` = '{job}'")
         assert [(m.model_id, str(m.status)) for m in models] == [(version.model_id, "READY")]
         assert [o.model_id for o in client.get_run(ref.run_id).outputs.model_outputs] == [version.model_id]
+
+
+def test_a_registered_model_is_its_first_tenants(client: Any) -> None:
+    from mlflow.exceptions import MlflowException
+
+    for _ in range(2):
+        tracking.check_owner(client, "sorter", "vision")
+        tracking.claim(client, "sorter", "vision")
+    for asked in (tracking.check_owner, tracking.claim):
+        with pytest.raises(RefusedError, match="registered model 'sorter' is another tenant's; choose another name"):
+            asked(client, "sorter", "audio")
+    assert client.get_registered_model("sorter").tags == {"updraft.tenant": "vision"}
+    tracking.check_owner(client, "of-nobody", "audio")
+    with pytest.raises(MlflowException, match="not found"):  # looking takes no name
+        client.get_registered_model("of-nobody")
+
+
+def test_a_model_without_an_owner_is_the_tenants_whose_job_made_its_first_version(client: Any) -> None:
+    for name in ("older", "by-hand", "empty"):
+        client.create_registered_model(name)
+    first = open_run(client, "owner-1")
+    other = client.create_run("0", tags={"updraft.tenant": "audio"})
+    for run_id in (first.run_id, other.info.run_id):
+        client.create_model_version("older", source="s3://x/y", run_id=run_id)
+    client.create_model_version("by-hand", source="s3://x/y")
+    with pytest.raises(RefusedError, match="is another tenant's"):
+        tracking.claim(client, "older", "audio")
+    with pytest.raises(RefusedError, match=r"no tenant's job made; .* set its tag updraft.tenant to 'default'"):
+        tracking.claim(client, "by-hand", "default")
+    for name in ("older", "empty"):
+        tracking.claim(client, name, "default")
+        assert client.get_registered_model(name).tags == {"updraft.tenant": "default"}
 
 
 def test_the_champion_is_found_or_not(client: Any) -> None:

@@ -163,7 +163,7 @@ class TestWaiting:
         begin(ledger)
         waits = asyncio.Event()
 
-        async def nodes(self: GangTrigger, watch: Any) -> list[Any]:
+        async def nodes(conn_id: str) -> list[Any]:
             return []
 
         async def asked(self: Desk, job_id: str) -> bool:
@@ -180,7 +180,7 @@ class TestWaiting:
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(asyncio.shield(running), 5)
 
-        monkeypatch.setattr(GangTrigger, "_nodes", nodes)
+        monkeypatch.setattr(gang, "nodes_of", nodes)
         monkeypatch.setattr(Desk, "asked", asked)
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
@@ -224,16 +224,14 @@ class TestTrouble:
     def test_a_cluster_that_does_not_answer_about_its_nodes_is_no_stack_trace(
         self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from kubernetes_asyncio.client import ApiException, CoreV1Api
+        async def nodes_of(conn_id: str) -> Any:
+            raise UnavailableError("the cluster's nodes cannot be listed")
 
-        async def list_node(self: Any, **_: Any) -> Any:
-            raise ApiException(status=503)
-
-        monkeypatch.setattr(CoreV1Api, "list_node", list_node)
+        monkeypatch.setattr(gang, "nodes_of", nodes_of)
         in_line(ledger)
         sleeps.enough = 4
         stopped(trigger())
-        assert set(log.lines) == {("warning", "Waiting: the cluster's nodes cannot be listed (ApiException)")}
+        assert set(log.lines) == {("warning", "Waiting: the cluster's nodes cannot be listed")}
 
     def test_an_attempt_of_a_revision_without_its_pod_waits_for_the_task(
         self, ledger: Ledger, sleeps: Sleeps, log: Log
@@ -268,7 +266,7 @@ def test_a_job_that_cannot_be_resumed_so_is_halted_again(ledger: Ledger) -> None
     made = trigger()
     ledger.move(JOB, State.QUEUED, "resumed")
     made._record_impossible("no node has 99 CPUs")
-    assert ledger.job(JOB).reason == "it cannot be resumed like this: no node has 99 CPUs"
+    assert ledger.job(JOB).reason == "it cannot go on like this: no node has 99 CPUs"
     ledger.move(JOB, State.QUEUED, "resumed")
     ledger.move(JOB, State.DEPLOYING, "granted")
     made._record_impossible("an answer of long ago")

@@ -366,6 +366,21 @@ class TestGang:
         recorded = objects.read_log("default", JOB, "train", 1, 1)
         assert [(line["n"], line["line"]) for line in recorded] == list(enumerate(expected, 1))
 
+    def test_each_learners_log_has_its_rate_and_all_have_one_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watch, real, flows = FakeWatch(1), followers.logs.follow, []
+
+        def follow(*args: Any) -> Any:
+            flows.append(args[-1])
+            return real(*args)
+
+        monkeypatch.setattr(followers.logs, "follow", follow)
+        watch.logs = {"p-1": [(stamp(1), "line")]}
+        watch.cluster.set_status("p-1", exit_code=0)
+        assert observe(watch).tails == {1: ["line"]}
+        assert flows
+        assert {id(flow) for flow in flows} == {id(flows[0])}  # also after a cut
+        assert flows[0].shared is followers.ALL
+
     def test_the_state_goes_forward_only(self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
         ledger.move(JOB, State.QUEUED, "waiting")
         ledger.move(JOB, State.DEPLOYING, "admitted")

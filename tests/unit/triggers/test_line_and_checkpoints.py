@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from folder_store import FolderStore
+from kubernetes.client.exceptions import ApiException
 from unit.operators.platform_fakes import FakeCluster, store_checkpoint
 from unit.triggers.trigger_helpers import JOB, events
 
 from updraft.allocation import Request
 from updraft.exceptions import UnavailableError
+from updraft.guardian import line
 from updraft.ledger import Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage import objects
@@ -32,20 +33,19 @@ def enqueue(ledger: Ledger, job_id: str = JOB, cpus: float = 1.0) -> None:
     ledger.move(job_id, State.QUEUED, "waiting")
 
 
+def nodes(cluster: FakeCluster) -> list[dict[str, Any]]:
+    return list(FakeCluster._plain(cluster.list_node())["items"])
+
+
 def admitted(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    async def nodes_of(self: AdmitTrigger, api: Any) -> tuple[str, str]:
-        return await asyncio.to_thread(admit.ask, self.job_id, FakeCluster._plain(cluster.list_node())["items"])
+    async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
+        try:
+            return nodes(cluster)
+        except ApiException as exc:
+            raise UnavailableError(f"the cluster answered {exc.status}") from exc
 
-    monkeypatch.setattr(AdmitTrigger, "_ask", nodes_of)
-    with_config: Callable[[Any], Awaitable[None]] = _no_config
-    from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-
-    monkeypatch.setattr(AsyncKubernetesHook, "_load_config", with_config)
+    monkeypatch.setattr(admit, "nodes_of", nodes_of)
     return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="updraft_kubernetes", job_id=JOB)), 20))
-
-
-async def _no_config(self: Any) -> None:
-    self.client_configuration = None
 
 
 @pytest.mark.usefixtures("quick")
@@ -54,7 +54,7 @@ class TestAdmit:
         cluster, other = FakeCluster(cpus="1"), "digits-0"
         ledger.record_job(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
         enqueue(ledger, other)
-        assert admit.ask(other, FakeCluster._plain(cluster.list_node())["items"])[0] == "granted"
+        assert line.ask(other, nodes(cluster))[0] == "granted"
         enqueue(ledger)
         looks = 0
 
@@ -93,6 +93,27 @@ class TestAdmit:
         cluster, looks = FakeCluster(), [503, 403, 503]
         cluster.refuse = lambda verb, name: looks.pop() if looks else None
         assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
+        assert "the cluster answered 403" in [t.reason for t in ledger.transitions(JOB)]
+
+    def test_a_job_can_be_cancelled_while_the_cluster_is_away(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        enqueue(ledger)
+        ledger.request(JOB, "cancel", "bob")
+        cluster = FakeCluster()
+        cluster.refuse = lambda verb, name: 503
+        assert admitted(cluster, monkeypatch) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
+
+    def test_a_halt_while_the_cluster_is_away_takes_the_job_out_of_the_line(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        enqueue(ledger)
+        ledger.request(JOB, "halt", "bob")
+        cluster = FakeCluster()
+        cluster.refuse = lambda verb, name: 503
+        monkeypatch.setattr(admit.requests, "resumed", lambda job_id: ledger.request(job_id, "cancel", "bob"))
+        assert admitted(cluster, monkeypatch)[0]["kind"] == "cancelled"
+        assert ledger.job(JOB).state is State.HALTED
 
 
 # --- checkpoints ---

@@ -24,12 +24,12 @@ from updraft_learner import contract
 from updraft_learner.checkpoint_format import BAD_PREFIX
 from updraft_learner.checkpoint_names import NAME_CHARS, STORED_FILE, part_name, recordable, stored_name
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
-from updraft_learner.contract import Keys, PodConfig, StoredCheckpoint
+from updraft_learner.contract import TEXTS, Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
-from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe
-from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json, write_below
+from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe, require_room, shown
+from updraft_learner.sidecar.files import HOLLOW, FoundFile, find_below, read_json, save_json, write_below
 from updraft_learner.sidecar.held import Hashing, HeldFolder
-from updraft_learner.sidecar.report import Warnings, log
+from updraft_learner.sidecar.report import Warnings, cut, log
 from updraft_learner.store import ObjectStore, StorageError
 
 KEEP_LOCAL = 2
@@ -185,6 +185,8 @@ class Checkpoints:
                 raise Unusable(f"{held.refused[0]} is a link out of it, no file, or a folder that cannot be read")
             if local not in self._finished():
                 raise Changed(local.name)
+            if hollow := [path for path, file in held.found.items() if file.hollow]:
+                raise Damaged(f"checkpoint {local.name}: file {shown(hollow[0])} {HOLLOW}; write it without holes")
             described = describe(local.name, held, self._config.learners)
             version = self._version(local.name)
             name = self._store_name(local.name, version, described.save)
@@ -194,6 +196,7 @@ class Checkpoints:
             # Each part would bring its own; the marker is made anew where the checkpoint is laid out.
             left_out = {contract.CHECKPOINT_LOCAL_MARKER} if described.parts > 1 else set()
             files = {path: file for path, file in held.found.items() if path not in left_out}
+            require_room(files, described)
             digests = self._send(local, held, files, described, key)
             untouched = held.still_there() and local in self._finished()
             # Removed or replaced as a whole meanwhile: what was sent is as its manifest describes it, if there is one.
@@ -253,7 +256,7 @@ class Checkpoints:
                 for done in sent:
                     self._store.delete(f"{key}/{done}")
                 self._sent = None
-                raise Damaged(f"checkpoint {local.name}: file {path} does not match its digest")
+                raise Damaged(f"checkpoint {local.name}: file {shown(path)} does not match its digest")
         return {path: sent[path][1] for path in files}
 
     def _confirm(self, key: str, files: Mapping[str, FoundFile]) -> None:
@@ -303,8 +306,8 @@ class Checkpoints:
             self._state[local.name] = {
                 "identity": local.identity, "stored": "", "step": None, "bytes": 0, "files": 0, "version": 0, "order": 0
             }  # fmt: skip
-        if reason not in self.quarantined:
-            self.quarantined.append(reason)
+        if cut(reason) not in self.quarantined:
+            self.quarantined = [*self.quarantined, cut(reason)][-TEXTS:]
         self._warnings.add(f"checkpoint {local.name}", reason)
         self._waiting.pop(local.name, None)
 

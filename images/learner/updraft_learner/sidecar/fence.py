@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys, PodConfig
 from updraft_learner.sidecar.tracking import ServerUnavailable
-from updraft_learner.store import ObjectStore, StorageError, StoredObject
+from updraft_learner.store import READ_LIMIT_BYTES, ObjectStore, StorageError, StoredObject
 
 FRESH_SECONDS = 1.0  # for so long a reading counts
 
@@ -83,7 +83,7 @@ class Fence:
         """The newest attempt of this role; 0 where no fence was ever written."""
         self._error = None
         try:
-            text = self._store.get_bytes(self._key)
+            text = self._store.get_bytes(self._key, SIGNAL_LIMIT_BYTES)
             return 0 if text is None else int(json.loads(text).get(self._role, 0))
         except StorageError as exc:
             self._error = exc
@@ -119,8 +119,8 @@ class FencedStore:
         self._fence.check()
         return self._store.abort_uploads(prefix, stale)
 
-    def get_bytes(self, key: str) -> bytes | None:
-        return self._store.get_bytes(key)
+    def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
+        return self._store.get_bytes(key, limit_bytes)
 
     def open(self, key: str) -> BinaryIO:
         return self._store.open(key)

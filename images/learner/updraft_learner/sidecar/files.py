@@ -11,15 +11,23 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+
+from updraft_learner.uploads import read_whole
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking, or opening a pipe would wait for its writer.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+# A hole takes no room on the pod's disk, whose size is limited, and all of its room in the object store, which is
+# everybody's. So much of it is stored below a folder: a small database has some.
+HOLLOW_BYTES = 1 << 30
+HOLLOW_LEAST_BYTES = 64 << 10  # file systems keep small files without a block of their own
+HOLLOW = "is mostly a hole (a sparse file): it takes up more room where it is stored than where it lies"
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class FoundFile:
     source: str
     size: int
     mtime_ns: int
+    hollow: bool = field(default=False, compare=False)  # more of a hole than is stored
 
     def same_content(self, other: FoundFile | None) -> bool:
         return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
@@ -79,6 +88,7 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
     """
     found: dict[str, FoundFile] = {}
     refused: list[str] = []
+    hollow: dict[str, int] = {}
     links: list[tuple[str, str]] = []
     anchor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -97,6 +107,8 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
                     facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     if stat.S_ISREG(facts.st_mode):
                         found[prefix + name] = FoundFile(prefix + name, facts.st_size, facts.st_mtime_ns)
+                        if facts.st_size > HOLLOW_LEAST_BYTES and facts.st_blocks * 512 < facts.st_size / 2:
+                            hollow[prefix + name] = facts.st_size
                     elif stat.S_ISLNK(facts.st_mode):
                         target = posixpath.normpath(posixpath.join(prefix, os.readlink(name, dir_fd=descriptor)))
                         links.append((prefix + name, target))
@@ -108,6 +120,8 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         pass
     finally:
         os.close(anchor)
+    for path in _too_hollow(root, folder, hollow):
+        found[path] = replace(found[path], hollow=True)
     regular = dict(found)
     for path, target in links:
         if target in regular:
@@ -115,6 +129,52 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         else:
             refused.append(path)
     return found, refused
+
+
+def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int]) -> list[str]:
+    """The largest of these files that have holes, but for as many as are stored.
+
+    A file system may tell late how many blocks a file has, so a hole has to be found in it.
+    """
+    if sum(sizes.values()) <= HOLLOW_BYTES:
+        return []
+    real = [path for path in sorted(sizes, key=lambda path: (sizes[path], path)) if _has_hole(root, f"{folder}/{path}")]
+    left_bytes = HOLLOW_BYTES
+    for count, path in enumerate(real):
+        left_bytes -= sizes[path]
+        if left_bytes < 0:
+            return real[count:]
+    return []
+
+
+def _has_hole(root: Path, relative: str) -> bool:
+    try:
+        with open_below(root, relative) as file:
+            return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size
+    except OSError:  # gone, not readable, or a file system that knows no holes
+        return False
+
+
+class Within:
+    """A file no further than it was long when it was found: while it is sent, a program may make it longer."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left if size < 0 else min(size, self._left)
+        data = read_whole(self._file, wanted)
+        self._left -= len(data)
+        return data
+
+    def __enter__(self) -> BinaryIO:
+        return cast(BinaryIO, self)
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def write_below(root: Path, relative: str, value: Any) -> None:

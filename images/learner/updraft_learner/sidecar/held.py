@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from updraft_learner.sidecar.files import FoundFile, find_below, open_below
+from updraft_learner.sidecar.files import FoundFile, Within, find_below, open_below
 
 HOLD_AT_MOST = 256  # files; further ones are opened when their turn comes
 
@@ -32,7 +32,13 @@ class HeldFolder:
         self._stack.close()
 
     def open(self, path: str) -> BinaryIO:
-        """From its beginning; to be closed by the caller. Raises FileNotFoundError for one that is not held."""
+        """From its beginning, as long as it was found; to be closed by the caller.
+
+        Raises FileNotFoundError for one that is not held.
+        """
+        return cast(BinaryIO, Within(self._whole(path), self.found[path].size))
+
+    def _whole(self, path: str) -> BinaryIO:
         held = self._open.get(path)
         if held is None:
             return open_below(self._root, f"{self._folder}/{self.found[path].source}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO, cast
 
-from updraft_learner.sidecar.files import FoundFile, find_below, open_below, read_json, save_json
-from updraft_learner.sidecar.report import Warnings
+from updraft_learner.sidecar.files import HOLLOW, FoundFile, Within, find_below, open_below, read_json, save_json
+from updraft_learner.sidecar.report import Warnings, cut
 from updraft_learner.store import ObjectStore
 
 THREADS = 4  # at the end, when the program no longer needs the CPU
 SMALL_BYTES = 1 << 20
 SAVE_SECONDS = 1.0
+SHOWN = 200  # characters of a path, in a warning
 
 
 class Mirror:
@@ -65,7 +66,14 @@ class Mirror:
                 f"links {self._folder}",
                 f"{self._folder}/{refused[0]} is a link out of the folder, no file, or not readable; it is not stored",
             )
-        self._waiting = {path: file for path, file in found.items() if not self._is_stored(path, file)}
+        hollow = [path for path, file in found.items() if file.hollow]
+        if hollow:
+            self._warnings.add(
+                f"hollow {self._folder}", f"{self._folder}/{cut(hollow[0], SHOWN)} {HOLLOW}; it is not stored"
+            )
+        self._waiting = {
+            path: file for path, file in found.items() if not file.hollow and not self._is_stored(path, file)
+        }
         ready = [path for path, file in self._waiting.items() if final or file.same_content(self._before.get(path))]
         try:
             self._store_all(ready, threads=THREADS if final else 1)
@@ -95,9 +103,13 @@ class Mirror:
 
     def _put(self, path: str) -> tuple[str, bool]:
         """The path, and whether it is stored now. Raises StorageError."""
-        opener = partial(open_below, self._root, f"{self._folder}/{self._waiting[path].source}")
+        file = self._waiting[path]
+
+        def opened() -> BinaryIO:
+            return cast(BinaryIO, Within(open_below(self._root, f"{self._folder}/{file.source}"), file.size))
+
         try:
-            self._store.put_file(f"{self._prefix}/{path}", opener)
+            self._store.put_file(f"{self._prefix}/{path}", opened)
         except FileNotFoundError:
             return path, False
         except PermissionError:

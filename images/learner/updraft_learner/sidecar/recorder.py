@@ -5,15 +5,17 @@ The only place that knows how names, NaN and reserved tags are treated. The endp
 
 from __future__ import annotations
 
+import json
 import math
 import posixpath
 import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from updraft_learner.contract import NAN_TAG
+from updraft_learner.contract import NAN_TAG, STATUS_METRICS_BYTES
 from updraft_learner.sidecar.journal import Entry, Journal
 from updraft_learner.sidecar.report import Warnings
 
@@ -158,9 +160,15 @@ class Recorder:
             return dict(self._progress)
 
     def last_metrics(self) -> dict[str, float | str]:
-        """Newest value of each of the program's metrics."""
+        """Newest value of each of the program's metrics, as many as a status has room for."""
         with self._lock:
-            return {name: value for name, (value, _, _) in self._latest.items() if not name.startswith("system/")}
+            found = {name: value for name, (value, _, _) in self._latest.items() if not name.startswith("system/")}
+        left_bytes = STATUS_METRICS_BYTES
+        for count, (name, value) in enumerate(found.items()):
+            left_bytes -= len(json.dumps({name: value}))
+            if left_bytes < 0:
+                return dict(islice(found.items(), count))
+        return found
 
     def run_data(self) -> dict[str, Any]:
         """What this process knows of the run, as MLflow's API writes it."""

@@ -7,13 +7,18 @@ import threading
 import time
 from contextlib import suppress
 
-LIMIT = 50
+from updraft_learner.contract import TEXT_CHARACTERS, TEXTS
 
 
 def log(text: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with suppress(OSError):  # a log on a full disk
         print(f"{stamp} updraft-sidecar: {text}", file=sys.stderr, flush=True)
+
+
+def cut(text: str, characters: int = TEXT_CHARACTERS) -> str:
+    """What a program wrote, for people: names of files and metrics may have any length."""
+    return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 
 class Warnings:
@@ -24,9 +29,10 @@ class Warnings:
         self._lock = threading.Lock()
 
     def add(self, topic: str, text: str) -> None:
+        topic, text = cut(topic), cut(text)
         with self._lock:
             new = topic not in self._texts
-            if new and len(self._texts) >= LIMIT:
+            if new and len(self._texts) >= TEXTS:
                 return
             self._texts[topic] = text
         if new:
@@ -35,7 +41,7 @@ class Warnings:
     def clear(self, topic: str) -> None:
         """The trouble is over."""
         with self._lock:
-            self._texts.pop(topic, None)
+            self._texts.pop(cut(topic), None)
 
     def texts(self) -> tuple[str, ...]:
         with self._lock:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from updraft_learner import contract
-from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.report import log
 from updraft_learner.store import ObjectStore
@@ -26,9 +26,10 @@ class Requests:
 
     def poll(self) -> None:
         """Look for requests and pass them on; raises StorageError or OSError, and looks again at the next call."""
-        if self._store.get_bytes(self._stop_key) is not None:
+        if self._store.get_bytes(self._stop_key, SIGNAL_LIMIT_BYTES) is not None:
             self.stop("a stop was requested")
-        number = (self._store.get_bytes(self._dump_key) or b"")[:20].decode("ascii", "replace").strip()
+        dump = (self._store.get_bytes(self._dump_key, SIGNAL_LIMIT_BYTES) or b"")[:20]
+        number = dump.decode("ascii", "replace").strip()
         if number.isdecimal() and number != self._dump:
             _write(self._paths.at(contract.DUMP_FILE), number)
             self._dump = number

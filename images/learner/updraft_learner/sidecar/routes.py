@@ -7,6 +7,7 @@ was sent. The program cannot end, rename or delete the run; a new or nested run 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, Tracking
 READ_AFTER_WRITE_SECONDS = 3.0
 ARTIFACT_WAIT_SECONDS = 120.0
 KEY_CHARACTERS = 250
+_FIELD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 
 Json = dict[str, Any]
 
@@ -92,6 +94,8 @@ class Routes:
         Raises:
             Refused: the request is not for this run, not supported, invalid, or the server is away.
         """
+        if (name := _other_spelling([call.body, call.query])) is not None:
+            raise Refused.invalid(f"field {name[:60]!r} is refused: names of fields are small letters and underscores")
         route = self._routes.get((call.method, call.path))
         try:
             if route is not None:
@@ -267,6 +271,20 @@ class Routes:
     def _with_run(self, body: Mapping[str, Any]) -> Json:
         kept = {key: value for key, value in body.items() if key != "run_uuid"}
         return {**kept, "run_id": self._config.mlflow_run_id}
+
+
+def _other_spelling(value: object) -> str | None:
+    """A field in the spelling of JSON's mapping of protocol buffers. MLflow's server takes `runId` for `run_id`, so a
+    body could name its own run in one and another job's in the other; no client of MLflow's writes that."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not _FIELD.fullmatch(str(name)):
+                return str(name)
+            if (found := _other_spelling(inner)) is not None:
+                return found
+    elif isinstance(value, list):
+        return next((found for inner in value if (found := _other_spelling(inner)) is not None), None)
+    return None
 
 
 def _unsupported(call: Call) -> Refused:

@@ -1,32 +1,40 @@
 """System metrics, under the names that MLflow's own monitor uses: `system/node_0/cpu_utilization_percentage`.
 
-The values are the node's. A step is a second since this learner's first attempt began (`first_seen`), so the points of
-a later attempt go on behind those of the earlier one, at their true distance, and never fall on them.
+The values are the node's, and those of the program's GPUs as its pod's probe has left them in GPU_FILE, where the
+program may write too (`updraft.kubernetes.gpus`). A step is a second since this learner's first attempt began
+(`first_seen`), so the points of a later attempt go on behind those of the earlier one, at their true distance, and
+never fall on them.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.contract import GPU_FIELDS, GPU_FILE, ROOT_DIR, SIGNAL_LIMIT_BYTES, Keys, PodConfig
+from updraft_learner.sidecar.files import open_below
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
 SHORTEST_SECONDS = 1.0  # that a sample averages over
+OLDEST_INTERVALS = 3  # a sample of GPUs from before that says nothing about now
+GPU_FILE_LIMIT_BYTES = 16 << 10
+MOST_GPUS = 64
+MOST = 1e9  # percent, MiB or watts; a file that the program wrote may say anything
 
 
 def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float] = time.time) -> float:
     """When this learner's first attempt began; noted in the store by that attempt. Raises StorageError."""
     key = Keys(config.prefix).first_seen(config.job_id, config.role, config.learner)
     try:
-        return float(json.loads(store.get_bytes(key) or b"")["t"])
+        return float(json.loads(store.get_bytes(key, SIGNAL_LIMIT_BYTES) or b"")["t"])
     except (ValueError, KeyError, TypeError):
         now = clock()
         store.put_bytes(key, json.dumps({"t": now}).encode())
@@ -53,7 +61,6 @@ class SystemMetrics:
         self._last_step = -1
         self._psutil: Any = None
         self._network_start: Any = None
-        self._gpus: str | None = None
 
     @property
     def wants_first_seen(self) -> bool:
@@ -75,7 +82,7 @@ class SystemMetrics:
         if step <= self._last_step:
             return
         self._last_step = step
-        values = {self._prefix + name: value for name, value in self._sample().items()}
+        values = {self._prefix + name: value for name, value in self._sample(now).items()}
         self._recorder.record(self._recorder.metrics_entries(now, step, values, "system", prefix=False))
 
     def _load(self) -> bool:
@@ -88,10 +95,9 @@ class SystemMetrics:
             return False
         psutil.cpu_percent()  # the first call gives no value
         self._psutil, self._network_start = psutil, psutil.net_io_counters()
-        self._gpus = shutil.which("nvidia-smi")
         return True
 
-    def _sample(self) -> dict[str, float]:
+    def _sample(self, now: float) -> dict[str, float]:
         memory, disk = self._psutil.virtual_memory(), shutil.disk_usage(self._root)
         values = {
             "cpu_utilization_percentage": self._psutil.cpu_percent(),
@@ -105,38 +111,31 @@ class SystemMetrics:
         if network is not None and self._network_start is not None:
             values["network_receive_megabytes"] = (network.bytes_recv - self._network_start.bytes_recv) / 1e6
             values["network_transmit_megabytes"] = (network.bytes_sent - self._network_start.bytes_sent) / 1e6
-        return {**values, **self._sample_gpus()}
+        return {**values, **self._gpus(now)}
 
-    def _sample_gpus(self) -> dict[str, float]:
-        if self._gpus is None:
-            return {}
-        query = "--query-gpu=index,utilization.gpu,memory.used,memory.total,power.draw"
+    def _gpus(self, now: float) -> dict[str, float]:
+        """Nothing where no sample is, or an old one: the pod has no GPU, or its image or its driver tells nothing."""
         try:
-            done = subprocess.run(
-                [self._gpus, query, "--format=csv,noheader,nounits"],
-                capture_output=True,
-                text=True,
-                timeout=5,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            self._gpus = None  # a driver without a device: asking again costs time each time
+            with open_below(self._root, str(Path(GPU_FILE).relative_to(ROOT_DIR))) as file:
+                age_seconds = abs(now - os.fstat(file.fileno()).st_mtime)
+                text = file.read(GPU_FILE_LIMIT_BYTES).decode(errors="replace")
+        except OSError:
             return {}
-        return parse_gpus(done.stdout)
+        return parse_gpus(text) if age_seconds <= OLDEST_INTERVALS * self._every_seconds else {}
 
 
 def parse_gpus(text: str) -> dict[str, float]:
-    """Values of nvidia-smi's CSV (MiB and watts), under MLflow's names; what a device does not tell is left out."""
+    """Values of nvidia-smi's CSV (MiB and watts), under MLflow's names; what a device does not tell is left out, and so
+    is what is no device's line."""
     values: dict[str, float] = {}
-    for line in text.splitlines():
+    for line in text.splitlines()[:MOST_GPUS]:
         index, *cells = (cell.strip() for cell in line.split(","))
-        numbers = [_number(cell) for cell in cells]
-        if len(numbers) != 4:
+        if len(cells) != len(GPU_FIELDS) - 1 or not re.fullmatch(r"\d{1,3}", index, re.ASCII):
             continue
-        busy, used_mib, total_mib, watts = numbers
+        busy, used_mib, total_mib, watts = (_number(cell) for cell in cells)
         if busy is not None:
             values[f"gpu_{index}_utilization_percentage"] = busy
-        if used_mib is not None and total_mib:
+        if used_mib is not None and total_mib and used_mib <= total_mib:
             values[f"gpu_{index}_memory_usage_megabytes"] = round(used_mib * 1.048576, 1)
             values[f"gpu_{index}_memory_usage_percentage"] = round(used_mib / total_mib * 100, 1)
         if watts is not None:
@@ -146,6 +145,7 @@ def parse_gpus(text: str) -> dict[str, float]:
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
         return None
+    return number if 0 <= number < MOST else None

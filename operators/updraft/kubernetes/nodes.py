@@ -1,0 +1,81 @@
+"""The cluster's nodes, listed once for all jobs that wait in line in a triggerer, however many those are.
+
+Used by `updraft.triggers` only; it lives in the triggerer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from updraft.exceptions import UnavailableError
+from updraft.kubernetes.clients import async_client
+from updraft.kubernetes.throttling import asked_pause_seconds
+
+KEPT_SECONDS = 1.5
+TIMEOUT_SECONDS = 20
+
+
+@dataclass
+class _Answer:
+    """What the cluster said last, and until when it is not asked again."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    until: float = 0.0  # of the monotonic clock
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    problem: str | None = None
+
+
+_answers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Answer]] = WeakKeyDictionary()
+
+
+async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
+    """As the API lists them, at most KEPT_SECONDS old.
+
+    Raises UnavailableError when they cannot be listed; a server that wants to be left alone is not asked again before
+    its time.
+    """
+    answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
+    async with answer.lock:  # of those who ask at once, one asks the cluster
+        if monotonic() >= answer.until:
+            await _renew(answer, conn_id)
+        if answer.problem is not None:
+            raise UnavailableError(answer.problem)
+        return answer.nodes
+
+
+async def _renew(answer: _Answer, conn_id: str) -> None:
+    pause = KEPT_SECONDS
+    try:
+        answer.nodes = await _list(conn_id)
+    except UnavailableError as exc:
+        answer.problem = str(exc)
+    except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; each means waiting
+        status = getattr(exc, "status", None)
+        why = f"it answered {status}" if status else type(exc).__name__
+        answer.problem = f"the cluster's nodes cannot be listed ({why}); `updraft doctor` tells what is wrong with it"
+        pause = max(pause, asked_pause_seconds(exc))
+    else:
+        answer.problem = None
+    answer.until = monotonic() + pause
+
+
+async def _list(conn_id: str) -> list[dict[str, Any]]:
+    """Made anew each time, the client knows a token that was renewed meanwhile."""
+    from kubernetes_asyncio.client import ApiException, CoreV1Api
+
+    async with await async_client(conn_id) as api:
+        # Version 0: from the server's memory. As plain JSON: the client's objects take long to be made.
+        response: Any = await CoreV1Api(api).list_node(
+            resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False
+        )
+        async with response:
+            if response.status >= 400:
+                refused = ApiException(status=response.status, reason=response.reason)
+                refused.headers = response.headers
+                raise refused
+            return list(json.loads(await response.read())["items"])

@@ -1,0 +1,46 @@
+"""What a ResourceQuota said when it refused a launch, and whether the launch could ever fit into it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from updraft.allocation.quantities import parse_quantity
+
+# As Kubernetes' admission has it: only what is short is named, of one object and one quota, `cpu=1,memory=2Gi`.
+_EXCEEDED = re.compile(
+    r'(?P<kind>\S+) "[^"]*" is forbidden: exceeded quota: (?P<quota>[^\s,]+), '
+    r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)"
+)
+
+
+def never_fits(words: str, learners: int) -> str | None:
+    """Why a launch of so many learners finds no room even when all others have left, from the words of a refusal.
+
+    None if it would, or if the words do not tell. Learners are alike, so one pod's request stands for each."""
+    if (found := _EXCEEDED.search(words)) is None:
+        return None
+    requested, limited = _amounts(found["requested"]), _amounts(found["limited"])
+    pods = learners if found["kind"] == "pods" else 1  # the rest is made once for all of them
+    short = [
+        f"{pods} x {amount} of {name}, and its limit is {limited[name]}"
+        for name, amount in requested.items()
+        if name in limited and pods * parse_quantity(amount) > parse_quantity(limited[name])
+    ]
+    if not short:
+        return None
+    return f"quota {found['quota']} can never hold the whole launch, which needs {'; '.join(short)}"
+
+
+def _amounts(listed: str) -> Mapping[str, str]:
+    """By the resource's name; what is no quantity is left out."""
+    pairs = [pair.rpartition("=") for pair in listed.split(",")]
+    return {name: amount for name, _, amount in pairs if _is_quantity(amount)}
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        parse_quantity(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""A job that a quota refuses gives back what it was granted, and has its turn again: nothing is held for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_helpers import grants
+
+from updraft.allocation import Capacity, Node, Request
+from updraft.exceptions import RefusedError
+from updraft.ledger import Job, Ledger, NewJob
+from updraft.lifecycle import State, Verdict
+
+ROOM = Capacity((Node("local", 4, 4096),))
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WORDS = "exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4"
+RECOVERING = {"reason": f"attempt 1 of train was refused: {WORDS}", "evidence": {}, "tags": {"updraft.attempt": "2"}}
+RELAUNCH = {"not_before": "2026-01-01T12:05:00+00:00", "reason": "no room in the quota so far"}
+
+
+def wants(job_id: str, cpus: int = 4, at: datetime = NOW) -> Request:
+    return Request(job_id, 1, cpus, 256, 0, None, at)
+
+
+def launched(ledger: Ledger, job_id: str) -> None:
+    """From the line to an attempt that is open."""
+    assert ledger.try_admit(job_id, ROOM).granted
+    assert ledger.take_place(job_id, "granted")
+    newest = ledger.current_attempt(job_id, "train")
+    ledger.ensure_attempt(job_id, "train", after=newest.number if newest else None)
+
+
+def refused(ledger: Ledger, job_id: str) -> None:
+    newest = ledger.current_attempt(job_id, "train")
+    assert newest is not None
+    ledger.close_attempt(
+        job_id, "train", newest.number, "infrastructure", WORDS,
+        label="quota.exceeded", relaunch=RELAUNCH, recovering=RECOVERING, gives_back=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def waiting(ledger: Ledger, submit: Callable[..., Job], clock: Any) -> Ledger:
+    """A quota has refused job-1; job-2 came after it."""
+    for job_id in ("job-1", "job-2"):
+        submit(job_id)
+        ledger.enqueue(job_id, wants(job_id, at=clock.forward(1)))
+        ledger.move(job_id, State.QUEUED, "waiting")
+    launched(ledger, "job-1")
+    assert not ledger.try_admit("job-2", ROOM).granted
+    refused(ledger, "job-1")
+    return ledger
+
+
+def test_what_it_was_granted_is_anothers_at_once(waiting: Ledger) -> None:
+    assert (waiting.job("job-1").state, waiting.job("job-1").reason) == (State.QUEUED, RECOVERING["reason"])
+    assert (waiting.in_line("job-1"), grants(waiting)) == (False, [])
+    assert [m.state for m in waiting.outbox("job-1")] == [State.QUEUED]
+    assert waiting.try_admit("job-2", ROOM).granted
+
+
+def test_closing_it_again_takes_nothing_from_the_next_launch(waiting: Ledger) -> None:
+    """Whoever wakes up after that finds the attempt closed."""
+    waiting.requeue("job-1", wants("job-1"))
+    waiting.release("job-2")
+    launched(waiting, "job-1")
+    with pytest.raises(Exception, match="not the newest"):
+        waiting.close_attempt("job-1", "train", 1, "infrastructure", WORDS, recovering=RECOVERING, gives_back=True)
+    assert [grant.request.job_id for grant in grants(waiting)] == ["job-1"]
+
+
+def test_it_joins_the_end_of_the_line_once(waiting: Ledger, submit: Callable[..., Job], clock: Any) -> None:
+    submit("job-3")
+    waiting.enqueue("job-3", wants("job-3", at=clock.forward(1)))
+    clock.forward(300)
+    waiting.requeue("job-1", wants("job-1"))
+    at = clock.now
+    clock.forward(300)
+    waiting.requeue("job-1", wants("job-1"))
+    assert waiting.try_admit("job-1", ROOM).place == 2  # job-2 has been granted
+    waiting.release("job-2")
+    assert waiting.try_admit("job-3", ROOM).granted
+    waiting.release("job-3")
+    assert waiting.try_admit("job-1", ROOM).granted
+    assert [grant.request.requested_at for grant in grants(waiting)] == [at]
+
+
+def test_nothing_is_launched_before_its_turn(waiting: Ledger) -> None:
+    with pytest.raises(RefusedError, match="before it has its place"):
+        waiting.ensure_attempt("job-1", "train", after=1)
+    assert waiting.take_place("job-1", "an answer of long ago") is False
+    waiting.requeue("job-1", wants("job-1"))
+    assert waiting.take_place("job-1", "an answer of long ago") is False
+    assert waiting.job("job-1").state is State.QUEUED
+
+
+@pytest.mark.parametrize("kind", ["cancel", "halt"])
+def test_people_end_its_waiting_as_that_of_any_job_in_line(waiting: Ledger, kind: Any) -> None:
+    waiting.request("job-1", kind, "ada")
+    if kind == "halt":
+        assert waiting.rest("job-1", "it had not started", attempt=1)
+        assert waiting.job("job-1").state is State.HALTED
+    else:
+        waiting.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
+    waiting.requeue("job-1", wants("job-1"))  # a guardian that looked before
+    assert not waiting.in_line("job-1")
+    assert waiting.try_admit("job-2", ROOM).granted
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "ask", "take", "launch", "refuse", "join", "halt", "resume", "end"]),
+        st.integers(min_value=0, max_value=2),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cpus=st.lists(st.integers(min_value=1, max_value=4), min_size=3, max_size=3), acts=ACTS)
+def test_whatever_happens_only_what_is_used_or_about_to_be_is_held(
+    new_ledger: Callable[[Any], Ledger], cpus: list[int], acts: list[tuple[str, int]]
+) -> None:
+    """Never more than there is; nothing by a job that waits out a quota; and once the others have ended, each job that
+    is left has its turn."""
+    ledger, names = new_ledger(lambda: NOW), [f"job-{n}" for n in range(3)]
+    for name, wanted in zip(names, cpus, strict=True):
+        ledger.record_job(NewJob(name, "t", name, "d", name, {}, "ada"))
+        ledger.enqueue(name, wants(name, wanted))
+        ledger.move(name, State.QUEUED, "waiting")
+    need = dict(zip(names, cpus, strict=True))
+    for verb, number in acts:
+        name = names[number]
+        act(ledger, verb, name, need[name])
+        held = {grant.request.job_id for grant in grants(ledger)}
+        assert sum(need[job_id] for job_id in held) <= 4
+        for job_id in names:
+            newest, state = ledger.current_attempt(job_id, "train"), ledger.job(job_id).state
+            if newest is not None and newest.ended_at is None:
+                assert job_id in held, "it was launched without its place"
+            if state is State.QUEUED and not ledger.in_line(job_id):
+                assert job_id not in held
+                assert newest is not None
+                assert newest.label == "quota.exceeded"
+    for job_id in names:
+        if ledger.job(job_id).state is State.QUEUED:
+            ledger.requeue(job_id, wants(job_id, need[job_id]))
+        else:
+            ledger.release(job_id)
+    left = [job_id for job_id in names if ledger.job(job_id).state is State.QUEUED]
+    for _ in names:
+        for job_id in left:
+            if ledger.in_line(job_id) and ledger.try_admit(job_id, ROOM).granted:
+                assert ledger.take_place(job_id, "granted")
+                ledger.release(job_id)
+    assert [job_id for job_id in left if ledger.job(job_id).state is State.QUEUED] == []
+
+
+def act(ledger: Ledger, verb: str, job_id: str, cpus: int) -> None:
+    """What some guardian, worker or person does, whether or not it is the time for it."""
+    newest, state = ledger.current_attempt(job_id, "train"), ledger.job(job_id).state
+    runs = newest is not None and newest.ended_at is None
+    try:
+        if verb == "start" and ledger.try_admit(job_id, ROOM).granted and ledger.take_place(job_id, "granted"):
+            ledger.ensure_attempt(job_id, "train", after=newest.number if newest else None)
+        elif verb == "ask":
+            ledger.try_admit(job_id, ROOM)
+        elif verb == "take":
+            ledger.take_place(job_id, "granted")
+        elif verb == "launch" and state is State.DEPLOYING:
+            ledger.ensure_attempt(job_id, "train", after=newest.number if newest else None)
+        elif verb == "refuse" and newest is not None:
+            refused(ledger, job_id)
+        elif verb == "join":
+            ledger.requeue(job_id, wants(job_id, cpus))
+        elif verb == "halt" and state in (State.QUEUED, State.DEPLOYING) and not runs:
+            ledger.request(job_id, "halt", "ada")
+            ledger.rest(job_id, "", attempt=None)
+        elif verb == "resume" and state is State.HALTED:
+            asked = ledger.request(job_id, "resume", "ada")
+            ledger.rejoin(job_id, asked.seq, wants(job_id, cpus))
+        elif verb == "end" and not runs and not ledger.job(job_id).ended:
+            ledger.finish(job_id, Verdict(State.FAILED, "no"))
+            ledger.release(job_id)
+    except RefusedError:  # not in line, or not the time for it
+        pass

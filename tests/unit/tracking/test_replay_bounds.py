@@ -1,0 +1,173 @@
+"""How much of a worker a program's late metrics and artifacts may take, and who hears of what they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from folder_store import FolderStore
+from learner.sidecar_fakes import RUN, FakeMlflow
+
+from updraft.guardian import replay as guardian_replay
+from updraft.tracking import replay as replay_module
+from updraft.tracking.replay import Deadline, replay
+from updraft_learner.contract import Keys
+
+
+@pytest.fixture
+def mlflow() -> Iterator[FakeMlflow]:
+    fake = FakeMlflow()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def settings(mlflow: FakeMlflow) -> Any:
+    secret = SimpleNamespace(get_secret_value=lambda: "p")
+    credentials = SimpleNamespace(mlflow=SimpleNamespace(username="u", password=secret))
+    return SimpleNamespace(mlflow_uri=mlflow.uri, credentials=lambda: credentials)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def chunk(first: int, last: int) -> bytes:
+    lines = (
+        f'{{"n": {n}, "t": {n}, "source": "file", "step": {n}, "metrics": {{"loss": 1.0}}}}\n'
+        for n in range(first, last + 1)
+    )
+    return "".join(lines).encode()
+
+
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_within_the_bounds_all_is_delivered(settings: Any, store: FolderStore, mlflow: FakeMlflow) -> None:
+    store.put_bytes("m/00000007.jsonl", chunk(1, 3))
+    store.put_bytes("m/00000008.jsonl", chunk(4, 5))
+    for number in (1, 2):
+        store.put_bytes(f"a/{number:08d}.data", b"plot")
+        store.put_bytes(f"a/{number:08d}.json", b'{"owner": "run", "path": "plots/%d.txt"}' % number)
+    store.put_bytes("a/00000003.data", b"half of one")
+    done = replay(settings, store, RUN, "m", "a")
+    assert (done.points, done.artifacts, done.left) == (5, 2, ())
+    assert len(mlflow.artifacts) == 2
+    assert replay(settings, store, RUN, "m", "nothing").points == 0
+
+
+def test_of_more_than_the_limit_the_newest_chunks_are_fetched(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 5):
+        store.put_bytes(f"m/{number:08d}.jsonl", chunk(number, number))
+    monkeypatch.setattr(replay_module, "LIMIT_CHUNK_BYTES", 2 * len(chunk(1, 1)))
+    done = replay(settings, store, RUN, "m", "a")
+    assert [step for step, _ in mlflow.points("loss")] == [3, 4]
+    assert done.points == 2
+    assert done.left == ("2 older chunks of metrics at m: all together are larger than 144 bytes",)
+
+
+def test_points_end_at_the_limit_and_the_rest_is_counted(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_bytes("m/00000001.jsonl", chunk(1, 2500))
+    monkeypatch.setattr(replay_module, "LIMIT_POINTS", 1500)
+    done = replay(settings, store, RUN, "m", "a")
+    assert (done.points, len(mlflow.points("loss"))) == (2000, 2000)  # whole requests of 1,000
+    assert done.left == ("500 points at m: there are more than 1500 new points",)
+
+
+def test_a_job_has_one_deadline_for_its_metrics_and_artifacts(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
+) -> None:
+    store.put_bytes("m/00000001.jsonl", chunk(1, 5000))
+    store.put_bytes("a/00000001.data", b"plot")
+    store.put_bytes("a/00000001.json", b'{"owner": "run", "path": "plots/a.txt"}')
+    done = replay(settings, store, RUN, "m", "a", Deadline(6, Clock()))
+    assert 0 < done.points == len(mlflow.points("loss")) < 5000
+    assert done.artifacts == 0
+    assert done.left == (
+        f"{5000 - done.points} points at m: it takes longer than 6 s",
+        "1 artifacts at a: it takes longer than 6 s",
+    )
+    assert replay(settings, store, RUN, "m", "a", Deadline(0, Clock())).left[0].startswith("the metrics at m")
+
+
+def test_a_run_with_points_without_end_is_not_read_into_memory(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow.metrics = [{"key": "loss", "value": 1.0, "step": step, "timestamp": 1} for step in range(100)]
+    store.put_bytes("m/00000001.jsonl", chunk(200, 200))
+    monkeypatch.setattr(replay_module, "LIMIT_HISTORY_PAGES", 5)  # of three points
+    done = replay(settings, store, RUN, "m", "a")
+    assert (done.points, len(mlflow.sent("metrics/get-history"))) == (0, 5)
+    assert done.left == ("1 points at m: the run has more points than can be compared with",)
+
+
+def test_artifacts_that_are_too_large_are_passed_over_and_told(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, size in enumerate((50, 70, 40), start=1):
+        store.put_bytes(f"a/{number:08d}.data", b"x" * size)
+        store.put_bytes(f"a/{number:08d}.json", b'{"owner": "run", "path": "p/%d"}' % number)
+    store.put_bytes("a/00000004.data", b"x")
+    store.put_bytes("a/00000004.json", b" " * (replay_module.LIMIT_FACTS_BYTES + 1))
+    monkeypatch.setattr(replay_module, "LIMIT_ARTIFACT_BYTES", 100)
+    done = replay(settings, store, RUN, "m", "a")
+    assert (done.artifacts, sorted(map(len, mlflow.artifacts.values()))) == (2, [40, 50])
+    assert done.left == ("2 artifacts at a: they are larger than 100 bytes or the disk",)
+
+
+class Ledger:
+    """What is asked of the ledger, for one attempt that has ended."""
+
+    def __init__(self) -> None:
+        self.effects: dict[str, Mapping[str, Any]] = {}
+        self.notes: list[str] = []
+
+    def attempts(self, job_id: str) -> list[Any]:
+        return [SimpleNamespace(role="evaluate", number=2, ended_at=1)]
+
+    def effect(self, job_id: str, key: str) -> Mapping[str, Any] | None:
+        return self.effects.get(key)
+
+    def record_effect(self, job_id: str, key: str, value: Mapping[str, Any]) -> None:
+        self.effects[key] = value
+
+    def note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
+        self.notes.append(reason)
+
+
+def test_what_was_not_delivered_is_in_the_jobs_history_once(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from updraft import storage
+    from updraft.storage import objects
+
+    metrics = Keys("default").metrics("job-1", "evaluate", 2, 1)
+    store.put_bytes(f"{metrics}/00000001.jsonl", chunk(1, 2500))
+    monkeypatch.setattr(replay_module, "LIMIT_POINTS", 1)
+    ledger = Ledger()
+    monkeypatch.setattr(guardian_replay, "ledger", lambda: ledger)
+    monkeypatch.setattr(guardian_replay, "settings", lambda: settings)
+    monkeypatch.setattr(storage, "platform_store", lambda: store)
+    monkeypatch.setattr(objects, "platform_store", lambda: store)
+    job: Any = SimpleNamespace(id="job-1", tenant="default", mlflow_run_id=RUN)
+    for _ in range(2):
+        guardian_replay.replay_metrics(job)
+    left = f"1500 points at {metrics}: there are more than 1 new points"
+    assert ledger.effects == {"replayed evaluate 2 1": {"points": 1000, "artifacts": 0, "left": [left]}}
+    assert ledger.notes == [f"attempt 2, learner 1 of evaluate: in the object store, but not in MLflow: {left}"]
