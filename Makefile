@@ -73,8 +73,6 @@ cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, a
 
 cluster-down: ## End that Kubernetes and leave nothing of it
 	$(DEV) python tests/cluster down
-	@home="$${UPDRAFT_HOME:-.updraft}/cluster-tests"; if ls "$$home"/run/*.json >/dev/null 2>&1; then \
-	UPDRAFT_HOME="$$home" .venv/bin/python -m updraft.stack down; fi
 
 test-cluster: ## Run tests and real jobs on that Kubernetes, or in namespaces of the one that UPDRAFT_TEST_KUBECONFIG names
 	$(DEV) python tests/cluster test $(ARGS)

@@ -207,7 +207,7 @@ def inside(target: Target, folder: Path, say: Say) -> Iterator[Platform]:
 @contextmanager
 def beside(cluster: Cluster, account: Account) -> Iterator[OwnPlatform]:
     """Ours: on this machine, started with `updraft up`, ended with `updraft down`."""
-    home = PREPARED / "cluster-tests"
+    home = cluster.layout.platform
     control.down(Home(home, REPOSITORY))  # of a run that was killed
     shutil.rmtree(home, ignore_errors=True)
     for name in ("images", "envs"):  # what `make test` has built is used, what it lacks is built for both

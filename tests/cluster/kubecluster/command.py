@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 from kubecluster import running, suite
-from kubecluster.layout import ClusterError, Layout, find_layout
+from kubecluster.layout import REPOSITORY, ClusterError, Layout, find_layout
 from kubecluster.machines import CONTROL, NODES, read_record
 from kubecluster.parts import all_parts
+from updraft.stack import control
+from updraft.stack.layout import Home
 
 
 def main(arguments: list[str]) -> int:
@@ -55,8 +57,9 @@ def _down(layout: Layout) -> None:
     if os.geteuid() != 0 and (layout.root.exists() or layout.beside.root.exists()):
         raise ClusterError("Only root can end the test cluster; run it with sudo.")
     say = _sayer()
+    control.down(Home(layout.platform, REPOSITORY), say=say)  # of tests that were killed, as the second cluster
     running.down(layout, say)
-    if layout.beside.root.exists():  # of tests that were killed
+    if layout.beside.root.exists():
         running.down(layout.beside, say)
 
 

@@ -85,6 +85,11 @@ class Layout:
         """A second cluster, for tests that would disturb others."""
         return replace(self, root=self.root.with_name(f"{self.root.name}-beside"))
 
+    @property
+    def platform(self) -> Path:
+        """The home of the platform whose jobs the tests run on this cluster."""
+        return self.root.with_name(f"{self.root.name}-tests")
+
     def disk_of(self, machine: str) -> Path:
         """What a machine keeps on disk: images, containers, volumes."""
         return self.root / "machines" / machine
