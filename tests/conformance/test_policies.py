@@ -196,6 +196,30 @@ def test_a_budget_cannot_say_both(cluster: Any) -> None:
     assert caught.value.status == 422
 
 
+def test_a_budget_holds_off_who_drains_until_the_launch_has_ended(cluster: Any) -> None:
+    if cluster.node is not None:
+        pytest.skip("evictions on a local node ask no budget")
+    api, launch = cluster_api(cluster.api_client), a_launch(cluster)
+    gang.create(api, launch, **a_gang(cluster, launch))
+    names = [launch.pod_name(n) for n in (1, 2)]
+    for name in names:
+        cluster.wait_phase(name, "Running")
+
+    def counted() -> bool:
+        (budget,) = api.list_namespaced_pod_disruption_budget(launch.namespace).items
+        return bool(budget.status.current_healthy == len(names))
+
+    assert eventually(counted)
+    for name in names:
+        with pytest.raises(client.ApiException) as caught:
+            api.create_namespaced_pod_eviction(name, cluster.namespace, {"metadata": {"name": name}})
+        code, message, details = status_of(caught)
+        assert (code, details["causes"][0]["reason"]) == (429, "DisruptionBudget"), message
+        assert cluster.read(name).metadata.deletion_timestamp is None
+    assert gang.delete(api, launch.namespace, launch.selector, grace_seconds=0) == 2
+    assert eventually(lambda: left(api, launch) == [], within_seconds=60)
+
+
 def test_the_owner_of_the_token_may_do_what_the_platform_needs(cluster: Any) -> None:
     api = client.AuthorizationV1Api(cluster.api_client)
     wanted = {"namespace": cluster.namespace, "verb": "create", "resource": "pods"}
