@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
-from updraft.guardian.records import launch_of, ledger, manifest_of, memory_mib
-from updraft.kubernetes import gang
+from updraft.guardian.records import launch_of, learners_of, ledger, manifest_of, memory_mib
+from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
-from updraft.kubernetes.quota import never_fits
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM, QUOTA_TOO_SMALL, Budgets, Loss, Relaunch, decide, gives_back
@@ -286,12 +285,29 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
 
 def _why_never(job: Job, launch: Launch, words: str) -> str | None:
     """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
-    through before: it has work to lose, and waits for a limit that was lowered."""
+    through before: it has work to lose."""
     if any(a.label != NO_QUOTA for a in ledger().attempts(job.id) if a.number != launch.attempt):
         return None
-    if (never := never_fits(words, launch.learners)) is None:
+    if (never := quota.never_fits(words, launch.learners)) is None:
         return None
     return f"{never}; ask for fewer or smaller learners, or have the quota raised and submit the job again"
+
+
+def never_fits(job_id: str, refused: Attempt) -> str | None:
+    """The same of a job that has work to lose, once it was revised: of the revision nothing was ever let through. None
+    where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line again since.
+    """
+    book = ledger()
+    job = book.job(job_id)
+    if refused.revision != job.revision or book.in_line(job_id):
+        return None
+    others = [a for a in book.attempts(job_id) if a.number != refused.number and a.revision == refused.revision]
+    if any(a.label != NO_QUOTA for a in others):
+        return None
+    learners = learners_of(manifest_of(job), refused.role)
+    if (never := quota.never_fits(str(refused.reason), learners)) is None:
+        return None
+    return f"{never}; resume it with fewer or smaller learners, or have the quota raised first"
 
 
 def _statuses(launch: Launch) -> list[LearnerStatus]:

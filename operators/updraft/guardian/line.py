@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
-from updraft.guardian.records import ledger, memory_mib
+from updraft.guardian.records import learners_of, ledger, manifest_of, memory_mib
 from updraft.lifecycle import State
 from updraft.settings import settings
 
@@ -20,23 +20,23 @@ def join(job: Job) -> None:
     ledger().enqueue(job.id, place_of(job))
 
 
-def rejoin(job_id: str) -> None:
+def rejoin(job_id: str, role: str) -> None:
     """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
     book = ledger()
-    book.requeue(job_id, place_of(book.job(job_id)))
+    book.requeue(job_id, place_of(book.job(job_id), role=role))
 
 
-def place_of(job: Job, revised: Mapping[str, Any] | None = None) -> Request:
+def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = "train") -> Request:
     """What the job asks for, or will ask for with a revised manifest."""
     from updraft.allocation import Request
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
     from updraft.manifest import parse
 
-    manifest = parse(job.manifest if revised is None else revised)
+    manifest = manifest_of(job) if revised is None else parse(revised)
     resources = manifest.resources
     return Request(
         job_id=job.id,
-        learners=resources.learners,
+        learners=learners_of(manifest, role),
         cpus=resources.cpus,
         memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
         gpus=resources.gpus,
@@ -55,6 +55,8 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
     book = ledger()
     if (left := _left(job_id)) is not None:
         return left
+    if (never := _disk_of_no_node(book.job(job_id), nodes)) is not None:
+        return "impossible", never
     try:
         admission = book.try_admit(job_id, capacity_from_nodes(nodes, settings().tolerations))
     except RefusedError:
@@ -65,7 +67,7 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
-    book.move(job_id, State.QUEUED, admission.reason, {"place": admission.place})
+    book.move(job_id, State.QUEUED, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
     return "waiting", admission.reason
 
 
@@ -73,10 +75,26 @@ def ask_without_cluster(job_id: str, problem: str) -> tuple[str, str]:
     """While nobody can tell what is free: as `ask`, but nothing is granted, and the problem is why the job waits."""
     if (left := _left(job_id)) is not None:
         return left
-    book = ledger()
-    if book.job(job_id).state is State.QUEUED:
-        book.move(job_id, State.QUEUED, problem)
+    ledger().move(job_id, State.QUEUED, problem, only_from=State.QUEUED)
     return "waiting", problem
+
+
+def _disk_of_no_node(job: Job, nodes: Sequence[dict[str, Any]]) -> str | None:
+    """Why no node can ever set aside the disk that a learner asks for. It is no part of what is granted: what others
+    ask for is small beside a node's, and comes back."""
+    from updraft.allocation.quantities import parse_quantity
+
+    if not (job.manifest.get("resources") or {}).get("disk"):
+        return None
+    asked = manifest_of(job).resources.disk_bytes or 0
+    there = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
+    amounts = [parse_quantity(each["ephemeral-storage"]) for each in there if "ephemeral-storage" in each]
+    if len(amounts) < len(nodes) or not amounts or (largest := max(amounts)) >= asked:
+        return None
+    return (
+        f"resources.disk: a learner asks for {asked / 2**30:.1f} GiB of its node's disk, and no node has more than "
+        f"{float(largest) / 2**30:.1f} GiB to give"
+    )
 
 
 def _left(job_id: str) -> tuple[str, str] | None:

@@ -25,9 +25,13 @@ def ledger() -> Ledger:
 
 
 def manifest_of(job: Job) -> Manifest:
-    from updraft.manifest import parse
+    """As it was accepted, less variables whose names have become the platform's since."""
+    from updraft.manifest import parse, reserved_env_names
 
-    return parse(job.manifest)
+    env = job.manifest.get("env")
+    if not env:
+        return parse(job.manifest)
+    return parse({**job.manifest, "env": {name: env[name] for name in env if name not in reserved_env_names()}})
 
 
 def memory_mib(manifest: Manifest) -> int:
@@ -43,9 +47,13 @@ def disk_amounts(manifest: Manifest) -> tuple[str, str]:
     return (limit if named else "0"), limit
 
 
+def learners_of(manifest: Manifest, role: str) -> int:
+    return manifest.resources.learners if role == "train" else 1
+
+
 def launch_of(job: Job, manifest: Manifest, role: str, number: int) -> Launch:
-    learners = manifest.resources.learners if role == "train" else 1
-    return Launch(settings().namespace(job.tenant), job.tenant, job.id, role, number, learners)
+    namespace = settings().namespace(job.tenant)
+    return Launch(namespace, job.tenant, job.id, role, number, learners_of(manifest, role))
 
 
 def current(job_id: str, role: str) -> Attempt | None:

@@ -180,13 +180,24 @@ def create(
                 call(f"create the job's {what}", method, namespace, policies.owned_by(companion, [owner]), ok=EXISTS)
         for pod in pods:
             call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
-        created = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in _listed(core, launch)]
-        if created:
-            change = {"metadata": {"ownerReferences": policies.owners(created)}}
-            call("bind the job's secret to its pods", core.patch_namespaced_secret, name, namespace, change, ok=GONE)
+        _bind(core, launch, name)
+    except QuotaError:
+        # A quota is asked before the name is looked for: a full one also refuses what an earlier call has made.
+        if len(_listed(core, launch)) < len(pods):
+            delete(core, namespace, launch.selector, grace_seconds=0)
+            raise
+        _bind(core, launch, secret["metadata"]["name"])
     except RefusedError:
         delete(core, namespace, launch.selector, grace_seconds=0)
         raise
+
+
+def _bind(core: CoreV1Api, launch: Launch, secret: str) -> None:
+    created = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in _listed(core, launch)]
+    if created:
+        change = {"metadata": {"ownerReferences": policies.owners(created)}}
+        what = "bind the job's secret to its pods"
+        call(what, core.patch_namespaced_secret, secret, launch.namespace, change, ok=GONE)
 
 
 def _listed(core: CoreV1Api, launch: Launch) -> list[Manifest]:

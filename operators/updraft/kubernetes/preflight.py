@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.allocation import capacity_from_nodes
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import gang, verbs
-from updraft.taints import GPU_TAINT, untolerated
+from updraft.taints import GPU_TAINT, Toleration, untolerated
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -210,20 +210,21 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding("nodes", not advice, f"{len(nodes)}{closed}", advice)
 
 
-def _old_kubelets(nodes: Sequence[Mapping[str, Any]]) -> str | None:
+def _old_kubelets(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> str | None:
     """Of nodes that learners may be given: there a pod would wait for its sidecar's end, which never comes."""
     old = [
         f"{node['metadata']['name']} ({version})"
         for node in nodes
         if not (node.get("spec") or {}).get("unschedulable")
+        and not _taints_of_the_site(node, tolerated)
         and too_old(version := str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""))
     ]
     return f"too old for sidecars, which need {OLDEST[0]}.{OLDEST[1]} or later: {', '.join(old)}" if old else None
 
 
-def _taints_of_the_site(node: Mapping[str, Any]) -> list[str]:
+def _taints_of_the_site(node: Mapping[str, Any], tolerated: Sequence[Toleration] = ()) -> list[str]:
     """Keys of those that keep learners away, but for Kubernetes' own, which come and go with the node's state."""
-    keys = [str(taint["key"]) for taint in untolerated(node, (GPU_TAINT,))]
+    keys = [str(taint["key"]) for taint in untolerated(node, (GPU_TAINT, *tolerated))]
     return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
 
@@ -244,8 +245,13 @@ def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Findi
 # --- at submission --------------------------------------------------------------------------------------------------
 
 
-def require(core: CoreV1Api, namespace: str, rights: Sequence[verbs.Right] = verbs.NAMESPACED) -> None:
-    """`rights`: those that the platform uses there.
+def require(
+    core: CoreV1Api,
+    namespace: str,
+    rights: Sequence[verbs.Right] = verbs.NAMESPACED,
+    tolerations: Sequence[Toleration] = (),
+) -> None:
+    """`rights`: those that the platform uses there; `tolerations`: of the site, for learners.
 
     Raises RefusedError for a cluster that cannot run the job; UnavailableError for one that cannot be asked.
     """
@@ -273,7 +279,7 @@ def require(core: CoreV1Api, namespace: str, rights: Sequence[verbs.Right] = ver
     if missing:
         raise RefusedError(f"the platform may not {_listed(missing)} in namespace {namespace}; {ASK_ADMINISTRATOR}")
     nodes = _plain(core, gang.call("list nodes", core.list_node, resource_version="0"))["items"]
-    if (problem := _old_kubelets(nodes)) is not None:
+    if (problem := _old_kubelets(nodes, tolerations)) is not None:
         raise RefusedError(f"nodes {problem}; {UPGRADE_KUBELETS}")
 
 

@@ -112,14 +112,15 @@ class Ledger:
         evidence: Mapping[str, Any] | None = None,
         *,
         tell: Mapping[str, Any] | None = None,
+        only_from: State | None = None,
     ) -> Job:
         """Raises IllegalTransitionError; ends are reached by `finish` only.
 
         `tell`: {"state", "tags"} of a message to MLflow that is written with it. A move that changes nothing tells
-        nothing.
+        nothing. `only_from`: nothing is done in any other state; for a caller that looked a while ago.
         """
         with writing(self._engine) as connection:
-            return jobs.move(connection, job_id, to, reason, evidence, self._clock(), tell=tell)
+            return jobs.move(connection, job_id, to, reason, evidence, self._clock(), tell=tell, only_from=only_from)
 
     def note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> Transition:
         """A transition to the same state; possible after the end too, whose reason it leaves alone."""

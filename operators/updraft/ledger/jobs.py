@@ -124,12 +124,16 @@ def move(
     now: datetime,
     *,
     tell: Mapping[str, Any] | None = None,
+    only_from: State | None = None,
 ) -> Job:
     """One step of the life cycle. The same state again is a note, or nothing when the reason is the same too.
 
     `tell`: {"state", "tags"} of the message to MLflow that goes with the step; without "state", the new one's.
+    `only_from`: nothing is done in any other state.
     """
     job = get(connection, job_id, lock=True)
+    if only_from is not None and job.state is not only_from:
+        return job
     reason = bounds.prose(reason)
     if job.state == to:
         if job.reason == reason:

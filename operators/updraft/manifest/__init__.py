@@ -15,6 +15,7 @@ from updraft.manifest.schema import json_schema
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.sources import Source, parse_source
 from updraft.manifest.submission import image_of, local_sources, refuse_unsupported, with_trees
+from updraft.manifest.values import reserved_env_names
 
 __all__ = [
     "SIZES",
@@ -48,6 +49,7 @@ __all__ = [
     "read_form",
     "refuse_unsupported",
     "render_command",
+    "reserved_env_names",
     "with_files",
     "with_trees",
 ]

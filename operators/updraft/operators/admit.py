@@ -138,7 +138,8 @@ class AdmitOperator(BaseOperator):
 
         clients.check_connection(settings())
         configured = settings()
-        preflight.require(core_api(configured), configured.namespace(job.tenant), verbs.needed(configured))
+        namespace, rights = configured.namespace(job.tenant), verbs.needed(configured)
+        preflight.require(core_api(configured), namespace, rights, configured.tolerations)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Before the job waits in line: a secret that is missing would only be found when its learners start."""

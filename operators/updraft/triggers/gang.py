@@ -19,7 +19,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
-from updraft.guardian.line import ask, rejoin
+from updraft.guardian.line import ask, ask_without_cluster, rejoin
 from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
 from updraft.kubernetes.nodes import nodes_of
@@ -105,6 +105,11 @@ class GangTrigger(BaseTrigger):
                     await self._wait_for_resume()
             case InLine(after):
                 again = after is not None and gives_back(after.label)
+                if after is not None and again:
+                    never = await asyncio.to_thread(attempts.never_fits, self.job_id, after)
+                    if never is not None:
+                        await asyncio.to_thread(self._record_impossible, never)
+                        return None
                 await self._wait_in_line("admitted again" if again else "resumed")
             case BackOff(after, until, reason):
                 if self._told != after.number:
@@ -184,11 +189,14 @@ class GangTrigger(BaseTrigger):
                         break
 
     async def _wait_in_line(self, admitted: str) -> None:
-        await asyncio.to_thread(rejoin, self.job_id)
+        await asyncio.to_thread(rejoin, self.job_id, self.role)
         while True:
-            nodes = await nodes_of(self.conn_id)
             try:
-                kind, reason = await asyncio.to_thread(ask, self.job_id, nodes)
+                asking = partial(ask, self.job_id, await nodes_of(self.conn_id))
+            except UnavailableError as exc:
+                asking = partial(ask_without_cluster, self.job_id, str(exc))
+            try:
+                kind, reason = await asyncio.to_thread(asking)
             except RefusedError as exc:  # out of line again, by another guardian: the ledger says how it stands
                 self.log.info("%s", exc)
                 return
@@ -206,10 +214,9 @@ class GangTrigger(BaseTrigger):
     def _record_impossible(self, reason: str) -> None:
         """What it asks for exists on no node, perhaps since its revision: halted, so that nothing is lost and it can be
         mended."""
-        book = ledger()
-        if book.job(self.job_id).state is State.QUEUED:
-            tell = {"state": "HALTED", "tags": {}}
-            book.move(self.job_id, State.HALTED, f"it cannot go on like this: {reason}", {}, tell=tell)
+        tell = {"state": "HALTED", "tags": {}}
+        told = f"it cannot go on like this: {reason}"
+        ledger().move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
 
     # --- one attempt --------------------------------------------------------------------------------------------
 

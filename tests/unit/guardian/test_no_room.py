@@ -4,18 +4,27 @@ quotas, which a person may raise."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ledger_helpers import grants
 from unit.guardian.driving import USED_UP, Driver, Story, exits, finds_no_room, preempted, saves, succeed
 from unit.guardian.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
-from unit.operators.platform_fakes import api_error
+from unit.operators.platform_fakes import FakeCluster, api_error
 
 from updraft.allocation import Request, capacity_from_nodes
+from updraft.exceptions import QuotaError
+from updraft.guardian import line, records
+from updraft.kubernetes import gang, objects
+from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob
 from updraft.lifecycle import State
 from updraft.triggers.gang import GangTrigger
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
 
 Make = Callable[..., Platform]
 
@@ -139,6 +148,91 @@ def test_a_quota_that_is_lowered_beneath_a_job_that_has_run_is_waited_for(
     trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert platform.job.state is State.COMPLETED
     assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
+
+
+def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work that was done is not lost, and the job is in nobody's way."""
+    asks = (
+        ("attempt 1", "halt", None),
+        ("halted", "resume", {"command": "python larger.py"}),
+        ("halted", "resume", None),  # the quota is what it was
+        ("halted", "resume", {"command": "python smaller.py"}),
+    )
+    story = Story({1: saves("step-3", then=exits(75, peers=75))}, asks=asks)
+    platform = begun(make_platform, story)
+    small = too_small(platform)
+    platform.cluster.refuse = lambda verb, name: small(verb, name) if "-t2-" in name or "-t3-" in name else None
+    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
+    assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
+    halted = [t.reason for t in platform.ledger.transitions(platform.job.id) if t.to_state is State.HALTED]
+    assert len(halted) == 3
+    for reason in halted[1:]:
+        assert reason.startswith("it cannot go on like this: quota small can never hold the whole launch")
+        assert "have the quota raised first" in reason
+    last = platform.ledger.attempts(platform.job.id)[-1]
+    assert last.resume is not None
+    assert last.resume["checkpoint"] == "step-3"
+
+
+def test_a_disk_that_no_node_has_is_told_before_anything_is_made(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a revision here: the job is halted, and goes on with less."""
+    resources = {"learners": 2, "cpus": 1, "memory": "1GiB"}
+    asks = (
+        ("attempt 1", "halt", None),
+        ("halted", "resume", {"resources": {**resources, "disk": "500GiB"}}),
+        ("halted", "resume", {"resources": {**resources, "disk": "400GiB"}}),
+    )
+    story = Story({1: saves("step-3", then=exits(75, peers=75))}, asks=asks, manifest={"resources": resources})
+    platform = begun(make_platform, story)
+    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
+    assert len(platform.ledger.attempts(platform.job.id)) == 2
+    reasons = [t.reason for t in platform.ledger.transitions(platform.job.id) if t.to_state is State.HALTED]
+    assert reasons[-1] == (
+        "it cannot go on like this: resources.disk: a learner asks for 500.0 GiB of its node's disk, and no node has "
+        "more than 400.0 GiB to give"
+    )
+
+
+def test_a_full_quota_takes_nothing_away_that_is_there() -> None:
+    """The API server asks quotas before it looks whether a pod of that name is there already."""
+    cluster, launch = FakeCluster(), Launch("updraft-default", "default", "digits-1", "train", 1, 2)
+    made: dict[str, Any] = {
+        "secret": objects.credentials_secret(launch, {"s3": {}}),
+        "pods": [{"metadata": {"name": launch.pod_name(n), "labels": launch.labels(n)}} for n in (1, 2)],
+    }
+    gang.create(cast("CoreV1Api", cluster), launch, **made)
+    there = list(cluster.pods)
+
+    def refuse(verb: str, name: str) -> Exception | None:
+        return api_error(403, f'pods "{name}" is forbidden: {USED_UP}') if verb == "create pod" else None
+
+    cluster.refuse = refuse
+    gang.create(cast("CoreV1Api", cluster), launch, **made)
+    assert list(cluster.pods) == there
+    cluster.delete_namespaced_pod(there[0], launch.namespace)  # one is missing now, and finds no room
+    with pytest.raises(QuotaError, match="exceeded quota: small"):
+        gang.create(cast("CoreV1Api", cluster), launch, **made)
+    assert not cluster.pods
+    assert not cluster.objects["secret"]
+
+
+@pytest.mark.parametrize(("role", "learners"), [("train", 8), ("evaluate", 1), ("export", 1)])
+def test_a_role_of_one_learner_waits_for_the_room_of_one(make_platform: Make, role: str, learners: int) -> None:
+    platform = begun(make_platform, Story({}, manifest={"resources": {"learners": 8, "cpus": 1, "memory": "1GiB"}}))
+    assert line.place_of(platform.job, role=role).learners == learners
+
+
+def test_a_name_that_has_become_the_platforms_ends_no_job_that_was_accepted_before(make_platform: Make) -> None:
+    platform = begun(make_platform, Story({}))
+    env = {"NVIDIA_VISIBLE_DEVICES": "0", "SEED": "7"}
+    job = replace(platform.job, manifest={**platform.job.manifest, "env": env})
+    assert dict(records.manifest_of(job).env) == {"SEED": "7"}
 
 
 def test_learners_that_were_seen_going_are_judged_by_what_was_seen(

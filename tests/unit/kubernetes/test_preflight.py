@@ -17,6 +17,7 @@ from updraft.kubernetes import gang, preflight, verbs
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.kubeconfig import Chosen, choose, client_of
 from updraft.kubernetes.preflight import Finding
+from updraft.taints import Toleration
 
 Serve = Callable[..., Cluster]
 
@@ -174,6 +175,16 @@ def test_a_node_that_is_too_old(serve: Serve, tmp_path: Path) -> None:
     ]
     with pytest.raises(RefusedError, match=r"nodes too old for sidecars, .*: old \(v1.27.1\); upgrade their kubelets"):
         required(cluster, tmp_path)
+    closed = {"taints": [{"key": "virtual-kubelet.io/provider", "effect": "NoSchedule"}]}
+    silent = {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}  # it will be ready again
+    cluster.nodes = [NODE, {**old, "spec": silent}, {**old, "spec": closed}]
+    with pytest.raises(RefusedError, match=r"later: old \(v1.27.1\); upgrade"):
+        required(cluster, tmp_path)
+    cluster.nodes = [NODE, {**old, "spec": closed}]
+    required(cluster, tmp_path)
+    tolerated = [Toleration("virtual-kubelet.io/provider")]
+    with pytest.raises(RefusedError, match=r"later: old"):
+        preflight.require(api(cluster, tmp_path), "updraft-default", tolerations=tolerated)
     cluster.nodes = [NODE, {**old, "spec": {"unschedulable": True}}]  # as the advice says
     assert bad(examined(cluster, tmp_path)) == []
     required(cluster, tmp_path)

@@ -112,6 +112,15 @@ def test_people_end_its_waiting_as_that_of_any_job_in_line(waiting: Ledger, kind
     assert waiting.try_admit("job-2", ROOM).granted
 
 
+def test_who_looked_before_the_launch_does_not_put_it_back_in_line(waiting: Ledger) -> None:
+    waiting.requeue("job-1", wants("job-1"))
+    waiting.release("job-2")
+    launched(waiting, "job-1")
+    stands = waiting.job("job-1")
+    assert waiting.move("job-1", State.QUEUED, "2nd in line", only_from=State.QUEUED) == stands
+    assert waiting.move("job-1", State.HALTED, "no node has that", only_from=State.QUEUED) == stands
+
+
 ACTS = st.lists(
     st.tuples(
         st.sampled_from(["start", "ask", "take", "launch", "refuse", "join", "halt", "resume", "end"]),

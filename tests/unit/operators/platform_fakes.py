@@ -172,7 +172,7 @@ class FakeCluster:
         node = {
             "metadata": {"name": "node-1"},
             "status": {
-                "allocatable": {"cpu": self.cpus, "memory": "16Gi", "pods": "100"},
+                "allocatable": {"cpu": self.cpus, "memory": "16Gi", "pods": "100", "ephemeral-storage": "400Gi"},
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
