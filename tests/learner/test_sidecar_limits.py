@@ -156,3 +156,19 @@ def test_a_checkpoint_whose_files_cannot_be_listed_or_restored_is_not_stored(
     Checkpoints(CONFIG, paths, store, warnings).poll()
     assert stored(store) == []
     assert any("the list of its files and metrics is larger than" in text for text in warnings.texts())
+
+
+@pytest.mark.parametrize("name", ["MANIFEST.json", "QUARANTINED.json", "PART-0001-of-0001.json"])
+def test_a_checkpoint_with_a_file_of_the_platforms_name_is_not_stored(
+    paths: PodPaths, store: FailingStore, name: str
+) -> None:
+    """What a program writes there would be read as the platform's own words."""
+    folder = paths.checkpoints / "step-1"
+    folder.mkdir()
+    (folder / name).write_text("[" * 100_000)
+    (folder / "COMPLETE").touch()
+    warnings = Warnings()
+    Checkpoints(CONFIG, paths, store, warnings).poll()
+    assert stored(store) == []
+    (text,) = warnings.texts()
+    assert f"file {name} has a name that the platform writes itself" in text

@@ -74,7 +74,7 @@ def test_small_holes_are_stored_up_to_a_sum(paths: PodPaths, store: FailingStore
         hole(folder / f"{number:02d}", MIB)
     hole(folder / "sub" / "database", 2 * MIB)
     found, _ = find_below(paths.root, "result")
-    assert sorted(path for path, file in found.items() if file.hollow) == [
+    assert sorted(path for path, file in found.items() if file.refused) == [
         *(f"{number:02d}" for number in range(8, 20)),
         "sub/database",
     ]
@@ -82,7 +82,30 @@ def test_small_holes_are_stored_up_to_a_sum(paths: PodPaths, store: FailingStore
         (folder / f"{number:02d}").unlink()
     (folder / "sub" / "database").unlink()
     found, _ = find_below(paths.root, "result")
-    assert not any(file.hollow for file in found.values())
+    assert not any(file.refused for file in found.values())
+
+
+def test_links_take_up_no_more_than_what_they_name(paths: PodPaths, store: FailingStore) -> None:
+    """An honest `latest` is stored, however large; ten thousand of them would fill the store."""
+    folder, warnings = paths.root / "result", Warnings()
+    (folder / "step-9").write_bytes(os.urandom(2 * ROOM_BYTES))
+    (folder / "latest").symlink_to("step-9")
+    hole(folder / "empty", MIB)
+    for number in range(40):
+        (folder / f"soft-{number:02d}").symlink_to("empty")
+        (folder / f"hard-{number:02d}").hardlink_to(folder / "step-9")
+    results = mirror(paths, store, warnings)
+    results.poll(final=True)
+    stored = names(store)
+    assert {"step-9", "empty"} - {*stored} <= {"step-9"}  # or another name of it
+    assert sum(item.size for item in store.list("t/result/")) <= 2 * (2 * ROOM_BYTES + MIB) + ROOM_BYTES
+    (text,) = warnings.texts()
+    assert "is a link, and all links here take up more than twice the room" in text
+    for number in range(40):
+        (folder / f"soft-{number:02d}").unlink()
+        (folder / f"hard-{number:02d}").unlink()
+    mirror(paths, store, warnings).poll(final=True)
+    assert {"step-9", "latest", "empty"} <= {*names(store)}
 
 
 def test_a_file_whose_blocks_are_told_late_has_no_hole(paths: PodPaths) -> None:
@@ -100,7 +123,7 @@ def test_a_checkpoint_with_such_a_file_is_damaged(paths: PodPaths, store: Failin
     assert watched.final == "step-1-a1"
     (reason,) = watched.quarantined
     assert reason.startswith("checkpoint step-2: file w is mostly a hole (a sparse file)")
-    assert reason.endswith("write it without holes; set aside as .bad-step-2")
+    assert reason.endswith("write it without links or holes; set aside as .bad-step-2")
     assert not any("step-2" in item.key for item in store.list(""))
 
 

@@ -1,8 +1,8 @@
 """How quickly logs are read: a program may write as fast as it likes, and all learners' logs pass through one process.
 
-What is not read waits in the cluster, which keeps some 50 MB of a container's log (the kubelet's `containerLogMaxSize`
-and `containerLogMaxFiles`): a program that goes on writing faster than this loses lines there. Used by `logs`, which
-waits in the triggerer's event loop, and by `updraft.guardian.lastwords`, which waits in threads.
+What is not read waits in the cluster, whose API serves the newest file of a container's log (10 MiB by default, the
+kubelet's `containerLogMaxSize`): a program that goes on writing faster than this loses lines there. Used by `logs`,
+which waits in the triggerer's event loop, and by `updraft.guardian.lastwords`, which waits in threads.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _joined(
         return False
     try:
         return join_parts(store, keys, job_id, name) == "whole"
-    except (PartsDisagree, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (PartsDisagree, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         known = isinstance(exc, PartsDisagree)
         damaged[name] = str(exc)[:SHOWN_CHARACTERS] if known else "a description of its parts cannot be read"
         return False
@@ -225,6 +225,6 @@ def _time(value: Any) -> datetime:
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

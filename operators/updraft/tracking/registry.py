@@ -5,7 +5,7 @@ The model directory was made and checked in a pod of the job's own image; nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,8 +159,7 @@ def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | N
         versions = client.search_model_versions(f"name = '{model.name}'")
         if not versions:
             return None
-        oldest = min(versions, key=lambda v: int(v.version))
-        owner = client.get_run(oldest.run_id).data.tags.get(TAG_TENANT) if oldest.run_id else None
+        owner = _made_by(client, sorted(versions, key=lambda v: int(v.version)))
         if owner is None:
             raise RefusedError(
                 f"export.register_as: the registered model {model.name!r} has versions that no tenant's job made; "
@@ -173,6 +172,21 @@ def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | N
             f"export.register_as: the registered model {model.name!r} is another tenant's; choose another name"
         )
     return owner
+
+
+def _made_by(client: MlflowClient, versions: Sequence[ModelVersion]) -> str | None:
+    """Whose job made the first of these whose run is still there: `mlflow gc` removes what somebody deleted."""
+    from mlflow.exceptions import MlflowException
+
+    for version in versions:
+        try:
+            tags: Mapping[str, str] = client.get_run(version.run_id).data.tags if version.run_id else {}
+        except MlflowException as exc:
+            if exc.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        else:
+            return tags.get(TAG_TENANT)
+    return None
 
 
 def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, float]] | None:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,11 +33,12 @@ ARTIFACT = re.compile(r"(\d+)\.(data|json)")
 LIMIT_SECONDS = 300.0  # for all learners of a job: one to three million points, as quickly as MLflow takes them
 LIMIT_CHUNK_BYTES = 256 << 20  # of one learner, the newest: about two million points, which are parsed twice
 LIMIT_POINTS = 1_000_000  # of one learner
-LIMIT_HISTORY_PAGES = 200  # of 10,000 points that MLflow has: what was sent before is held in memory, 300 MB of it
+LIMIT_HISTORY_POINTS = 2_000_000  # that MLflow has: what was sent before is held in memory, 300 MB of it
 LIMIT_ARTIFACT_BYTES = 10 << 30  # of one learner, one at a time on the worker's disk
 LIMIT_FACTS_BYTES = 64 << 10  # of what says where an artifact belongs
 DISK_RESERVE_BYTES = 512 << 20
 COPY_BYTES = 1 << 20
+COPIES = 8  # at the same time
 
 
 class Enough(Exception):
@@ -69,16 +71,18 @@ class BoundedServer(TrackingServer):
 
     def __init__(self, credentials: MlflowCredentials, run_id: str, deadline: Deadline) -> None:
         super().__init__(credentials, run_id=run_id)
-        self._deadline, self._pages = deadline, 0
+        self._deadline, self._history_points = deadline, 0
 
     def call(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
     ) -> Answer:
         self._deadline.check()
-        self._pages += path == "metrics/get-history"
-        if self._pages > LIMIT_HISTORY_PAGES:
+        if self._history_points > LIMIT_HISTORY_POINTS:
             raise Enough("the run has more points than can be compared with")
-        return super().call(method, path, body=body, query=query)
+        answer = super().call(method, path, body=body, query=query)
+        if path == "metrics/get-history":
+            self._history_points += len(answer.body.get("metrics") or ())
+        return answer
 
     def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
         self._deadline.check()
@@ -131,8 +135,8 @@ def _points(
     (folder / "journal").mkdir()
     forwarder: Forwarder | None = None
     try:
-        for name in chunks:
-            _copy(store, f"{prefix}/{name}", folder / "journal" / name, deadline)
+        with ThreadPoolExecutor(COPIES, thread_name_prefix="replay") as pool:  # thousands a day, most of them small
+            list(pool.map(lambda name: _copy(store, f"{prefix}/{name}", folder / "journal" / name, deadline), chunks))
         journal = Journal(folder / "journal")
         try:
             forwarder = Forwarder(journal, server, warnings, folder / "forward.json", min_seconds=0)

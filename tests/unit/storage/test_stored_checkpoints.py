@@ -236,3 +236,14 @@ def test_of_several_learners_at_one_step_the_lowest_learners_is_the_newest(tmp_p
     put(store, "step-7-a1", step=7, learner=1, created=1.0)
     put(store, "step-6-a1-l3", step=6, learner=3, created=10.0)
     assert objects.latest_checkpoint(*PLACE, store=store) == "step-7-a1"
+
+
+@pytest.mark.parametrize("path", ["MANIFEST.json", "PART-0001-of-0002.json"])
+def test_a_document_that_breaks_its_reader_is_one_checkpoints_fault(tmp_path: Path, path: str) -> None:
+    store = FolderStore(tmp_path)
+    put(store, "step-1-a1")
+    put_part(store, "step-5-a1-sx", 2)
+    put_file(store, "step-5-a1-sx", path, b"[" * 100_000)
+    looked = checkpoints.look(store, KEYS, "job-1")
+    assert [info.name for info in looked.whole] == ["step-1-a1"]
+    assert list(looked.damaged) == ["step-5-a1-sx"]

@@ -111,10 +111,23 @@ def test_a_run_with_points_without_end_is_not_read_into_memory(
 ) -> None:
     mlflow.metrics = [{"key": "loss", "value": 1.0, "step": step, "timestamp": 1} for step in range(100)]
     store.put_bytes("m/00000001.jsonl", chunk(200, 200))
-    monkeypatch.setattr(replay_module, "LIMIT_HISTORY_PAGES", 5)  # of three points
+    monkeypatch.setattr(replay_module, "LIMIT_HISTORY_POINTS", 14)  # five pages of three
     done = replay(settings, store, RUN, "m", "a")
     assert (done.points, len(mlflow.sent("metrics/get-history"))) == (0, 5)
     assert done.left == ("1 points at m: the run has more points than can be compared with",)
+
+
+def test_a_run_with_many_metrics_of_few_points_is_compared_with(
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
+) -> None:
+    names = [f"gradients/layer{number}" for number in range(250)]
+    mlflow.metrics = [{"key": name, "value": 1.0, "step": 1, "timestamp": 1} for name in names]
+    metrics = ", ".join(f'"{name}": 2.0' for name in names)
+    line = f'{{"n": 1, "t": 1, "source": "file", "step": 2, "metrics": {{{metrics}}}}}\n'
+    store.put_bytes("m/00000001.jsonl", line.encode())
+    done = replay(settings, store, RUN, "m", "a")
+    assert (done.points, done.left) == (250, ())
+    assert len(mlflow.points(names[-1])) == 2
 
 
 def test_artifacts_that_are_too_large_are_passed_over_and_told(

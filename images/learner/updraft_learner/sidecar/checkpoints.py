@@ -22,12 +22,19 @@ from typing import Any, BinaryIO
 
 from updraft_learner import contract
 from updraft_learner.checkpoint_format import BAD_PREFIX
-from updraft_learner.checkpoint_names import NAME_CHARS, STORED_FILE, part_name, recordable, stored_name
+from updraft_learner.checkpoint_names import (
+    NAME_CHARS,
+    STORED_FILE,
+    is_bookkeeping,
+    part_name,
+    recordable,
+    stored_name,
+)
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import TEXTS, Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe, require_room, shown
-from updraft_learner.sidecar.files import HOLLOW, FoundFile, find_below, read_json, save_json, write_below
+from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json, write_below
 from updraft_learner.sidecar.held import Hashing, HeldFolder
 from updraft_learner.sidecar.report import Warnings, cut, log
 from updraft_learner.store import ObjectStore, StorageError
@@ -185,8 +192,11 @@ class Checkpoints:
                 raise Unusable(f"{held.refused[0]} is a link out of it, no file, or a folder that cannot be read")
             if local not in self._finished():
                 raise Changed(local.name)
-            if hollow := [path for path, file in held.found.items() if file.hollow]:
-                raise Damaged(f"checkpoint {local.name}: file {shown(hollow[0])} {HOLLOW}; write it without holes")
+            if taken := [path for path in held.found if is_bookkeeping(path)]:
+                raise Unusable(f"file {taken[0]} has a name that the platform writes itself; give it another one")
+            if unstored := [(path, file.refused) for path, file in held.found.items() if file.refused]:
+                path, why = unstored[0]
+                raise Damaged(f"checkpoint {local.name}: file {shown(path)} {why}; write it without links or holes")
             described = describe(local.name, held, self._config.learners)
             version = self._version(local.name)
             name = self._store_name(local.name, version, described.save)

@@ -28,6 +28,8 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 HOLLOW_BYTES = 1 << 30
 HOLLOW_LEAST_BYTES = 64 << 10  # file systems keep small files without a block of their own
 HOLLOW = "is mostly a hole (a sparse file): it takes up more room where it is stored than where it lies"
+# Likewise a further name of a file. Names together add no more than what they name, and that much.
+REPEATED = "is a link, and all links here take up more than twice the room of what they name where they are stored"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class FoundFile:
     source: str
     size: int
     mtime_ns: int
-    hollow: bool = field(default=False, compare=False)  # more of a hole than is stored
+    refused: str = field(default="", compare=False)  # why it is not stored
 
     def same_content(self, other: FoundFile | None) -> bool:
         return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
@@ -90,6 +92,7 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
     refused: list[str] = []
     hollow: dict[str, int] = {}
     links: list[tuple[str, str]] = []
+    names: dict[tuple[int, int], list[str]] = {}  # of a file that has several, anywhere
     anchor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def unreadable(exc: OSError) -> None:
@@ -109,6 +112,8 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
                         found[prefix + name] = FoundFile(prefix + name, facts.st_size, facts.st_mtime_ns)
                         if facts.st_size > HOLLOW_LEAST_BYTES and facts.st_blocks * 512 < facts.st_size / 2:
                             hollow[prefix + name] = facts.st_size
+                        if facts.st_nlink > 1:
+                            names.setdefault((facts.st_dev, facts.st_ino), []).append(prefix + name)
                     elif stat.S_ISLNK(facts.st_mode):
                         target = posixpath.normpath(posixpath.join(prefix, os.readlink(name, dir_fd=descriptor)))
                         links.append((prefix + name, target))
@@ -121,29 +126,39 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
     finally:
         os.close(anchor)
     for path in _too_hollow(root, folder, hollow):
-        found[path] = replace(found[path], hollow=True)
+        found[path] = replace(found[path], refused=HOLLOW)
     regular = dict(found)
+    further = [path for paths in names.values() for path in sorted(paths)[1:]]
+    distinct_bytes = sum(file.size for file in found.values()) - sum(found[path].size for path in further)
     for path, target in links:
         if target in regular:
             found[path] = regular[target]
+            further.append(path)
         else:
             refused.append(path)
+    sizes = {path: found[path].size for path in further if not found[path].refused}
+    for path in _beyond(sizes, distinct_bytes + HOLLOW_BYTES):
+        found[path] = replace(found[path], refused=REPEATED)
     return found, refused
 
 
 def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int]) -> list[str]:
-    """The largest of these files that have holes, but for as many as are stored.
+    """The largest of these files that have holes, beyond what is stored of them.
 
     A file system may tell late how many blocks a file has, so a hole has to be found in it.
     """
     if sum(sizes.values()) <= HOLLOW_BYTES:
         return []
-    real = [path for path in sorted(sizes, key=lambda path: (sizes[path], path)) if _has_hole(root, f"{folder}/{path}")]
-    left_bytes = HOLLOW_BYTES
-    for count, path in enumerate(real):
+    return _beyond({path: size for path, size in sizes.items() if _has_hole(root, f"{folder}/{path}")}, HOLLOW_BYTES)
+
+
+def _beyond(sizes: Mapping[str, int], left_bytes: int) -> list[str]:
+    """The largest, for which no room is left by the others."""
+    ordered = sorted(sizes, key=lambda path: (sizes[path], path))
+    for count, path in enumerate(ordered):
         left_bytes -= sizes[path]
         if left_bytes < 0:
-            return real[count:]
+            return ordered[count:]
     return []
 
 

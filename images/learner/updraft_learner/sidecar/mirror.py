@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from updraft_learner.sidecar.files import HOLLOW, FoundFile, Within, find_below, open_below, read_json, save_json
+from updraft_learner.sidecar.files import FoundFile, Within, find_below, open_below, read_json, save_json
 from updraft_learner.sidecar.report import Warnings, cut
 from updraft_learner.store import ObjectStore
 
@@ -66,13 +66,10 @@ class Mirror:
                 f"links {self._folder}",
                 f"{self._folder}/{refused[0]} is a link out of the folder, no file, or not readable; it is not stored",
             )
-        hollow = [path for path, file in found.items() if file.hollow]
-        if hollow:
-            self._warnings.add(
-                f"hollow {self._folder}", f"{self._folder}/{cut(hollow[0], SHOWN)} {HOLLOW}; it is not stored"
-            )
+        for why, path in {file.refused: path for path, file in reversed(found.items()) if file.refused}.items():
+            self._warnings.add(f"{why} {self._folder}", f"{self._folder}/{cut(path, SHOWN)} {why}; it is not stored")
         self._waiting = {
-            path: file for path, file in found.items() if not file.hollow and not self._is_stored(path, file)
+            path: file for path, file in found.items() if not file.refused and not self._is_stored(path, file)
         }
         ready = [path for path, file in self._waiting.items() if final or file.same_content(self._before.get(path))]
         try:
