@@ -129,7 +129,7 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         found[path] = replace(found[path], refused=HOLLOW)
     regular = dict(found)
     further = [path for paths in names.values() for path in sorted(paths)[1:]]
-    distinct_bytes = sum(file.size for file in found.values()) - sum(found[path].size for path in further)
+    room_bytes = HOLLOW_BYTES + sum(regular[path].size for path in {*regular} - {*further} if not regular[path].refused)
     for path, target in links:
         if target in regular:
             found[path] = regular[target]
@@ -137,7 +137,7 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         else:
             refused.append(path)
     sizes = {path: found[path].size for path in further if not found[path].refused}
-    for path in _beyond(sizes, distinct_bytes + HOLLOW_BYTES):
+    for path in _beyond(sizes, room_bytes):
         found[path] = replace(found[path], refused=REPEATED)
     return found, refused
 
