@@ -81,10 +81,9 @@ class LastWords:
         lines: list[Line] = []
         characters = 0
         try:
-            for raw in _lines(response, Flow(), self._deadline):
-                if (line := reader.take(raw)) is not None:
-                    lines.append(line)
-                    characters += len(line.line)
+            for line in _lines(response, reader, Flow(), self._deadline):
+                lines.append(line)
+                characters += len(line.line)
                 if len(lines) >= CHUNK_LINES or characters >= CHUNK_CHARACTERS:
                     _store(book, lines)
                     characters = 0
@@ -95,25 +94,33 @@ class LastWords:
 
 def _lines(
     response: Any,
+    reader: Reader,
     flow: Flow,
     deadline: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[bytes]:
-    """Until the log ends or its time is over, whether a line has ended or not; no faster than the flow."""
+) -> Iterator[Line]:
+    """What is not recorded yet, until the log ends or its time is over, whether a line has ended or not.
+
+    No faster than the flow. What is recorded comes first and costs its bytes only: counted as lines too, a whole file
+    of short ones takes a minute, and the last words come after it.
+    """
     rest = b""
     for part in response.stream(PART_BYTES, decode_content=False):
         *whole, rest = (rest + part).split(b"\n")
         rest = rest[:MAX_LINE_BYTES]
+        new = 0
         for raw in whole:
-            yield raw
+            if (line := reader.take(raw)) is not None:
+                new += 1
+                yield line
             if clock() > deadline:
                 return
-        sleep(max(0.0, min(flow.owed_seconds(len(part), len(whole)), deadline - clock())))
+        sleep(max(0.0, min(flow.owed_seconds(len(part), new), deadline - clock())))
         if clock() >= deadline:
             break
-    if rest:
-        yield rest
+    if rest and (line := reader.take(rest)) is not None:
+        yield line
 
 
 def _store(book: Any, lines: list[Line]) -> None:

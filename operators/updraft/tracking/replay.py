@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,10 @@ class Deadline:
     def check(self) -> None:
         if self._clock() > self._end:
             raise Enough(f"it takes longer than {self._seconds:g} s")
+
+    def half(self) -> Deadline:
+        """The first half of what is left."""
+        return Deadline(max(0.0, self._end - self._clock()) / 2, self._clock)
 
 
 class BoundedServer(TrackingServer):
@@ -133,23 +137,22 @@ def _points(
     if not chunks:
         return 0
     (folder / "journal").mkdir()
-    forwarder: Forwarder | None = None
+    late = _fetch(store, prefix, chunks, folder / "journal", deadline.half())
+    if late:
+        left.append(f"{late} chunks of metrics at {prefix}: fetching them takes longer than half of the time there is")
+    journal = Journal(folder / "journal")
     try:
-        with ThreadPoolExecutor(COPIES, thread_name_prefix="replay") as pool:  # thousands a day, most of them small
-            list(pool.map(lambda name: _copy(store, f"{prefix}/{name}", folder / "journal" / name, deadline), chunks))
-        journal = Journal(folder / "journal")
+        forwarder = Forwarder(journal, server, warnings, folder / "forward.json", min_seconds=0)
         try:
-            forwarder = Forwarder(journal, server, warnings, folder / "forward.json", min_seconds=0)
             while forwarder.step():
                 deadline.check()
                 if forwarder.sent >= LIMIT_POINTS and forwarder.pending:
                     raise Enough(f"there are more than {LIMIT_POINTS} new points")
-        finally:
-            journal.close()
-    except Enough as exc:
-        waiting = "the metrics" if forwarder is None else f"{forwarder.pending} points"
-        left.append(f"{waiting} at {prefix}: {exc}")
-    return 0 if forwarder is None else forwarder.sent
+        except Enough as exc:
+            left.append(f"{forwarder.pending} points at {prefix}: {exc}")
+        return forwarder.sent
+    finally:
+        journal.close()
 
 
 def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
@@ -167,6 +170,22 @@ def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
             break
         taken.append(name)
     return taken[::-1], len(sizes) - len(taken)
+
+
+def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: Deadline) -> int:
+    """Copies chunks, the newest first, until the deadline; returns how many are not there."""
+
+    def fetched(name: str) -> bool:
+        try:
+            deadline.check()
+            _copy(store, f"{prefix}/{name}", folder / name, deadline)
+        except Enough:
+            (folder / name).unlink(missing_ok=True)  # half of one would be read as a whole one
+            return False
+        return True
+
+    with ThreadPoolExecutor(COPIES, thread_name_prefix="replay") as pool:  # thousands a day, most of them small
+        return [*pool.map(fetched, reversed(chunks))].count(False)
 
 
 def _artifacts(

@@ -8,14 +8,22 @@ import pytest
 
 from updraft.guardian.lastwords import PART_BYTES, _lines
 from updraft.kubernetes.flow import BURST_SECONDS, Flow
-from updraft.kubernetes.logs import MAX_LINE_BYTES
+from updraft.kubernetes.logs import MAX_LINE_BYTES, MAX_LINE_CHARACTERS, Cursor, Line, Reader
+
+
+class Measuring(Reader):
+    longest = 0  # bytes of what it was given
+
+    def take(self, raw: bytes) -> Line | None:
+        self.longest = max(self.longest, len(raw))
+        return super().take(raw)
 
 
 class Response:
     """A log in parts; reading one takes a hundredth of a second."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
-        self.parts, self.now, self.read = parts, 0.0, 0
+        self.parts, self.now, self.read, self.longest = parts, 0.0, 0, 0
 
     def stream(self, size: int, *, decode_content: bool) -> Iterator[bytes]:
         for part in self.parts:
@@ -26,9 +34,11 @@ class Response:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def lines(self, deadline: float) -> list[bytes]:
-        flow = Flow(1 << 20, 1000, clock=lambda: self.now)
-        return list(_lines(self, flow, deadline, lambda: self.now, self.sleep))
+    def lines(self, deadline: float, recorded: Cursor | None = None) -> list[str]:
+        flow, reader = Flow(1 << 20, 1000, clock=lambda: self.now), Measuring(recorded or Cursor())
+        lines = [line.line for line in _lines(self, reader, flow, deadline, lambda: self.now, self.sleep)]
+        self.longest = reader.longest
+        return lines
 
 
 def forever(part: bytes) -> Iterator[bytes]:
@@ -37,12 +47,13 @@ def forever(part: bytes) -> Iterator[bytes]:
 
 
 def test_all_lines_come_and_the_last_may_have_no_end() -> None:
-    assert Response(iter([b"one\ntw", b"o\n", b"three"])).lines(10) == [b"one", b"two", b"three"]
+    assert Response(iter([b"one\ntw", b"o\n", b"three"])).lines(10) == ["one", "two", "three"]
 
 
 def test_a_line_that_never_ends_is_cut_and_does_not_outlast_the_deadline() -> None:
     response = Response(forever(b"x" * PART_BYTES))
-    assert response.lines(10) == [b"x" * MAX_LINE_BYTES]
+    assert response.lines(10) == ["x" * MAX_LINE_CHARACTERS]
+    assert response.longest == MAX_LINE_BYTES
     assert response.now == pytest.approx(10, abs=0.2)
     assert response.read * PART_BYTES <= (10 + BURST_SECONDS + 1) * (1 << 20)
 
@@ -50,5 +61,13 @@ def test_a_line_that_never_ends_is_cut_and_does_not_outlast_the_deadline() -> No
 def test_a_flood_of_lines_ends_with_the_deadline() -> None:
     response = Response(forever(b"x\n" * 500))
     lines = response.lines(10)
-    assert set(lines) == {b"x"}
+    assert set(lines) == {"x"}
     assert len(lines) <= 1000 * (10 + BURST_SECONDS + 1)
+
+
+def test_what_is_recorded_keeps_no_last_words_waiting() -> None:
+    """A program has printed 20,000 short lines: they are recorded, and would take 20 s as new ones."""
+    last = "2026-01-02T03:04:05.000000001Z"
+    response = Response(iter([f"{last} x\n".encode() * 1000] * 20 + [b"2026-01-02T03:04:06Z bye\n"]))
+    assert response.lines(10, Cursor(20_000, last, 20_000)) == ["bye"]
+    assert response.now < 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from folder_store import FolderStore
@@ -103,7 +104,49 @@ def test_a_job_has_one_deadline_for_its_metrics_and_artifacts(
         f"{5000 - done.points} points at m: it takes longer than 6 s",
         "1 artifacts at a: it takes longer than 6 s",
     )
-    assert replay(settings, store, RUN, "m", "a", Deadline(0, Clock())).left[0].startswith("the metrics at m")
+    assert replay(settings, store, RUN, "m", "a", Deadline(0, Clock())).left[0].startswith("1 chunks of metrics at m")
+
+
+class SlowStore(FolderStore):
+    """Opening an object takes ten seconds."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.now = 0.0
+
+    def open(self, key: str) -> BinaryIO:
+        self.now += 10
+        return super().open(key)
+
+
+def test_with_a_slow_store_the_newest_chunks_arrive_and_the_rest_is_told(
+    settings: Any, mlflow: FakeMlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SlowStore(tmp_path / "store")
+    for number in range(1, 61):
+        store.put_bytes(f"m/{number:08d}.jsonl", chunk(number, number))
+    monkeypatch.setattr(replay_module, "COPIES", 1)
+    done = replay(settings, store, RUN, "m", "a", Deadline(300, lambda: store.now))
+    assert [step for step, _ in mlflow.points("loss")] == list(range(46, 61))
+    assert done.points == 15
+    assert done.left == ("45 chunks of metrics at m: fetching them takes longer than half of the time there is",)
+
+
+class MeetingStore(FolderStore):
+    """An object opens once as many are asked for as are fetched at a time."""
+
+    together = threading.Barrier(replay_module.COPIES, timeout=10)
+
+    def open(self, key: str) -> BinaryIO:
+        self.together.wait()
+        return super().open(key)
+
+
+def test_chunks_are_fetched_side_by_side(settings: Any, mlflow: FakeMlflow, tmp_path: Path) -> None:
+    store = MeetingStore(tmp_path / "store")
+    for number in range(2 * replay_module.COPIES):
+        store.put_bytes(f"m/{number + 1:08d}.jsonl", chunk(number, number))
+    assert replay(settings, store, RUN, "m", "a").points == 2 * replay_module.COPIES
 
 
 def test_a_run_with_points_without_end_is_not_read_into_memory(
