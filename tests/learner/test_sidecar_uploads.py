@@ -16,7 +16,7 @@ from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar import mirror as mirror_module
 from updraft_learner.sidecar.checkpoints import Checkpoints
-from updraft_learner.sidecar.files import find_below, open_below, read_below
+from updraft_learner.sidecar.files import find_below, open_below
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.stage import stage
@@ -215,7 +215,6 @@ def test_a_link_out_of_the_pods_folders_is_never_read(paths: PodPaths, store: Fa
     for path in ("result/leak", "result/pipe", "logs/credentials.json", "result/folder/credentials.json"):
         with pytest.raises(OSError, match=r"symbolic link|not a regular file|Not a directory"):
             open_below(paths.root, path)
-    assert read_below(paths.root, "result/none") is None
     assert find_below(paths.root, "nowhere") == ({}, [])
 
 

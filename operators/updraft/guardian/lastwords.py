@@ -32,7 +32,7 @@ class LastWords:
     """Follows the programs' logs of one attempt from where the record ends, in threads, until `wait`."""
 
     def __init__(self, core: CoreV1Api, launch: Launch, pods: Sequence[PodFacts], *, limit_seconds: float) -> None:
-        self._core, self._launch, self._limit_seconds = core, launch, limit_seconds
+        self._core, self._launch = core, launch
         self._deadline = time.monotonic() + limit_seconds
         said = [pod for pod in pods if pod.main.state in ("running", "terminated")]
         self._heard = {pod.name: threading.Event() for pod in said}

@@ -70,18 +70,6 @@ def open_below(root: Path, relative: str) -> BinaryIO:
     return os.fdopen(file, "rb", buffering=0)
 
 
-def read_below(root: Path, relative: str, limit_bytes: int = 64 << 20) -> bytes | None:
-    """Content of a file, or None when there is none; raises OSError when it is longer than the limit."""
-    try:
-        with open_below(root, relative) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit_bytes:
-                raise OSError(errno.EFBIG, f"more than {limit_bytes} bytes", relative)
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
 def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]]:
     """Regular files below `root/folder`, by path relative to it; and the names of what is
     neither file nor folder, or cannot be read.

@@ -181,9 +181,6 @@ class Journal:
         for segment in gone:
             self._path(segment).unlink(missing_ok=True)
 
-    def not_uploaded_bytes(self) -> int:
-        return sum(self._size_of(segment) for segment in self._segments() if segment > self._uploaded)
-
     def close(self) -> None:
         with self._changed:
             if self._descriptor is not None:
