@@ -89,7 +89,7 @@ class BoundedServer(TrackingServer):
         return answer
 
     def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
-        self._deadline.check()
+        self._deadline.check()  # not while it is sent: MLflow could take what it has by then for the whole file
         return super().put_artifact(path, file, size)
 
 
