@@ -16,10 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import account_helpers
 import pytest
-from containers import build
+from account_helpers import REGISTRY, Account
+from containers import build, recipes
 from containers.engine import Engine
-from containers.places import REPOSITORY
+from containers.forwarding import forwarded
+from containers.places import REPOSITORY, Places
+from kubecluster import running
+from kubecluster.layout import STATE_VARIABLE, find_layout
+from kubecluster.running import Cluster
+from kubecluster.target import Target, why_not
 
 from updraft.ledger.migrate import VERSION_TABLE
 
@@ -120,6 +127,27 @@ def stack(
     finally:
         stack.compose("--profile", "tools", "down", "--volumes", "--timeout", "20", check=False, seconds=300)
         shutil.rmtree(secrets)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A real one, of this test's own."""
+    layout = find_layout({**os.environ, STATE_VARIABLE: str(tmp_path / "cluster")})
+    if reason := why_not(layout):
+        pytest.skip(f"SKIPPED COMPOSE WITH A CLUSTER OF ONE'S OWN: {reason}")
+    try:
+        yield running.up(layout, build.warn)
+    finally:
+        running.down(layout, build.warn)
+
+
+@pytest.fixture
+def account(cluster: Cluster, tmp_path: Path) -> Iterator[Account]:
+    """As the page wants it: what docs/howto/cluster.md makes."""
+    folder = tmp_path / "account"
+    folder.mkdir()
+    with account_helpers.made(Target(cluster.layout.kubeconfig, "", cluster), folder) as made:
+        yield made
 
 
 def test_a_job_trains_and_outlives_the_containers(stack: Stack) -> None:
@@ -231,6 +259,44 @@ def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(sta
         assert json.load(answer)["version"].startswith("3.")
 
 
+def test_a_job_trains_on_a_cluster_outside_of_the_containers(
+    stack: Stack, images: dict[str, build.Built], places: Places, cluster: Cluster, account: Account
+) -> None:
+    """By the page's settings. Containers reach this machine, pods too, and neither of them the other."""
+    for archive in build.save(stack.engine, (recipes.SIDECAR, recipes.SKLEARN), places.archives, build.warn):
+        cluster.load_image(archive)
+    host, ours = cluster.network.host, stack.environment
+    with (
+        forwarded(host, (cluster.network.control, 443)) as api,
+        forwarded(host, ("127.0.0.1", int(ours["UPDRAFT_S3_PORT"]))) as s3,
+        forwarded(host, ("127.0.0.1", int(ours["UPDRAFT_MLFLOW_PORT"]))) as mlflow,
+    ):
+        account.shell(
+            f"kubectl --kubeconfig updraft.kubeconfig config set-cluster updraft-test --server https://{host}:{api}\n"
+            "chmod 0444 updraft.kubeconfig"
+        )
+        settings = page_settings(
+            {
+                "./kubeconfig": str(account.kubeconfig),
+                "https://s3.example.org": f"http://{host}:{s3}",
+                "https://mlflow.example.org": f"http://{host}:{mlflow}",
+                "mlflow.example.org": f"{host}:{mlflow}",
+                REGISTRY: "",
+            }
+        )
+        outside = replace(stack, environment={**ours, **settings})
+        outside.up()
+        submit = ("submit", "jobs/digits-sklearn/manifest.yaml", "--id", "outside", "--follow")
+        assert "val_accuracy" in outside.cli(*submit, seconds=JOB_SECONDS)
+        assert job(outside, "outside")["state"] == "COMPLETED"
+        assert "val_accuracy" in outside.cli("metrics", "outside", "--json")
+        events = json.loads(account.shell("kubectl --namespace updraft-default get events --output json"))["items"]
+        started = {
+            e["source"].get("host") for e in events if e["reason"] == "Started" and "outside" in e["metadata"]["name"]
+        }
+        assert started & {"node-a", "node-b"}
+
+
 def job(stack: Stack, name: str = "kept") -> dict[str, object]:
     found: dict[str, object] = json.loads(stack.cli("show", name, "--json"))
     return found
@@ -264,6 +330,16 @@ def page_blocks(heading: str) -> list[str]:
     page = (REPOSITORY / "docs" / "howto" / "compose.md").read_text()
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+
+
+def page_settings(values: dict[str, str]) -> dict[str, str]:
+    """What the page writes to `.env` for a cluster of one's own, with its examples replaced in this order."""
+    _, block = page_blocks("With a cluster of your own")
+    for example, value in values.items():
+        assert example in block, example
+        block = block.replace(example, value)
+    lines = block.partition("<<'END'\n")[2].partition("\nEND\n")[0].splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
 
 
 def run_page(stack: Stack, block: str, home: Path) -> None:

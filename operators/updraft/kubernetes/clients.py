@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from updraft.settings import Settings
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes_asyncio.client import ApiClient as AsyncApiClient
+
+FIELDS = ("kube_config_path", "kube_config", "cluster_context")  # of Airflow's connection
 
 
 @cache
@@ -49,7 +52,7 @@ def core_api(settings: Settings) -> CoreV1Api:
     name = settings.kubernetes_conn_id
     try:
         hook = KubernetesHook(conn_id=name)
-        hook.cluster_context = _context(hook._get_field("kube_config_path"), hook._get_field("cluster_context"))
+        hook.cluster_context = _context(*(hook._get_field(field) for field in FIELDS))
         return cluster_api(hook.api_client)
     except RefusedError as exc:
         raise UnavailableError(f"connection {name!r} does not lead to a cluster: {exc}") from None
@@ -74,10 +77,9 @@ def check_connection(settings: Settings) -> None:
 
     try:
         hook = KubernetesHook(conn_id=settings.kubernetes_conn_id)
-        path, context = hook._get_field("kube_config_path"), hook._get_field("cluster_context")
+        _context(*(hook._get_field(field) for field in FIELDS))
     except AirflowNotFoundException:
-        path = context = None
-    _context(path, context)
+        pass  # `core_api` says what to do
     try:
         core_api(settings)
     except UnavailableError as exc:
@@ -94,9 +96,7 @@ async def async_client(conn_id: str) -> AsyncApiClient:
 
     hook = AsyncKubernetesHook(conn_id=conn_id)
     try:
-        hook.cluster_context = _context(
-            await hook._get_field("kube_config_path"), await hook._get_field("cluster_context")
-        )
+        hook.cluster_context = _context(*[await hook._get_field(field) for field in FIELDS])
     except RefusedError as exc:
         raise UnavailableError(f"connection {conn_id!r} does not lead to a cluster: {exc}") from None
     await hook._load_config()
@@ -107,14 +107,16 @@ async def async_client(conn_id: str) -> AsyncApiClient:
     return ApiClient(configuration=configuration)
 
 
-def _context(path: str | None, context: str | None) -> str | None:
+def _context(path: str | None, inside: str | Mapping[str, Any] | None, context: str | None) -> str | None:
     """The one that is meant in the connection's kubeconfig; the client alone would take the one that kubectl used last.
 
-    Raises RefusedError as `choose` does.
+    Takes what FIELDS hold. Raises RefusedError as `choose` does.
     """
-    from updraft.kubernetes.kubeconfig import choose
+    from updraft.kubernetes.kubeconfig import choose, choose_inside
 
-    return choose(Path(path).expanduser(), context or None).context if path else context
+    if path:
+        return choose(Path(path).expanduser(), context or None).context
+    return choose_inside(inside, context or None) if inside else context
 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:

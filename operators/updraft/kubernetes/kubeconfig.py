@@ -28,46 +28,67 @@ class Chosen:
 
 def choose(path: Path, context: str | None = None) -> Chosen:
     """The context that is meant. Raises RefusedError naming the file, what is in it, and what to do."""
-    contexts, servers = _read(path)
-    if not contexts:
-        raise RefusedError(f"kubeconfig: {path} holds no context; take the file that reaches your cluster with kubectl")
-    names = ", ".join(sorted(contexts))
-    if context is None and len(contexts) > 1:
-        raise RefusedError(
-            f"kubeconfig: {path} holds {len(contexts)} contexts ({names}), and none is chosen; name the one to use: "
-            "--context NAME, or cluster_context in Airflow's connection"
-        )
-    name = next(iter(contexts)) if context is None else context
-    if name not in contexts:
-        raise RefusedError(f"kubeconfig: {path} has no context {name!r}; it holds {names}")
-    cluster = str(contexts[name].get("cluster") or "")
-    if not servers.get(cluster):
-        raise RefusedError(
-            f"kubeconfig: context {name!r} of {path} names the cluster {cluster!r}, which has no server's address there"
-        )
-    return Chosen(path, name, servers[cluster])
-
-
-def _read(path: Path) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Contexts and servers' addresses by name. No message repeats the file, which holds secrets."""
-    from yaml import YAMLError, safe_load
-
     try:
-        document = safe_load(path.read_text())
-        contexts = {str(item["name"]): item.get("context") or {} for item in document.get("contexts") or ()}
-        servers = {
-            str(item["name"]): str((item.get("cluster") or {}).get("server") or "")
-            for item in document.get("clusters") or ()
-        }
+        text = path.read_text()
     except FileNotFoundError:
         raise RefusedError(
             f"kubeconfig: {path} does not exist; give the path of a file that reaches your cluster with kubectl"
         ) from None
+    except UnicodeDecodeError:
+        raise RefusedError(_no_kubeconfig(str(path))) from None
     except OSError as exc:
         raise RefusedError(f"kubeconfig: {path} cannot be read ({exc.strerror}); repair its permissions") from None
-    except (YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError):
-        raise RefusedError(f"kubeconfig: {path} is no kubeconfig; `kubectl config view` shows how one looks") from None
+    return Chosen(path, *_choose(str(path), text, context))
+
+
+def choose_inside(document: str | Mapping[str, Any], context: str | None = None) -> str:
+    """The same of a kubeconfig that Airflow's connection holds itself."""
+    return _choose("kube_config of Airflow's connection", document, context)[0]
+
+
+def _choose(where: str, document: str | Mapping[str, Any], context: str | None) -> tuple[str, str]:
+    """The context's name and its server."""
+    contexts, servers = _read(where, document)
+    if not contexts:
+        raise RefusedError(
+            f"kubeconfig: {where} holds no context; take the file that reaches your cluster with kubectl"
+        )
+    names = ", ".join(sorted(contexts))
+    if context is None and len(contexts) > 1:
+        raise RefusedError(
+            f"kubeconfig: {where} holds {len(contexts)} contexts ({names}), and none is chosen; name the one to use: "
+            "--context NAME, or cluster_context in Airflow's connection"
+        )
+    name = next(iter(contexts)) if context is None else context
+    if name not in contexts:
+        raise RefusedError(f"kubeconfig: {where} has no context {name!r}; it holds {names}")
+    cluster = str(contexts[name].get("cluster") or "")
+    if not servers.get(cluster):
+        raise RefusedError(
+            f"kubeconfig: context {name!r} of {where} names the cluster {cluster!r}, "
+            "which has no server's address there"
+        )
+    return name, servers[cluster]
+
+
+def _read(where: str, document: str | Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Contexts and servers' addresses by name. No message repeats the document, which holds secrets."""
+    from yaml import YAMLError, safe_load
+
+    try:
+        found = safe_load(document) if isinstance(document, str) else document
+        contexts = {str(item["name"]): item.get("context") or {} for item in found.get("contexts") or ()}
+        servers = {
+            str(item["name"]): str((item.get("cluster") or {}).get("server") or "")
+            for item in found.get("clusters") or ()
+        }
+    except (YAMLError, AttributeError, KeyError, TypeError):
+        raise RefusedError(_no_kubeconfig(where)) from None
     return contexts, servers
+
+
+def _no_kubeconfig(where: str) -> str:
+    return f"kubeconfig: {where} is no kubeconfig; `kubectl config view` shows how one looks"
 
 
 def client_of(chosen: Chosen) -> ApiClient:

@@ -40,7 +40,10 @@ def certificates(network: Network) -> list[Certificate]:
     )
     return [
         Certificate(ADMIN, "updraft-admin", ("system:masters",)),
-        Certificate("apiserver", "kube-apiserver", (), (*control, network.kubernetes_service, *api_names)),
+        # By this machine's address too: a port of it may lead there.
+        Certificate(
+            "apiserver", "kube-apiserver", (), (*control, network.host, network.kubernetes_service, *api_names)
+        ),
         Certificate("etcd", "etcd", (), control),
         Certificate(KUBELET_CLIENT, KUBELET_CLIENT),
         Certificate("controller-manager", "system:kube-controller-manager", (), control),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from unit.kubernetes.api_server import kubeconfig
 from unit.operators.airflow_fakes import Platform
 
@@ -53,6 +54,29 @@ def test_of_several_contexts_none_is_taken_because_kubectl_used_it_last(
         core_api(settings())
     with pytest.raises(UnavailableError, match="holds 2 contexts"):
         asyncio.run(_host_for_a_loop())
+
+
+@pytest.mark.parametrize("form", ["text", "document"])
+def test_a_kubeconfig_inside_the_connection_is_read_as_a_file_is(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    text = kubeconfig(environment / "k", "http://127.0.0.1:7", "prod", "dev").read_text()
+    inside: Any = {"kube_config": text if form == "text" else yaml.safe_load(text)}
+    connect(monkeypatch, **inside)
+    with pytest.raises(RefusedError, match=r"kube_config of Airflow's connection holds 2 contexts \(dev, prod\)"):
+        check_connection(settings())
+    with pytest.raises(UnavailableError, match="holds 2 contexts"):
+        asyncio.run(_host_for_a_loop())
+    connect(monkeypatch, **inside, cluster_context="dev")
+    check_connection(settings())
+    assert asyncio.run(_host_for_a_loop()) == "http://127.0.0.1:7"
+
+
+def test_what_is_no_kubeconfig_is_not_repeated(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, kube_config="token: hush")
+    with pytest.raises(RefusedError, match="holds no context") as told:
+        check_connection(settings())
+    assert "hush" not in str(told.value)
 
 
 async def _host_for_a_loop() -> str:
