@@ -40,6 +40,8 @@ LOOK_SECONDS = 0.4
 SETTINGS = {
     "UPDRAFT_NODE_LOST_SECONDS": "4",  # the default is 30, and tests lose many a node
     "UPDRAFT_DEPLOY_TIMEOUT_SECONDS": "120",  # of 600: a test waits for its end
+    # Of 900. A runtime may lose a program's end, and its pod is there for as long (containerd 1.6 did, once).
+    "UPDRAFT_STORE_GRACE_SECONDS": "120",
 }
 PROGRAMS = Path(__file__).parent / "programs"
 

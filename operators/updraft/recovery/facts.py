@@ -56,9 +56,10 @@ class PodFacts:
 
     @property
     def lost(self) -> bool:
-        """The cluster removes it from its node, and nobody tells how its program ends: the node does not answer, or
-        the program is still leaving. If it lasts for longer than the grace period, it is the node."""
-        return self.deleting and bool(self.disruption) and not self.ended and self.main.exit_code is None
+        """It is being removed from its node, and nobody tells how its program ends: the node does not answer, or the
+        program is still leaving. If it lasts for longer than the grace period, it is the node: container runtimes lose
+        a program's end now and then (https://github.com/containerd/containerd/issues/12678)."""
+        return self.deleting and not self.ended and self.main.exit_code is None
 
     @property
     def mounting(self) -> bool:

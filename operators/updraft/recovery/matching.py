@@ -71,7 +71,7 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
     if _disrupted(pod) and (found := _first(CONDITION_ROWS, reason=pod.disruption, lines=())):
         words = ": ".join(part for part in (pod.disruption, pod.disruption_message) if part)
         return _made(pod, *found, f"{who}: {words}")
-    if pod.deleting and pod.asked_to_leave and main.exit_code not in (None, LEFT):
+    if pod.lost or (pod.deleting and pod.asked_to_leave and main.exit_code not in (None, LEFT)):
         return _made(pod, DELETED, "", f"{who}: its pod was deleted while its program ran, and not by the platform")
     if stage.state == "terminated" and stage.exit_code not in (0, None):
         lines = tuple(line for line in (*tail, stage.message) if line)

@@ -146,7 +146,8 @@ STAGE_ROWS = (
 
 GANG_ROWS = (
     Row("pod.deleted", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
-        "Somebody or something deleted the pod, and the program ended, in whatever way, as it had to leave.",
+        "Somebody or something deleted the pod, and the program ended, in whatever way, as it had to leave; or nobody "
+        "tells how, for longer than its grace period.",
         "test", f"{LOCAL}::test_what_a_program_says_as_its_pod_is_deleted_does_not_count", rank=Rank.GONE),
     Row("pod.gone", Where.GANG, Cause.INFRASTRUCTURE, Action.RELAUNCH,
         "The pod does not exist any more and left no result: somebody or something deleted it.",

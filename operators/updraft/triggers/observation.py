@@ -100,7 +100,7 @@ class Observation:
                     return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
                 lost = next((p for p in found if p.lost), None)
                 if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
-                    return "failed", f"learner {lost.learner}: its node does not answer"
+                    return "failed", f"learner {lost.learner}: its node does not tell how its program ends"
                 missing = launch.learners - len(known)
                 patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
                 if self._lasts("missing", missing, patience):
@@ -193,6 +193,6 @@ class Observation:
 
 def _patience_seconds(pod: PodFacts) -> float:
     """How long a pod that is being removed may take: one whose node was given up cannot tell its end, one that was
-    asked to leave a living node may save and store for its whole grace period."""
+    asked to leave a living node, by the cluster or a person, may save and store for its whole grace period."""
     given_up = "TaintManager" in str(pod.disruption)
     return settings().node_lost_seconds if given_up else settings().store_grace_seconds + LATE_SECONDS

@@ -61,6 +61,12 @@ def test_one_whose_pod_somebody_deleted_has_not(code: int, marked: bool) -> None
     assert told(judged(pod(code=code, deleting=True), marked=marked))[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
 
 
+def test_one_whose_pod_somebody_deleted_and_whose_end_no_node_tells_was_deleted() -> None:
+    there = pod(deleting=True)
+    outcome = judge([there], learners=1, markers={1: None}, tails={}, memory="1 GiB")
+    assert told(outcome)[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+
+
 @pytest.mark.parametrize("disruption", ["", "EvictionByEvictionAPI"])
 @pytest.mark.parametrize(("code", "label"), [(0, "done"), (3, "program.exit")])
 def test_what_had_ended_before_its_pod_was_to_go_counts(code: int, label: str, disruption: str) -> None:

@@ -280,7 +280,8 @@ def test_a_node_without_disk_is_no_fault_of_the_learner(message: str) -> None:
 def test_a_pod_is_lost_while_the_cluster_removes_it_and_nobody_sees_its_end() -> None:
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert pod(metadata=gone, **disruption("DeletionByTaintManager")).lost
-    assert not pod(metadata=gone).lost
+    assert pod(metadata=gone).lost  # a person did it, and the node's runtime has lost the program's end
+    assert not pod(phase="Failed", metadata=gone).lost
     assert not pod(**disruption("DeletionByTaintManager")).lost
     assert not pod(metadata=gone, main=ended(143), **disruption("DeletionByTaintManager")).lost
 

@@ -22,6 +22,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, pod_facts
+from updraft.settings import settings
 from updraft.storage import objects
 from updraft.triggers import followers
 from updraft.triggers import observation as observing
@@ -287,6 +288,20 @@ class TestGang:
         watch.at_look = {5: lambda: ledger.request(JOB, "halt", "bob") and None}
         assert observe(watch).kind == "halted"
         assert quick.now > START + 120
+
+    @pytest.mark.parametrize("disruption", [None, "EvictionByEvictionAPI", "DeletionByTaintManager"])
+    def test_a_pod_that_is_removed_and_whose_end_nobody_tells(self, quick: Clock, disruption: str | None) -> None:
+        """Its node's runtime has lost the program's end, or the node is gone: the first may store until then."""
+        watch = FakeWatch(1)
+        watch.cluster.set_status("p-1", phase="Running")
+        watch.cluster.pods["p-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        conditions = [{"type": "DisruptionTarget", "status": "True", "reason": disruption}] if disruption else []
+        watch.cluster.pods["p-1"]["status"]["conditions"] = conditions
+        seen = observe(watch)
+        assert (seen.kind, seen.reason) == ("failed", "learner 1: its node does not tell how its program ends")
+        node_lost = disruption == "DeletionByTaintManager"
+        patience = settings().node_lost_seconds if node_lost else settings().store_grace_seconds
+        assert START + patience < quick.now < START + patience + 60
 
     def test_a_pod_that_was_there_and_is_gone_is_missed_soon(self, quick: Clock) -> None:
         watch = FakeWatch(1)
