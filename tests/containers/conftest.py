@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,16 @@ def images(engine: Engine, places: Places) -> dict[str, build.Built]:
 
 
 @pytest.fixture(scope="session")
-def compose_command(engine: Engine, places: Places) -> list[str]:
+def composing(engine: Engine, places: Places) -> Iterator[Future[list[str]]]:
+    """Compose's command; a first build takes two minutes, in which images can be built as well."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(compose_program.find_or_build, engine, places, build.warn)
+
+
+@pytest.fixture(scope="session")
+def compose_command(composing: Future[list[str]]) -> list[str]:
     try:
-        return compose_program.find_or_build(engine, places, build.warn)
+        return composing.result()
     except ContainersError as exc:
         pytest.skip(f"SKIPPED COMPOSE TESTS: {exc}")
 

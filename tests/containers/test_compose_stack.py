@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,6 +110,7 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(
     engine: Engine,
+    composing: Future[list[str]],  # before the images, which are built meanwhile
     images: dict[str, build.Built],
     compose_command: list[str],
     tmp_path_factory: pytest.TempPathFactory,
