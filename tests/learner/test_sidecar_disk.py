@@ -180,8 +180,12 @@ def test_an_artifact_without_room_is_refused_and_leaves_nothing(pod: Pod, mlflow
     assert mlflow.artifacts == {"real/r1/a.bin": b"y" * 100}
 
 
-def test_a_disk_that_is_nearly_full_is_told_before_it_is(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full_is_told_before_it_is(
+    tmp_path: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Before it starts: its own heartbeat must never have seen the real disk, which would take the warning back.
     monkeypatch.setattr(Sidecar, "_disk_free_bytes", lambda self: 3_000_000)
+    pod = Pod(tmp_path / "pod", mlflow)
     pod.sidecar.publish()
     assert pod.sidecar.status().disk_free_bytes == 3_000_000
     assert pod.sidecar.warnings.texts()[0].startswith("the pod's disk has only 3.0 MB free; remove files")
