@@ -168,6 +168,14 @@ def _processes() -> Iterator[tuple[psutil.Process, dict[str, str], list[str]]]:
             continue
 
 
+class RefusedError(BenchmarkError):
+    """An answer that asking again would not change."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
 def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.0) -> httpx.Response:
     """The lab looks at what it has just broken: it asks until it is answered."""
     deadline = time.monotonic() + seconds
@@ -180,7 +188,7 @@ def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.
                 f"{answer.request.method} {answer.request.url.path} gave {answer.status_code}: {answer.text[:300]}"
             )
             if answer.status_code == 501 or (answer.status_code < 500 and answer.status_code not in (408, 429)):
-                raise BenchmarkError(problem)
+                raise RefusedError(problem, answer.status_code)
         except httpx.HTTPError as exc:
             problem = f"{type(exc).__name__}: {exc}"
         if time.monotonic() > deadline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -116,6 +115,10 @@ def end_beside(child: subprocess.Popen[bytes], identity: Identity) -> None:
         child.wait(timeout=10)
 
 
-def send(process: psutil.Process, number: signal.Signals) -> None:
-    with suppress(psutil.Error, OSError):
-        os.kill(process.pid, number)
+def send(process: psutil.Process, number: signal.Signals) -> bool:
+    """Whether somebody got it."""
+    try:
+        process.send_signal(number)
+    except (psutil.Error, OSError):
+        return False
+    return True

@@ -40,7 +40,7 @@ LOOK_SECONDS = 0.4
 SETTINGS = {
     "UPDRAFT_NODE_LOST_SECONDS": "4",  # the default is 30, and tests lose many a node
     "UPDRAFT_DEPLOY_TIMEOUT_SECONDS": "120",  # of 600: a test waits for its end
-    # Of 900. A runtime may lose a program's end, and its pod is there for as long (containerd 1.6 did, once).
+    # Of 900. A runtime may lose a program's end, and its pod is there for as long.
     "UPDRAFT_STORE_GRACE_SECONDS": "120",
 }
 PROGRAMS = Path(__file__).parent / "programs"
@@ -74,17 +74,18 @@ class Witness:
     def _watch(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             try:
-                for kind, found in self._now().items():
+                for kind, found in self._listed(LABEL_JOB):
                     self._seen |= {(kind, item["metadata"]["uid"]): item for item in found}
             except (HTTPError, client.ApiException, AttributeError):  # a test has ended the API server
                 continue
 
     def _now(self, selector: str | None = LABEL_JOB) -> dict[str, list[dict[str, Any]]]:
+        return dict(self._listed(selector))
+
+    def _listed(self, selector: str | None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         # The client's generated code cannot read a few valid answers (such as an empty image name in a status).
-        return {
-            kind: json.loads(ask(self._namespace, label_selector=selector, _preload_content=False).data)["items"]
-            for kind, ask in self._lists.items()
-        }
+        for kind, ask in self._lists.items():
+            yield kind, json.loads(ask(self._namespace, label_selector=selector, _preload_content=False).data)["items"]
 
     def _of(self, job_id: str) -> list[tuple[str, dict[str, Any]]]:
         found = [(kind, item) for (kind, _), item in list(self._seen.items())]

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("own_platform")]
 URGENT = "updraft-test-urgent"
 TAINT = "updraft.dev/test"
 AHEAD_SECONDS = 7 * 60
+TWIN_STEPS = 60  # a second each; a lost node is noticed some 30 s after the start
 LOST_WITHIN_SECONDS = 120.0  # a pod that tolerated its silent node for Kubernetes' 300 s would be too late
 
 
@@ -71,7 +72,7 @@ def whole(platform: OwnPlatform) -> Iterator[None]:
 def test_what_lives_on_on_a_lost_node_has_no_effect(platform: OwnPlatform, whole: None) -> None:
     """The kubelet is dead and its containers are not: the first attempt counts to its end behind the second one's
     back, and what it writes, sends and is told at last changes nothing."""
-    job_id = platform.submit(counting("twin", steps=45), base=PROGRAMS)
+    job_id = platform.submit(counting("twin", steps=TWIN_STEPS), base=PROGRAMS)
     lost = begun(platform, job_id)
     (pod,) = platform.witness.pods(job_id)
     twin = OnNode(platform, pod)
@@ -83,7 +84,7 @@ def test_what_lives_on_on_a_lost_node_has_no_effect(platform: OwnPlatform, whole
     assert before
     detail = went_on(platform, job_id, "node.lost")
     assert platform.witness.nodes(job_id) == [node, other_than(node)]
-    eventually(lambda: twin.program_said("step 45"))
+    eventually(lambda: twin.program_said(f"step {TWIN_STEPS}"), within_seconds=LOST_WITHIN_SECONDS)
     assert twin.runs()
 
     platform.cluster.start_part(kubelet_name(node))  # which ends what it finds and nobody wants

@@ -16,6 +16,19 @@ def facts(cluster, name):
     return pod_facts(json.loads(raw))
 
 
+def seen_since(cluster, name, version):
+    """What a watch is told of a pod that is gone: a real cluster shows its program's end for a moment only."""
+    query = {"field_selector": f"metadata.name={name}", "resource_version": version, "watch": True}
+    stream = cluster.core.list_namespaced_pod(cluster.namespace, **query, _preload_content=False)
+    told = []
+    for event in map(json.loads, stream):
+        told.append(pod_facts(event["object"]))
+        if event["type"] == "DELETED":
+            break
+    stream.close()
+    return told
+
+
 def judged(cluster, *names, learners=None, marked=False, tails=None):
     """The outcome of learners whose pods have these names; those that are gone are not given."""
     everyone = range(1, (learners or len(names)) + 1)
@@ -124,9 +137,10 @@ def test_what_a_program_says_as_its_pod_is_deleted_does_not_count(cluster):
     learner(cluster, "told", leaves, sidecar=stores, terminationGracePeriodSeconds=30)
     cluster.wait_phase("told", "Running")
     eventually(lambda: "ready" in cluster.log("told", container="base"))
+    version = cluster.read("told").metadata.resource_version
     cluster.core.delete_namespaced_pod("told", cluster.namespace)
-    last = eventually(lambda: found if (found := facts(cluster, "told")).main.exit_code is not None else None)
     eventually(lambda: cluster.gone("told"))
+    last = [found for found in seen_since(cluster, "told", version) if found.main.exit_code is not None][-1]
     gone = with_last_seen([], [last])
     outcome = judge(gone, learners=1, markers={1: None}, tails={}, memory="48 MiB")
     assert label_of(outcome) == ("pod.deleted", Cause.INFRASTRUCTURE, Action.RELAUNCH)

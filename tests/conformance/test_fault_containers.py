@@ -7,7 +7,7 @@ import json
 import psutil
 import pytest
 import urllib3
-from conformance_helpers import eventually
+from conformance_helpers import asked, eventually, programs
 
 TICKING = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
 
@@ -100,19 +100,12 @@ def test_a_frozen_container_stands_still_until_it_is_thawed(local_cluster):
     frozen = {"namespace": cluster.namespace, "pod": "clock", "container": "base"}
     assert frozen in cluster.faults()["frozen"]
     before = cluster.log("clock")
-    writers = [p for p in psutil.process_iter() if TICKING in " ".join(command(p))]
+    writers = [p for p in programs(cluster.node.state_dir) if TICKING in " ".join(asked(p, psutil.Process.cmdline))]
     assert {p.status() for p in writers} == {psutil.STATUS_STOPPED}
     assert cluster.read("clock").status.phase == "Running"
     cluster.fault("thaw_container", **where(cluster), pod="clock")
     eventually(lambda: len(cluster.log("clock")) > len(before))
     assert frozen not in cluster.faults()["frozen"]
-
-
-def command(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def test_a_frozen_container_stays_frozen_when_the_local_node_is_killed(own_node):

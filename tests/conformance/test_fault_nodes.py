@@ -64,7 +64,7 @@ def test_a_lost_node_is_marked_and_its_pods_live_on_unseen(ticking):
 
 def test_the_pods_of_a_lost_node_are_deleted_first_mildly_then_by_force_and_run_all_the_same(ticking):
     cluster, name, file = ticking
-    cluster.fault("lose_node", delete_after_seconds=0.3, gone_after_seconds=1)
+    cluster.fault("lose_node", delete_after_seconds=0.3, gone_after_seconds=5)
 
     pod = eventually(lambda: deleting(cluster.read("twin")))
 

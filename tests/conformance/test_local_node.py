@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 import urllib3
-from conformance_helpers import eventually
+from conformance_helpers import asked, eventually, programs
 from kubernetes import client, watch
 
 from updraft.localnode.processes import kill_leftovers
@@ -256,7 +256,7 @@ def test_logs_are_whole_and_sidecars_kept_however_often_the_node_dies(own_node, 
         assert (pod.status.phase, pod.status.container_statuses[0].restart_count) == ("Running", 0)
         seen.append(len(cluster.log("counting", container="base").splitlines()))
 
-    sidecar = next(p for p in programs(cluster.node) if "300" in p.cmdline())
+    sidecar = next(p for p in programs(cluster.node.state_dir) if "300" in asked(p, psutil.Process.cmdline))
     cluster.node.kill()
     sidecar.kill()
     cluster.node.restart()
@@ -293,35 +293,23 @@ def test_a_deletion_goes_on_after_a_restart(own_node):
     eventually(lambda: own_node.gone("leaving"))
 
 
-def programs(node):
-    """Processes whose current folder lies in the state folder, as that of each container's program does."""
-    return [p for p in psutil.process_iter() if str(node.state_dir) in _folder(p)]
-
-
-def _folder(process):
-    try:
-        return process.cwd()
-    except psutil.Error:
-        return ""
-
-
 def test_sigterm_ends_every_container(own_node):
     own_node.create(own_node.pod("one", "sleep 60"))
     own_node.create(own_node.pod("two", 'trap "" TERM; while :; do sleep 0.1; done'))
     for name in ("one", "two"):
         own_node.wait_phase(name, "Running")
-    assert len(programs(own_node.node)) >= 2
+    assert len(programs(own_node.node.state_dir)) >= 2
     assert own_node.node.stop() == 0
-    eventually(lambda: not programs(own_node.node))
+    eventually(lambda: not programs(own_node.node.state_dir))
 
 
 def test_what_a_dead_node_left_can_be_killed(own_node):
     own_node.create(own_node.pod("orphan", "sleep 300 & sleep 300"))
     own_node.wait_phase("orphan", "Running")
     own_node.node.kill()
-    assert programs(own_node.node)
+    assert programs(own_node.node.state_dir)
     assert kill_leftovers(own_node.node.state_dir) == 1
-    assert not programs(own_node.node)
+    assert not programs(own_node.node.state_dir)
     assert kill_leftovers(own_node.node.state_dir) == 0
 
 

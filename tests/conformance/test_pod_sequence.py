@@ -7,6 +7,9 @@ import base64
 from conformance_helpers import eventually
 
 ORDER = {"name": "shared", "mountPath": "/shared"}
+# A sidecar counts as started before its shell has read its script.
+TRAPPED = "touch /shared/trapped"
+UNTIL_TRAPPED = "until [ -e /shared/trapped ]; do sleep 0.1; done"
 
 
 def container(cluster, name, script, **extra):
@@ -45,9 +48,9 @@ def test_an_init_container_that_fails_fails_the_pod(cluster):
 
 
 def test_a_sidecar_is_ended_after_the_program_and_may_finish_its_work(cluster):
-    script = 'trap "sleep 0.5; echo uploaded; exit 0" TERM; while :; do sleep 0.1; done'
+    script = f'trap "sleep 0.5; echo uploaded; exit 0" TERM; {TRAPPED}; while :; do sleep 0.1; done'
     sidecar = container(cluster, "side", script, restartPolicy="Always")
-    cluster.create(order_pod(cluster, "accompanied", [sidecar], "sleep 0.3; exit 0"))
+    cluster.create(order_pod(cluster, "accompanied", [sidecar], f"{UNTIL_TRAPPED}; exit 0"))
 
     pod = cluster.finished("accompanied")
 
@@ -58,8 +61,9 @@ def test_a_sidecar_is_ended_after_the_program_and_may_finish_its_work(cluster):
 
 
 def test_a_sidecar_that_is_deaf_to_sigterm_is_killed_after_the_grace_period(cluster):
-    deaf = container(cluster, "deaf", 'trap "" TERM; while :; do sleep 0.1; done', restartPolicy="Always")
-    cluster.create(order_pod(cluster, "held", [deaf], "exit 0", terminationGracePeriodSeconds=1))
+    script = f'trap "" TERM; {TRAPPED}; while :; do sleep 0.1; done'
+    deaf = container(cluster, "deaf", script, restartPolicy="Always")
+    cluster.create(order_pod(cluster, "held", [deaf], f"{UNTIL_TRAPPED}; exit 0", terminationGracePeriodSeconds=1))
     pod = cluster.finished("held")
     assert pod.status.phase == "Succeeded"
     assert pod.status.init_container_statuses[0].state.terminated.exit_code == 137

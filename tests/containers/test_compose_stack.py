@@ -31,7 +31,7 @@ from kubecluster.target import Target, why_not
 
 from updraft.ledger.migrate import VERSION_TABLE
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]
 UP_SECONDS = 900
 AIRFLOW = ("airflow-api", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 # The databases as earlier versions of our images had them: by the service that migrates each, what takes it back.

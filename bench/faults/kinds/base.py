@@ -17,11 +17,13 @@ from benchmarks.stack import BenchmarkError
 
 from faults import witness
 from faults.jobs import Shape, draw_shape
-from faults.lab import Lab, is_over
+from faults.lab import Lab, RefusedError, is_over
 from updraft.exceptions import UpdraftError
+from updraft.stack.files import NAMESPACE
 
 LOOK_SECONDS = 0.1
 FIND_SECONDS = 60.0
+POD_IS_OVER = (404, 409, 501)  # gone; ended; ended and without its disk
 ORDER = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED")
 OUTAGE_SECONDS = 60.0  # how long what is stopped, cut or failing stays so, before `scale`
 
@@ -194,12 +196,29 @@ def program_of(scene: Scene) -> psutil.Process:
     """The process of one of the target's learners. Raises TooLateError when none comes up."""
     deadline = time.monotonic() + FIND_SECONDS
     while True:
-        found = [p for p in scene.lab.programs(scene.target.id) if "chain.py" in p.cmdline()]
+        found = [p for p in scene.lab.programs(scene.target.id) if _runs_chain(p)]
         if found:
             return scene.rng.choice(sorted(found, key=lambda process: process.pid))
         if time.monotonic() > deadline or is_over(scene.lab, scene.target.id):
             raise TooLateError(f"no program of {scene.target.id} runs")
         time.sleep(LOOK_SECONDS)
+
+
+def _runs_chain(process: psutil.Process) -> bool:
+    try:
+        return "chain.py" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+
+
+def fault_of_pod(scene: Scene, pod: str, kind: str, **more: Any) -> None:
+    """Raises TooLateError when the pod is gone, or has ended."""
+    try:
+        scene.lab.fault(kind, namespace=NAMESPACE, pod=pod, **more)
+    except RefusedError as exc:
+        if exc.status not in POD_IS_OVER:
+            raise
+        raise TooLateError(f"{pod} ended before {kind}") from None
 
 
 def living_pod(scene: Scene) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from faults import parts
-from faults.kinds.base import Kind, Rule, Scene, TooLateError, living_pod, some_step
+from faults.kinds.base import Kind, Rule, Scene, TooLateError, fault_of_pod, living_pod, some_step
 from faults.kinds.control import untouched
-from updraft.stack.files import NAMESPACE
 
 FULL_SECONDS = (3.0, 12.0)
 PULL_SECONDS = 20.0
@@ -54,13 +54,13 @@ def _fill_disk(scene: Scene) -> None:
     if not scene.lab.small_disks:
         raise TooLateError("this machine cannot give pods disks of their own")
     scene.notes["pod"] = living_pod(scene)
-    scene.lab.fault("disk_full", namespace=NAMESPACE, pod=scene.notes["pod"], left_bytes=scene.rng.choice((0, 8192)))
+    fault_of_pod(scene, scene.notes["pod"], "disk_full", left_bytes=scene.rng.choice((0, 8192)))
     time.sleep(scene.rng.uniform(*FULL_SECONDS))
 
 
 def _free_disk(scene: Scene) -> None:
-    if any(pod["metadata"]["name"] == scene.notes["pod"] for pod in scene.lab.objects("pods", scene.target.id)):
-        scene.lab.fault("disk_free", namespace=NAMESPACE, pod=scene.notes["pod"])
+    with suppress(TooLateError):  # its disk went with it
+        fault_of_pod(scene, scene.notes["pod"], "disk_free")
 
 
 def _lose_node(scene: Scene) -> None:

@@ -17,13 +17,13 @@ from faults.kinds.base import (
     Scene,
     TooLateError,
     any_time,
+    fault_of_pod,
     good_shape,
     later_step,
     living_pod,
     program_of,
 )
 from faults.parts import send
-from updraft.stack.files import NAMESPACE
 from updraft_learner import contract
 
 SETTLE_SECONDS = 4.0  # for uploads that are under way
@@ -38,7 +38,8 @@ def _kill(scene: Scene) -> None:
 
 
 def _eat_memory(scene: Scene) -> None:
-    send(program_of(scene), signal.SIGUSR1)
+    if not send(program_of(scene), signal.SIGUSR1):
+        raise TooLateError(f"the program of {scene.target.id} ended before it could be told")
 
 
 def _freeze(scene: Scene) -> None:
@@ -55,7 +56,7 @@ def _kill_sidecar(scene: Scene) -> None:
 
 def _evict(scene: Scene) -> None:
     scene.notes["pod"] = living_pod(scene)
-    scene.lab.fault("evict", namespace=NAMESPACE, pod=scene.notes["pod"])
+    fault_of_pod(scene, scene.notes["pod"], "evict")
 
 
 def _delete(scene: Scene) -> None:

@@ -67,8 +67,14 @@ Tell = Callable[[int], None]
 
 
 def run_hook(first: int, shell: Sequence[str] = ("/bin/sh",)) -> None:
-    done = subprocess.run([*shell, "-c", PASS_ON_SIGTERM, "sh", str(first)], capture_output=True, text=True)
+    """Until all that it started has ended: the pipe is open in every process of it."""
+    reads, writes = os.pipe()
+    argv = [*shell, "-c", PASS_ON_SIGTERM, "sh", str(first)]
+    done = subprocess.run(argv, capture_output=True, text=True, pass_fds=[writes])
+    os.close(writes)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with os.fdopen(reads, "rb") as pipe:
+        assert pipe.read() == b""
 
 
 def hook(shell: Sequence[str], first: int) -> None:
@@ -155,6 +161,23 @@ def test_each_is_told_once_and_the_first_process_by_the_kubelet(
     run_hook(process.pid, shell)
     os.kill(program, signal.SIGWINCH)
     assert process.wait(timeout=20) == times
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_hook_has_returned_before_anybody_is_told(start: Start, shell: list[str], tmp_path: Path) -> None:
+    """A `sleep` of the test's own ends when it is let; a hook whose output were held would not return before."""
+    gate, sleep = tmp_path / "gate", tmp_path / "bin" / "sleep"
+    os.mkfifo(gate)
+    sleep.parent.mkdir()
+    sleep.write_text(f"#!/bin/sh\nread -r _ <{gate}\n")
+    sleep.chmod(0o755)
+    process = start("PYTHON saves.py; exit $?")
+    environment = {"PATH": f"{sleep.parent}:{os.environ['PATH']}"}
+    argv = [*shell, "-c", PASS_ON_SIGTERM, "sh", str(process.pid)]
+    subprocess.run(argv, capture_output=True, check=True, timeout=20, env=environment)
+    assert process.poll() is None
+    gate.write_text("now\n")
+    assert process.communicate(timeout=20)[0] == "saving\n"
 
 
 def test_a_shell_that_runs_nothing_ends_by_it(start: Start) -> None:
