@@ -17,6 +17,7 @@ from folder_store import FolderStore
 
 from updraft_learner.contract import PodConfig
 from updraft_learner.pod import MlflowCredentials, PodPaths
+from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError
 
@@ -50,6 +51,14 @@ def until(what: str, check: Callable[[], Any], seconds: float = 20) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def end_threads(sidecar: Sidecar) -> None:
+    """As a kill would; else they would poll, and log, beside every later test of this process."""
+    sidecar._stop_inputs.set()
+    sidecar._stop_outputs.set()
+    sidecar.forwarder.wake()
+    sidecar.spool.wake()
 
 
 class FakeMlflow:

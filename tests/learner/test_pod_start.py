@@ -47,7 +47,7 @@ def test_only_an_answer_that_says_200_is_one(monkeypatch: pytest.MonkeyPatch, an
         port = listener.getsockname()[1]
         monkeypatch.setenv(CONFIG_ENV, json.dumps({"listen": f"127.0.0.1:{port}"}))
         threading.Thread(target=serve(listener, answer), daemon=True).start()
-        assert probe.main(["0"]) == code
+        assert probe.main(["0" if code else "30"]) == code
 
 
 def test_the_probe_waits_for_a_sidecar_that_is_not_there_yet(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, Disk, FailingStore, FakeMlflow, make_paths, until
+from learner.sidecar_fakes import CONFIG, RUN, Disk, FailingStore, FakeMlflow, end_threads, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import PodPaths
@@ -79,8 +79,10 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, mlflow: FakeMlflow, disk: Disk) -> Pod:
-    return Pod(tmp_path / "pod", mlflow)
+def pod(tmp_path: Path, mlflow: FakeMlflow, disk: Disk) -> Iterator[Pod]:
+    made = Pod(tmp_path / "pod", mlflow)
+    yield made
+    end_threads(made.sidecar)
 
 
 def test_metrics_wait_in_memory_and_arrive_once_when_there_is_room(pod: Pod, mlflow: FakeMlflow, disk: Disk) -> None:
@@ -89,13 +91,10 @@ def test_metrics_wait_in_memory_and_arrive_once_when_there_is_room(pod: Pod, mlf
     for step in range(1, 30):
         assert pod.log_metric(step) == (200, {})
         pod.append(step)
-    pod.sidecar.tail.poll()
-    pod.sidecar.publish()
-    held = pod.sidecar.journal.held_entries
-    assert held == 58
-    status = until("it is told", lambda: pod.status() if pod.status().warnings else None)
-    assert f"the pod's disk is full: {held} entries of the record wait in memory; remove files" in status.warnings[0]
-    assert status.disk_free_bytes is not None
+    held = until("they are held", lambda: entries if (entries := pod.sidecar.journal.held_entries) == 58 else None)
+    told = f"the pod's disk is full: {held} entries of the record wait in memory; remove files"
+    until("it is told", lambda: any(told in text for text in pod.status().warnings))
+    assert pod.status().disk_free_bytes is not None
     assert pod.sidecar.forwarder.pending >= held
 
     disk.full = False
@@ -158,8 +157,7 @@ def test_state_that_cannot_be_saved_doubles_nothing_after_a_restart(
     pod.sidecar.poll_uploads()
     assert not any("Errno" in text for text in pod.sidecar.warnings.texts())
     pod.sidecar.endpoint.stop()
-    pod.sidecar._stop_inputs.set()
-    pod.sidecar._stop_outputs.set()
+    end_threads(pod.sidecar)
     disk.full = False
     again = Pod(tmp_path / "pod", mlflow)
     again.log_metric(5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, make_paths, until
+from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, end_threads, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.sidecar import app
@@ -62,8 +62,10 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, mlflow: FakeMlflow) -> Pod:
-    return Pod(tmp_path / "pod", mlflow)
+def pod(tmp_path: Path, mlflow: FakeMlflow) -> Iterator[Pod]:
+    made = Pod(tmp_path / "pod", mlflow)
+    yield made
+    end_threads(made.sidecar)
 
 
 def test_a_batch_is_recorded_and_sent_with_our_credentials(pod: Pod, mlflow: FakeMlflow) -> None:
@@ -277,8 +279,9 @@ def test_a_stop_request_touches_the_stop_file_and_follows_no_link(pod: Pod, tmp_
     pod.store.put_bytes(KEYS.stop(*PLACE), b"")
     pod.sidecar.poll_requests()
     assert (pod.paths.io / "stop").exists()
-    (pod.paths.io / "stop").unlink()
-    (pod.paths.io / "stop").symlink_to(tmp_path / "elsewhere")
+    link = pod.paths.io / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    link.replace(pod.paths.io / "stop")  # at once: the sidecar's own thread would make the file in between
     with pytest.raises(OSError, match="symbolic link"):
         pod.sidecar.poll_requests()
     assert not (tmp_path / "elsewhere").exists()

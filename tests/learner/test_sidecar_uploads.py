@@ -279,7 +279,7 @@ def test_restored_results_are_not_stored_again_unless_changed(
     config = replace(CONFIG, role="evaluate", restore_results=True)
     pod = PodPaths(tmp_path / "evaluate")
     stage(config, pod, store)
-    (pod.result / "report").write_bytes(b"new")
+    (pod.result / "report").write_bytes(b"new!")
     baseline = json.loads(pod.restored_results_file.read_text())
     Mirror(pod.root, "result", store, "r", pod.private / "result.json", Warnings(), baseline).poll(final=True)
     assert store.written == ["r/report"]

@@ -81,9 +81,9 @@ def test_a_program_that_is_well_shows_nothing(environment: dict[str, str]) -> No
 import time
 from pathlib import Path
 from updraft_learner.stacks import Watch
-Watch(Path("nowhere/dump"), Path("."), held_seconds=0.5, wind_seconds=0.1).start()
+Watch(Path("nowhere/dump"), Path("."), held_seconds=3, wind_seconds=0.1).start()
 print("training", flush=True)
-time.sleep(2)
+time.sleep(5)
 """
     process = start(code, environment)
     assert process.communicate(timeout=60)[1] == ""
@@ -102,7 +102,7 @@ for _ in range(5):
         sys.exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 print("training", flush=True)
-time.sleep(0.5)
+time.sleep(2)
 ctypes.PyDLL(None).usleep(3_000_000)
 """
     process = start(code, environment)

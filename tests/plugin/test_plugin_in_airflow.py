@@ -64,6 +64,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(300)
 def test_the_routes_are_behind_airflows_log_in(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],

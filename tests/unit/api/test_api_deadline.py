@@ -14,11 +14,11 @@ from updraft.wire import PART_TITLES
 
 
 def test_a_slow_first_import_is_not_held_against_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slow_client_of_a_part.py").write_text("import time\ntime.sleep(0.3)\n")
+    (tmp_path / "slow_client_of_a_part.py").write_text("import time\ntime.sleep(1.2)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(deadline, "CLIENTS", {"mlflow": ("slow_client_of_a_part",)})
     monkeypatch.setattr(deadline, "_imported", set())
-    assert Deadline(seconds=0.2).call("mlflow", lambda: "answered") == "answered"
+    assert Deadline(seconds=1).call("mlflow", lambda: "answered") == "answered"
 
 
 def test_every_part_says_what_its_client_is_and_it_can_be_imported() -> None:

@@ -87,7 +87,9 @@ def test_a_killed_program_goes_on_from_its_checkpoint_to_the_right_chain(place: 
     assert (first.exit_code, second.exit_code) == (None, 0)
     assert place.result["digest"] == chain("j", last + 20)
     assert [part[0] for part in place.result["lineage"]] == [1, 2]
-    assert second.restored_step in first.saved
+    assert first.saved
+    assert second.restored_step is not None
+    assert second.restored_step >= max(first.saved)  # it may be stored and not yet noted
     [loss] = losses(place.sessions)
     assert loss.repeated == last - (second.restored_step or 0)
 

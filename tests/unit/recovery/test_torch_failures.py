@@ -119,7 +119,7 @@ def test_a_peer_that_is_killed_is_what_counts(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_hangs_is_a_timeout(tmp_path: Path) -> None:
-    gang = GANG.format(act="time.sleep(8)", seconds=2)
+    gang = GANG.format(act="time.sleep(20)", seconds=5)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {2: "network.timeout", 1: "network.gloo"}
     assert (outcome.label, outcome.cause) == ("network.timeout", Cause.INFRASTRUCTURE)

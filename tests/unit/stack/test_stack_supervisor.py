@@ -157,7 +157,13 @@ def test_a_program_that_is_not_there_is_a_failed_start(home: Home) -> None:
 
 def test_a_part_that_never_answers_fails_with_the_last_answer(home: Home) -> None:
     silent = part(home, "silent", ["-c", "import time; time.sleep(600)"], port=free_port(), ready_within_seconds=0.5)
-    supervisor = Supervisor(home, (silent,), probe=lambda part, since: "it answers 503")
+    asked: list[float] = []
+
+    def probe(_part: Part, since: float) -> str:
+        asked.append(since)
+        return "it answers 503"
+
+    supervisor = Supervisor(home, (silent,), probe=probe, clock=lambda: float(len(asked)))
 
     with pytest.raises(StartFailedError, match=r"it was not ready after 0 s \(it answers 503\)"):
         step_until(supervisor, lambda: False)

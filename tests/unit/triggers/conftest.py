@@ -10,6 +10,7 @@ from unit.triggers.trigger_helpers import JOB, Clock
 
 from updraft.guardian.pace import Pace
 from updraft.ledger import Ledger, NewJob
+from updraft.settings import settings
 from updraft.triggers import admit, checkpoints, desk, followers, observation
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
@@ -42,7 +43,7 @@ def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def quick(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(observation, "time", clock)
     changes: tuple[tuple[object, str, object], ...] = (
@@ -56,4 +57,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
     )
     for module, name, value in changes:
         monkeypatch.setattr(module, name, value)
+    # A look advances the clock by little, and each asks a real ledger: with the defaults a test takes half a minute.
+    monkeypatch.setenv("UPDRAFT_DEPLOY_TIMEOUT_SECONDS", "300")
+    monkeypatch.setenv("UPDRAFT_STORE_GRACE_SECONDS", "90")
+    settings.cache_clear()
     return clock

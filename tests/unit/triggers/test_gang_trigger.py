@@ -113,7 +113,7 @@ def observation(watch: FakeWatch, learners: int | None = None) -> Observation:
 
 def observe(watch: FakeWatch, learners: int | None = None) -> Seen:
     """Why the watching of an attempt ended."""
-    return asyncio.run(asyncio.wait_for(observation(watch, learners).run(), 30))
+    return asyncio.run(asyncio.wait_for(observation(watch, learners).run(), 100))
 
 
 # --- arguments ---
@@ -211,7 +211,7 @@ class TestGang:
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "conditions": [condition]}
         event = observe(watch)
         assert (event.kind, event.reason) == ("late", "learner 1: 0/1 nodes are available")
-        assert quick.now > START + 600
+        assert quick.now > START + settings().deploy_timeout_seconds
 
     @pytest.mark.parametrize("deleted", [True, False])
     def test_pods_whose_secret_somebody_deleted(self, quick: Clock, ledger: Ledger, deleted: bool) -> None:
