@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test lint types contracts check bench faults faults-ci cluster \
+.PHONY: help demo up down status doctor test test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
 	cluster-down test-cluster images images-record images-down test-containers clean format
 
 help: ## Show this list
@@ -37,6 +37,10 @@ test: ## Run all tests (ARGS="-k name" chooses)
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) python scripts/tests.py $(ARGS)
 
+test-pages: ## Type the commands of README and of the how-to pages on a fresh clone
+	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
+	$(DEV) pytest -v --no-header -m pages $(ARGS) tests/system/test_pages.py
+
 lint: ## Check style and formatting
 	$(DEV) ruff check .
 	$(DEV) ruff format --check .
@@ -51,21 +55,27 @@ types: ## Check types, strictly
 contracts: ## Check which package may import which
 	$(DEV) lint-imports
 
+check-rclone: ## Compare the rclone that is installed with its public sources (needs Go)
+	$(DEV) python scripts/check_rclone.py
+
 check: lint types contracts test ## All checks and tests
+
+check-all: lint types contracts check-rclone test faults-ci test-containers test-cluster test-pages ## Everything; CI runs the last three in turn
 
 bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench $(ARGS)
 
-faults: ## Break a platform in every way and prove what holds (RUNS=n SEED=s KINDS=a,b+c PAIRED=1 SCALE=f MINUTES=m ...)
+faults: ## Break a platform in every way and prove what holds (RUNS=n COVER=n SEED=s KINDS=a,b+c MINUTES=m ...)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench/faults $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 		$(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGAIN),--again) \
-		$(if $(PAIRED),--in-pairs) $(if $(LAB),--home $(LAB)) $(ARGS)
+		$(if $(PAIRED),--in-pairs) $(if $(LAB),--home $(LAB)) $(if $(COVER),--cover $(COVER)) \
+		$(if $(AIM),--aim $(AIM)) $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
 
-faults-ci: ## A short selection of faults, drawn by the number of commits
+faults-ci: ## A short selection of faults, drawn by the number of commits: small jobs and whole life cycles in turn
 	$(DEV) python -m updraft.stack prepare
-	$(DEV) python bench/faults --selection --minutes 3 --scale 0.4 --again \
+	$(DEV) python bench/faults --selection --minutes 2.3 --scale 0.4 --again \
 		--seed $(or $(SEED),$$(git rev-list --count HEAD)) --results $${UPDRAFT_HOME:-.updraft}/faults-ci.jsonl $(ARGS)
 
 cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, and Debian or Ubuntu)
@@ -89,9 +99,10 @@ images-down: ## End the container engine that was started for tests, with everyt
 test-containers: ## Build, start and try every image and docker-compose.yaml (needs root on Debian or Ubuntu, or Docker)
 	$(DEV) pytest -v --no-header -m containers tests/containers $(ARGS)
 
-clean: ## Stop everything, then remove environments and all state: jobs, models and data of this checkout too
+clean: ## Stop everything and remove environments, jobs, models and data; asks first (YES=1 does not)
 	@if [ -d .updraft/compose ]; then echo "error: .updraft/compose has the secrets that the data of docker compose needs;" \
 	"end that with \`docker compose down --volumes\`, then remove the folder" >&2; exit 1; fi
+	@YES=$(YES) $(PYTHON) scripts/clean.py ask
 	@$(MAKE) --no-print-directory down
 	@if [ -d .updraft/cluster ] || [ -d .updraft/cluster-beside ]; then $(MAKE) --no-print-directory cluster-down; fi
-	rm -rf .venv .tools .updraft .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@$(PYTHON) scripts/clean.py remove

@@ -9,12 +9,12 @@ from __future__ import annotations
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
 from airflow.sdk import DAG
 
-from updraft.operators.wiring import DAG_ARGS, params, train_tasks
+from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
 with DAG(
     dag_id="train_model",
     description="One manifest in, one verified model in the registry out",
-    schedule=None,
+    schedule=timetable(None),
     tags=["updraft"],
     doc_md=__doc__,
     **DAG_ARGS,

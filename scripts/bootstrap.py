@@ -27,6 +27,8 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_UV = (0, 5)
 TERM_SECONDS, KILL_SECONDS = 10, 5
 AGAIN = "UPDRAFT_BOOTSTRAP_PYTHON"
+UV_PINNED = REPOSITORY / "images" / "common" / "uv.txt"
+PINNED_ONLY = ("--only-binary", ":all:", "--require-hashes", "-r", str(UV_PINNED))
 FOOTPRINT = REPOSITORY / "operators" / "updraft" / "stack" / "footprint.py"
 
 
@@ -60,6 +62,11 @@ def program_environment(binary, uv):
     environment = dict(os.environ, UPDRAFT_UV=uv, UV_PYTHON_DOWNLOADS="never")
     environment["PATH"] = os.pathsep.join([str(binary), environment.get("PATH", os.defpath)])
     environment.pop("VIRTUAL_ENV", None)
+    # What people have to type, whose PATH may not be this one.
+    own = binary / "updraft"
+    found = shutil.which("updraft")
+    same = found is not None and own.exists() and os.path.samefile(found, own)
+    environment["UPDRAFT_PROGRAM"] = "updraft" if same else os.path.relpath(own)
     # As container images set it. Without bytecode every process compiles Airflow's thousands of modules anew, for 5 s.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return environment
@@ -127,7 +134,7 @@ def find_uv():
 
 
 def install_uv():
-    """uv from the package registry, into `.tools`."""
+    """uv from the package registry, into `.tools`: the version of UV_PINNED, with one of the digests there."""
     tools = REPOSITORY / ".tools"
     print(f"Installing uv into {tools} ...", flush=True)
     venv = subprocess.run([sys.executable, "-m", "venv", "--clear", str(tools)], capture_output=True, text=True)
@@ -143,7 +150,7 @@ def install_uv():
                 "https://docs.astral.sh/uv/getting-started/installation/"
             )
         pip = [sys.executable, "-m", "pip", "--python", str(tools / "bin" / "python")]
-    status = guarded([*pip, "install", "--quiet", "--disable-pip-version-check", "uv>=0.5"], os.environ)
+    status = guarded([*pip, "install", "--quiet", "--disable-pip-version-check", *PINNED_ONLY], os.environ)
     uv = tools / "bin" / "uv"
     if status != 0 or not uv.exists():
         raise SystemExit(f"error: uv could not be installed (pip ended with {status}); see the lines above.")
@@ -160,16 +167,16 @@ def synchronise(uv, dev):
         command.append("--quiet")
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
     environment["UV_PYTHON_DOWNLOADS"] = "never"
-    status = guarded(command, environment)
+    status = guarded(command, environment, quiet=True)
     if status != 0:
         raise SystemExit(f"error: the environment could not be installed; uv ended with {status}, see above.")
 
 
-def guarded(command, environment):
+def guarded(command, environment, quiet=False):
     """Run an installer so that `stop` finds it, also when this process has been killed.
 
     The installer leads a process group of its own and inherits a locked file that holds its number: while the lock is
-    held, the group is alive and the number is its own.
+    held, the group is alive and the number is its own. `quiet` leaves out uv's list of what it has installed.
     """
     folder = home() / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -192,8 +199,14 @@ def guarded(command, environment):
             pass_fds=[lock.fileno()],
             start_new_session=True,
             preexec_fn=note_number,
+            stderr=subprocess.PIPE if quiet else None,
+            text=True,
+            errors="replace",
         )
         try:
+            for line in process.stderr or ():
+                if not line.startswith((" + ", " - ", " ~ ")):
+                    print(line, end="", file=sys.stderr, flush=True)
             return process.wait()
         except BaseException:
             end_group(process.pid, lambda: process.poll() is None)

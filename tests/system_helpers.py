@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,16 @@ REPOSITORY = Path(__file__).parents[1]
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 UP_SECONDS = 400
 END_SECONDS = 420
+JUDGING_BYTES = 2 << 30  # a table that swells beyond it is made quickly
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A running stack and a client of it."""
+    """A running stack and a client of it; `started` is how much its logs held when it was ready."""
 
     home: Path
     client: Client
+    started: dict[Path, int] = field(default_factory=dict, kw_only=True)
 
     def run(self, *arguments: str, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """`updraft ...` as a user types it, with this stack as its home."""
@@ -139,7 +141,8 @@ def stack() -> Iterator[Stack]:
     home.mkdir(parents=True)
     for name in ("images", "envs"):
         (home / name).symlink_to(PREPARED / name, target_is_directory=True)
-    environment = {**os.environ, "UPDRAFT_HOME": str(home)}
+    lab = {"UPDRAFT_GIT_PROTOCOLS": "https,file", "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES)}
+    environment = {**os.environ, "UPDRAFT_HOME": str(home), **lab}
     stack_command = [sys.executable, "-m", "updraft.stack"]
     try:
         # Two CPUs whatever the machine has, so that waiting in line is really seen; devices are imaginary.
@@ -152,19 +155,16 @@ def stack() -> Iterator[Stack]:
             check=False,
         )
         assert started.returncode == 0, started.stdout + started.stderr
-        _put_digits(home)
         with Client(load_config({"UPDRAFT_HOME": str(home)})) as client:
-            yield Stack(home, client)
+            yield Stack(home, client, started=log_sizes(home))
     finally:
         subprocess.run([*stack_command, "down"], env=environment, timeout=180, check=False)
 
 
-def _put_digits(home: Path) -> None:
-    """The data set of the examples, where `make demo` puts it."""
-    folder = home / "s3" / "datasets" / "digits"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (REPOSITORY / "jobs" / "data" / "digits").iterdir():
-        shutil.copy(file, folder / file.name)
+def log_sizes(home: Path) -> dict[Path, int]:
+    """How many bytes each log of a home holds, its tasks' included."""
+    files = [*(home / "logs").glob("*.log"), *(home / "airflow" / "logs").rglob("*.log")]
+    return {path: path.stat().st_size for path in files if path.is_file()}
 
 
 @pytest.fixture

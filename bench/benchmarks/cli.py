@@ -14,10 +14,12 @@ from benchmarks import machine, report, results
 from benchmarks.options import Options
 from benchmarks.results import Noise, Result
 
+TRIES = 3
 FIGURES = (
     "parse",
     "checkpoint_stall",
     "throughput",
+    "heartbeat",
     "orchestration",
     "recovery",
     "control_plane",
@@ -35,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="short smoke runs; their results are not published")
     parser.add_argument("--rounds", type=int, metavar="N", help="pairs of a comparison")
     parser.add_argument("--seconds", type=float, metavar="S", help="length of one run of throughput, and of rest")
+    parser.add_argument("--tries", type=int, default=TRIES, metavar="N", help=f"of a noisy run; default {TRIES}")
     parser.add_argument("--empty-cache", action="store_true", help="demo_cold: download everything again")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in (*FIGURES, "report")]:
@@ -48,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names or FIGURES:
         print(f"== {name}", flush=True)
         try:
-            result = run(name, chosen)
+            result = run_until_quiet(name, chosen, 1 if options.quick else options.tries)
         except Exception as exc:  # noqa: BLE001 - outermost line: the other figures are still measured
             print(f"{name} could not be measured: {exc}", file=sys.stderr, flush=True)
             failed.append(name)
@@ -58,6 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen.quick:
         _report()
     return 1 if failed else 0
+
+
+def run_until_quiet(name: str, options: Options, tries: int) -> Result:
+    """Measure again while the run doubts itself; of several tries the quietest counts, whatever it says."""
+    found = [run(name, options)]
+    while found[-1].doubts and len(found) < tries:
+        print(f"{name} is measured again: {'; '.join(found[-1].doubts)}", flush=True)
+        found.append(run(name, options))
+    return results.quietest(found)
 
 
 def run(name: str, options: Options) -> Result:

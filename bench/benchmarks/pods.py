@@ -23,7 +23,7 @@ from updraft.stack.layout import Home
 
 @dataclass
 class PodTimes:
-    """Unix seconds at which each change of a pod was seen, by its name: `created`, `stage started`, `main ended` ..."""
+    """Unix seconds at which each change of a pod was seen, by name: `created`, `sidecar started`, `main ended` ..."""
 
     at: dict[str, float] = field(default_factory=dict)
 
@@ -98,7 +98,7 @@ def local_clock(home: Home) -> PodClock:
 
 def note(times: PodTimes, pod: PodFacts, event: str, now: float) -> None:
     times.note("created", now)
-    containers: dict[str, ContainerFacts] = {"stage": pod.stage, "sidecar": pod.sidecar, "main": pod.main}
+    containers: dict[str, ContainerFacts] = {"sidecar": pod.sidecar, "main": pod.main}
     for name, container in containers.items():
         if container.state in ("running", "terminated"):
             times.note(f"{name} started", now)

@@ -120,10 +120,22 @@ class Result(Record):
     machine: Machine
     noise: Noise
     measured: Measured
+    tries: int = 1  # how often it was measured; the quietest try is kept
 
     @property
     def doubts(self) -> tuple[str, ...]:
         return (*noise_doubts(self.noise), *self.measured.doubts)
+
+
+def quietest(tries: Sequence[Result]) -> Result:
+    """The try with the fewest doubts, then with the least noise of the machine."""
+    best = min(tries, key=lambda result: (len(result.doubts), noise_of(result)))
+    return best.model_copy(update={"tries": len(tries)})
+
+
+def noise_of(result: Result) -> float:
+    """How much the same piece of work varied on the machine, before or after."""
+    return max(result.noise.jitter_before, result.noise.jitter_after)
 
 
 JITTER_LIMIT = 0.10

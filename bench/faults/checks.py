@@ -6,6 +6,8 @@ disagreement    Airflow or MLflow says something else than the ledger
 orphan          something of an ended job is left: processes, pods, secrets, a grant, an open attempt, a live run
 doubled         two attempts had effect: on the result, on the curve, or by a checkpoint that no longer counts
 damaged         a learner was given a checkpoint that is not what was saved
+unregistered    a completed job's model is not in the registry exactly once, or the alias does not point to it
+undelivered     a completed job's results cannot be downloaded as they are in the store
 torn            lines or points are missing though nothing that held them was destroyed
 needless        learners were started again though nothing had happened to them
 """
@@ -54,6 +56,8 @@ class Judge:
             *self._damaged(),
             *self._torn(),
             *self._needless(),
+            *self._registry(),
+            *self._results(),
         ]
 
     def orphans_only(self) -> list[Violation]:
@@ -75,6 +79,8 @@ class Judge:
             found.append(f"ended {state} instead of {' or '.join(sorted(right))}: {facts.reason}")
         if state == "COMPLETED" and (flaw := self._flaw()):
             found.append(f"ended COMPLETED, but {flaw}")
+        if self.shape.program != "chain" and (flaw := self._flaw_of_data(state)):
+            found.append(flaw)
         own_failure = state == "FAILED" and self.shape.fails == "always" and not self.rule.also
         if own_failure and facts.cause != "program":
             found.append(f"its program failed on purpose, and it is called {facts.cause or 'nothing'}: {facts.reason}")
@@ -92,6 +98,45 @@ class Judge:
         if self.shape.evaluate and self.facts.judged is not True:
             return f"its evaluation says {self.facts.judged}"
         return None
+
+    def _flaw_of_data(self, state: str) -> str | None:
+        """What is wrong with the verdict on the data, as the ledger keeps it."""
+        verdicts = self.facts.data_verdicts
+        if state == "COMPLETED" and True not in verdicts:
+            return "ended COMPLETED without a verdict that its data are valid"
+        if not self.shape.bad_data:
+            return None
+        if any(attempt.role == "train" for attempt in self.facts.attempts):
+            return "its learners were launched though its data do not meet their suite"
+        if state == "FAILED" and not self.rule.also and (self.facts.cause != "data" or False not in verdicts):
+            return f"its data are wrong, and it is called {self.facts.cause or 'nothing'}: {self.facts.reason}"
+        return None
+
+    def _registry(self) -> list[Violation]:
+        """A completed job has one version, promoted, of its own run; any other job at most one."""
+        facts, found = self.facts, []
+        if not self.shape.registers:
+            return []
+        if len(facts.versions) > 1:
+            found.append(self._say("doubled", f"the registry has {len(facts.versions)} versions of its model"))
+        if facts.state != "COMPLETED":
+            return found
+        if not facts.versions:
+            return [self._say("unregistered", "it COMPLETED, and the registry has no version of its model")]
+        version = facts.versions[0]
+        if version.status != "READY" or not version.own_run:
+            found.append(
+                self._say("unregistered", f"version {version.version} is {version.status} of run {version.run_id}")
+            )
+        if facts.champion is None or facts.champion not in {v.version for v in facts.versions}:
+            found.append(self._say("unregistered", f"the alias champion points to {facts.champion or 'nothing'}"))
+        return found
+
+    def _results(self) -> list[Violation]:
+        if self.facts.state != "COMPLETED" or self.facts.downloaded == self.facts.result:
+            return []
+        got = "nothing" if self.facts.downloaded is None else "something else than the store has"
+        return [self._say("undelivered", f"who downloads its results gets {got}")]
 
     def _disagreements(self) -> list[Violation]:
         facts, state = self.facts, str(self.facts.state)
@@ -129,7 +174,7 @@ class Judge:
         for part, following in pairwise((facts.result or {}).get("lineage") or ()):
             if following[0] <= part[0] or following[1] != part[2]:
                 found.append(f"its result mixes attempts: {part} is followed by {following}")
-        ends = {a.number: a.ended_at for a in facts.attempts}
+        ends = {a.number: a.ended_at for a in facts.attempts if a.role == "train"}
         newest = max(ends, default=0)
         for item in facts.checkpoints:
             ended = ends.get(item.attempt)

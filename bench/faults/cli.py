@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -21,11 +22,13 @@ from types import FrameType
 from benchmarks import machine
 from benchmarks.stack import PREPARED, BenchmarkError
 
-from faults import outcomes, report
+from faults import every, outcomes, report
+from faults.jobs import LIVES
 from faults.kinds import KINDS
+from faults.kinds.base import AIMS
 from faults.lab import Lab, check_environment, running_lab
 from faults.outcomes import RunRecord, ViolationRecord
-from faults.plan import Planned, is_stack_wide, paired, plan, selection
+from faults.plan import Planned, cover, is_stack_wide, paired, plan, rotation
 from faults.run import perform
 
 LANES = 4  # faults that meet one job only come side by side
@@ -47,7 +50,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--in-pairs", action="store_true", help="all kinds; those of the whole platform two to a run")
     made.add_argument("--no-pairs", action="store_true", help="single faults only")
     made.add_argument(
-        "--selection", action="store_true", help="all kinds in an order drawn by the seed, for a short time"
+        "--selection", action="store_true", help="for a short time: small jobs or, for an even seed, whole life cycles"
+    )
+    made.add_argument("--cover", type=int, metavar="N", help="N runs of what was tried least: kind and moment, or pair")
+    made.add_argument("--aim", default="", metavar="STATE", help=f"moment of the fault: {', '.join(AIMS)}")
+    made.add_argument("--program", choices=LIVES, default=LIVES[0], help="what the job runs, with --aim")
+    made.add_argument(
+        "--every", action="store_true", help="kill each process of the tree once, during whole life cycles"
     )
     made.add_argument("--report", action="store_true", help="only write the report of the results")
     made.add_argument("--list", action="store_true", help="only say which kinds there are")
@@ -64,18 +73,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     published = options.results.resolve() == outcomes.FILE.resolve()
     if options.report:
         return _report(options.results, published)
+    if options.every:
+        return _kill_every(options)
     chosen = [name for name in options.kinds.split(",") if name]
-    if options.selection:
-        chosen = selection(KINDS, options.seed)
     try:
-        if options.in_pairs and not chosen:
+        if options.selection:
+            runs = rotation(KINDS, options.seed)
+        elif options.cover:
+            tried = outcomes.tried(outcomes.load(options.results))
+            runs = cover(KINDS, tried, runs=options.cover, seed=options.seed, chosen=chosen)
+        elif options.in_pairs and not chosen:
             runs = paired(KINDS, runs=options.runs, seed=options.seed)
         else:
             runs = plan(KINDS, chosen, runs=options.runs, seed=options.seed, pairs=not options.no_pairs)
     except ValueError as exc:
         made.error(str(exc))
+    if options.aim:
+        runs = [replace(planned, aim=options.aim, program=options.program) for planned in runs]
     code = outcomes.code_digest()
-    known = set() if options.again else outcomes.done(outcomes.load(options.results), code, options.scale)
+    known = (
+        set() if options.again or options.cover else outcomes.done(outcomes.load(options.results), code, options.scale)
+    )
     todo = [planned for planned in runs if (planned.kind, planned.seed) not in known]
     print(f"{len(runs)} runs, {len(runs) - len(todo)} of them done already for this code ({code})", flush=True)
     # The platform is ended in a `finally`: a polite end must reach it.
@@ -98,6 +116,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for record in failed:
         print(f"  {record.command}")
     return 1 if failed else 0
+
+
+def _kill_every(options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    met = []
+    try:
+        with _lab(options.home, options.scale) as lab:
+            for killed in every.kill_every(lab, options.seed, until=until):
+                met.append(killed)
+                print(killed.text(), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    except BenchmarkError as exc:
+        print(f"the lab cannot go on: {exc}", file=sys.stderr)
+        return 2
+    failed = [killed for killed in met if not killed.ok]
+    print(f"{len(met)} processes killed, {len(failed)} jobs without a true verdict in time")
+    return 1 if failed or not met else 0
 
 
 def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -> Iterator[RunRecord]:
@@ -136,6 +173,9 @@ def failed_lab(planned: Planned, scale: float, commit: str, code: str, changed: 
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         moments={},
+        aim=planned.aim,
+        program=planned.program,
+        position=outcomes.position(),
         violations=(ViolationRecord(kind="unmet", job="", text=f"the lab failed: {exc!r}"),),
     )
 
@@ -157,7 +197,8 @@ def batches(todo: Sequence[Planned], lanes: int) -> list[list[Planned]]:
 
 def tell(record: RunRecord) -> None:
     hit = ", ".join(f"{job.hit}→{job.state}" for job in record.jobs)
-    print(f"{record.outcome:7} {record.kind} seed {record.seed}: {record.seconds:.0f} s; {hit}", flush=True)
+    aim = f" at {record.aim} of {record.program}" if record.aim else ""
+    print(f"{record.outcome:7} {record.kind}{aim} seed {record.seed}: {record.seconds:.0f} s; {hit}", flush=True)
     for violation in record.violations:
         print(f"        {violation.kind}: {violation.job}: {violation.text}")
     if record.outcome == "failed":

@@ -7,6 +7,7 @@ what the programs noted for themselves. `checks` judges it. Called by `run`.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 
 from faults import witness
+from faults.jobs import model_name
 from faults.kinds.base import Subject
 from faults.lab import Lab
 from faults.witness import Session
@@ -61,6 +63,16 @@ class LogFacts:
 
 
 @dataclass(frozen=True)
+class VersionFacts:
+    """A version in MLflow's registry."""
+
+    version: str
+    run_id: str
+    status: str
+    own_run: bool  # it names the run of the job
+
+
+@dataclass(frozen=True)
 class JobFacts:
     id: str
     state: str | None  # None: the ledger does not know the job
@@ -85,6 +97,10 @@ class JobFacts:
     judged: bool | None = None  # what the job's own evaluation found
     sessions: tuple[Session, ...] = ()
     logs: tuple[LogFacts, ...] = ()
+    versions: tuple[VersionFacts, ...] = ()  # of the model name that only this job registers
+    champion: str | None = None  # the version that the alias points to
+    data_verdicts: tuple[bool, ...] = ()  # of the suites that were run on the job's data
+    downloaded: dict[str, Any] | None = None  # result.json as the API gives it to its user
     unread: tuple[str, ...] = ()  # what could not be read, and why
 
     @property
@@ -108,6 +124,9 @@ def collect(lab: Lab, subject: Subject) -> JobFacts:
         "airflow": lambda: _of_airflow(lab, subject.id),
         "mlflow": lambda: _of_mlflow(lab, run_id) if run_id else {},
         "cluster": lambda: _of_cluster(lab, subject.id),
+        "registry": lambda: _of_registry(lab, subject, run_id) if subject.shape.registers else {},
+        "results": lambda: _downloaded(lab, subject.id) if found["state"] == "COMPLETED" else {},
+        "data": lambda: _of_data(lab, job) if job is not None and job.data else {},
     }
     for name, read in readers.items():
         try:
@@ -191,6 +210,27 @@ def _of_cluster(lab: Lab, job_id: str) -> dict[str, Any]:
         return tuple(item["metadata"]["name"] for item in lab.objects(resource, job_id))
 
     return {"pods": names("pods"), "secrets": (*names("secrets"), *names("services"))}
+
+
+def _of_registry(lab: Lab, subject: Subject, run_id: str | None) -> dict[str, Any]:
+    name = model_name(subject.id)
+    versions = tuple(
+        VersionFacts(str(v["version"]), str(v.get("run_id", "")), str(v.get("status")), v.get("run_id") == run_id)
+        for v in lab.versions(name)
+    )
+    return {"versions": versions, "champion": lab.alias(name, "champion") if versions else None}
+
+
+def _downloaded(lab: Lab, job_id: str) -> dict[str, Any]:
+    """As its user gets it: from the api-server, file by file."""
+    with tempfile.TemporaryDirectory(prefix="fault-lab-") as folder:
+        files = lab.client.download(job_id, "results", Path(folder))
+        results = [path for path in files if path.name == "result.json"]
+        return {"downloaded": _json(results[0]) if results else None}
+
+
+def _of_data(lab: Lab, job: Any) -> dict[str, Any]:
+    return {"data_verdicts": tuple(v for item in job.data for v in lab.data_verdicts(str(item["tree"])))}
 
 
 def _logs(folder: Path) -> list[LogFacts]:

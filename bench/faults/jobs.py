@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -16,8 +17,40 @@ STEP_SECONDS = 0.2
 STEPS = 100
 MEMORY_MIB = 192
 EXIT_ON_PURPOSE = 3
+LIFE_STEPS = 60
+LIFE_NO_PROGRESS_SECONDS = 45  # longer than PyTorch takes to start on a busy machine
+BAD_DATA = 0.1  # share of the jobs of the whole life cycle whose data are refused
+BLOCKER_STEPS, BLOCKER_CPUS = 60, 4.0
+
+DATA = "s3://datasets/fault-lab/digits.csv"
+SUITE, WRONG_SUITE = "digits.suite.json", "wrong.suite.json"
 
 Fails = Literal["", "once", "always"]
+Program = Literal["chain", "cnn", "ddp", "forest", "shell"]
+LIVES: tuple[Program, ...] = ("cnn", "ddp", "forest", "shell")  # jobs of the whole life cycle, as users run them
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a program needs: its command and that of its evaluation, its image, its memory."""
+
+    command: str
+    judge: str
+    memory_mib: int
+    cpus: float
+    image: dict[str, Any]
+    exports: bool = False
+
+
+_PYTHON_JUDGE = "exec python judge.py"
+_PYTORCH = {"framework": {"name": "pytorch", "version": "2.15"}}
+RECIPES: dict[Program, Recipe] = {
+    "chain": Recipe("exec python -S chain.py", "exec python -S judge.py", MEMORY_MIB, 0.2, {"image": IMAGE}),
+    "cnn": Recipe("exec python cnn.py", _PYTHON_JUDGE, 1280, 0.5, _PYTORCH, exports=True),
+    "ddp": Recipe("exec python cnn.py", _PYTHON_JUDGE, 1280, 0.5, _PYTORCH, exports=True),
+    "forest": Recipe("exec python linear.py", _PYTHON_JUDGE, 1024, 0.5, {"framework": {"name": "sklearn"}}),
+    "shell": Recipe("exec sh count.sh", "exec sh count.sh judge", 256, 0.2, {"framework": {"name": "shell"}}),
+}
 
 
 @dataclass(frozen=True)
@@ -32,11 +65,19 @@ class Shape:
     fail_at: int = 0
     app_attempts: int = 0
     no_progress_seconds: int | None = None  # restarted when its steps stand still for so long
+    program: Program = "chain"
+    bad_data: bool = False  # its suite does not hold: no learner may start
+    cpus: float | None = None  # of each learner; None: as the program needs
 
     @property
     def ends_well(self) -> bool:
         """Whether it completes when nothing is done to it."""
-        return self.fails == "" or (self.fails == "once" and self.app_attempts > 0)
+        return not self.bad_data and (self.fails == "" or (self.fails == "once" and self.app_attempts > 0))
+
+    @property
+    def registers(self) -> bool:
+        """Whether it exports its model and registers it under a name of its own."""
+        return RECIPES[self.program].exports
 
     @property
     def checkpoint_steps(self) -> int:
@@ -44,9 +85,11 @@ class Shape:
         return round(CHECKPOINT_SECONDS / self.step_seconds)
 
     def text(self) -> str:
-        words = [f"{self.learners} learner{'s' if self.learners > 1 else ''}, {self.steps} steps"]
+        words: list[str] = [] if self.program == "chain" else [self.program]
+        words += [f"{self.learners} learner{'s' if self.learners > 1 else ''}", f"{self.steps} steps"]
         words += ["evaluated"] if self.evaluate else []
         words += [f"fails {self.fails} at {self.fail_at}"] if self.fails else []
+        words += ["bad data"] if self.bad_data else []
         return ", ".join(words)
 
 
@@ -66,8 +109,31 @@ def draw_shape(rng: Random, *, steps: int = STEPS, may_fail: bool = True) -> Sha
     )
 
 
-def manifest(shape: Shape, name: str, witness: Path) -> dict[str, Any]:
+def as_life(rng: Random, shape: Shape, program: Program, *, may_fail: bool) -> Shape:
+    """The same job as one of the whole life cycle: data and suite, evaluation, export and registration."""
+    return replace(
+        shape,
+        program=program,
+        learners=2 if program == "ddp" else 1,
+        evaluate=True,
+        no_progress_seconds=LIFE_NO_PROGRESS_SECONDS if shape.no_progress_seconds else None,
+        bad_data=may_fail and rng.random() < BAD_DATA,
+    )
+
+
+def blocker() -> Shape:
+    """A short job that takes all CPUs, so that the next one waits in line."""
+    return Shape(steps=BLOCKER_STEPS, cpus=BLOCKER_CPUS)
+
+
+def model_name(job_id: str) -> str:
+    """Each job registers a name of its own, so that each version that is there is one that it made."""
+    return f"lab-{job_id}"
+
+
+def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     """What is submitted; `witness` is a folder that the program may write to and the platform does not know."""
+    recipe = RECIPES[shape.program]
     params: dict[str, Any] = {
         "steps": shape.steps,
         "step_seconds": shape.step_seconds,
@@ -80,18 +146,31 @@ def manifest(shape: Shape, name: str, witness: Path) -> dict[str, Any]:
         budget["app_attempts"] = shape.app_attempts
     if shape.no_progress_seconds:
         budget |= {"no_progress": f"{shape.no_progress_seconds}s", "on_no_progress": "restart"}
-    return {
-        "name": name,
-        "image": IMAGE,
+    made: dict[str, Any] = {
+        "name": "fault-lab",
+        **recipe.image,
         "code": str(PROGRAM),
-        "command": "exec python -S chain.py",
+        "command": recipe.command,
         "params": params,
-        "env": {"LAB_WITNESS": str(witness)},
-        "resources": {"learners": shape.learners, "cpus": 0.2, "memory": f"{MEMORY_MIB}MiB"},
+        "env": {"LAB_WITNESS": str(witness), "OMP_NUM_THREADS": "1"},
+        "resources": {
+            "learners": shape.learners,
+            "cpus": shape.cpus or recipe.cpus,
+            "memory": f"{recipe.memory_mib}MiB",
+        },
         "checkpoints": {"every": f"{CHECKPOINT_SECONDS:g}s", "keep": {"latest": 3}},
-        **({"evaluate": {"command": "exec python -S judge.py"}} if shape.evaluate else {}),
-        **({"budget": budget} if budget else {}),
     }
+    if shape.program != "chain":
+        suite = json.loads((PROGRAM / (WRONG_SUITE if shape.bad_data else SUITE)).read_text())
+        made["data"] = [{"source": DATA, "as": "training", "expectations": suite}]
+    if shape.evaluate:
+        made["evaluate"] = {"command": recipe.judge}
+    if shape.registers:
+        rule = {"chain_is_right": ">= 1"}
+        made["export"] = {"formats": ["torch"], "register_as": model_name(job_id), "promote_if": rule}
+    if budget:
+        made["budget"] = budget
+    return made
 
 
 def chain(job_id: str, steps: int) -> str:

@@ -10,9 +10,10 @@ import shutil
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from benchmarks.stack import PREPARED, STACK, BenchmarkError, down, environment
 
 from updraft.client import Client
 from updraft.client import load_config as connection_of
-from updraft.client.client import TRAIN_DAG
+from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.exceptions import NotFoundError, UpdraftError
 from updraft.ledger import Job, Ledger
 from updraft.stack.config import MLFLOW_USER, load_config, load_secrets
@@ -38,6 +39,8 @@ BUCKET = "updraft"
 CPUS, MEMORY_MIB = 4, 12288  # of five jobs some wait in line, and not for most of the run
 REQUEST_SECONDS = 30.0
 DISK_BYTES = 96 * 1024**2  # of a learner's pod
+PROGRAMS = frozenset({"chain.py", "cnn.py", "linear.py", "count.sh", "judge.py"})
+DATA = REPOSITORY / "jobs" / "data" / "digits" / "digits.csv"
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Lab:
     scale: float
     witness: Path  # where the programs note what they do
     small_disks: bool = False  # pods have disks of their own, which can be filled
+    killed: Counter[str] = field(default_factory=Counter)  # of the process tree, how often each place in it
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -108,6 +112,20 @@ class Lab:
             return {}
         return {task["task_id"]: str(task["state"]) for task in found["task_instances"]}
 
+    def running_tasks(self, job_id: str) -> set[str]:
+        """Tasks of the job's run that are executed or deferred now."""
+        return {name for name, state in self.task_states(job_id).items() if state in ("running", "deferred")}
+
+    def versions(self, name: str) -> list[dict[str, Any]]:
+        """Versions of a registered model, with their aliases."""
+        found = self.mlflow("model-versions/search", filter=f"name='{name}'").get("model_versions", ())
+        return [dict(version) for version in found]
+
+    def alias(self, name: str, alias: str) -> str | None:
+        """The version that an alias points to."""
+        found = self.mlflow("registered-models/alias", name=name, alias=alias)
+        return str(found["model_version"]["version"]) if "model_version" in found else None
+
     def mlflow(self, path: str, **query: Any) -> dict[str, Any]:
         answer = _again(lambda: self._mlflow.get(f"/api/2.0/mlflow/{path}", params=query), missing_is_empty=True)
         found: dict[str, Any] = answer.json()
@@ -127,6 +145,12 @@ class Lab:
         with closing(sqlite3.connect(f"file:{self.home.ledger_file}?mode=ro", uri=True, timeout=30)) as connection:
             return bool(connection.execute(query, (job_id,)).fetchone()[0])
 
+    def data_verdicts(self, tree: str) -> list[bool]:
+        """What was found by each suite that was run on these data, as the ledger's file says."""
+        query = "SELECT success FROM validations WHERE fingerprint = ?"
+        with closing(sqlite3.connect(f"file:{self.home.ledger_file}?mode=ro", uri=True, timeout=30)) as connection:
+            return [bool(row[0]) for row in connection.execute(query, (tree,))]
+
     def stored(self, job_id: str) -> Path:
         """The job's folder in the object store, on the disk of the server."""
         return self.home.s3 / BUCKET / contract.Keys(TENANT).job(job_id)
@@ -136,7 +160,7 @@ class Lab:
         return [
             process
             for process, environ, words in _processes()
-            if environ.get("TRAINING_ID") == job_id and any(word in ("chain.py", "judge.py") for word in words)
+            if environ.get("TRAINING_ID") == job_id and PROGRAMS.intersection(words)
         ]
 
     def sidecars(self, job_id: str) -> list[psutil.Process]:
@@ -209,6 +233,7 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
     witness = home.root / "witness"
     witness.mkdir()
     try:
+        _put_data(home)
         start(home)
         with Client(connection_of({"UPDRAFT_HOME": str(home.root)})) as client:
             lab = Lab(home, client, scale, witness)
@@ -217,13 +242,20 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
         down(home)
 
 
+def _put_data(home: Home) -> None:
+    """Laid where the S3 server will serve it, before its start: it remembers for minutes what its folders hold."""
+    target = home.s3 / "datasets" / "fault-lab" / DATA.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(DATA, target)
+
+
 def check_environment(home: Home) -> None:
     """Environments are shared by the homes of a checkout: what somebody has rebuilt or removed is no defect of a job.
 
     Raises BenchmarkError.
     """
     python = home.images / "updraft-sidecar-0-1" / "bin" / "python"
-    asked = [str(python), "-c", "import updraft_learner.stage, updraft_learner.sidecar, botocore"]
+    asked = [str(python), "-c", "import updraft_learner.sidecar.__main__, botocore"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
         problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""

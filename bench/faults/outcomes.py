@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +78,9 @@ class RunRecord(Record):
     jobs: tuple[JobRecord, ...] = ()
     violations: tuple[ViolationRecord, ...] = ()
     notes: dict[str, dict[str, Any]] = {}
+    aim: str = ""  # the target's state or task at which the fault was to come
+    program: str = "chain"  # what the target ran
+    position: int | None = None  # commits up to this one, to tell how old the run is
     bundle: str | None = None  # folder of what a failed run left, below `faults-failed`
 
     @property
@@ -87,7 +91,8 @@ class RunRecord(Record):
     def command(self) -> str:
         """What does the same again."""
         scale = "" if self.scale == 1 else f" SCALE={self.scale:g}"
-        return f"make faults KINDS={self.kind} SEED={self.seed} RUNS=1 AGAIN=1{scale}"
+        aim = f" AIM={self.aim} PROGRAM={self.program}" if self.aim else ""
+        return f"make faults KINDS={self.kind} SEED={self.seed} RUNS=1 AGAIN=1{aim}{scale}"
 
 
 def append(path: Path, record: RunRecord) -> None:
@@ -112,6 +117,17 @@ def load(path: Path) -> list[RunRecord]:
 def done(records: Sequence[RunRecord], code: str, scale: float) -> set[tuple[str, int]]:
     """(kind, seed) of the runs that need not be done again."""
     return {(r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void"}
+
+
+def tried(records: Sequence[RunRecord]) -> Counter[tuple[str, str]]:
+    """How often each kind was aimed at each moment, runs that came too late included."""
+    return Counter((record.kind, record.aim) for record in records if record.aim)
+
+
+def position() -> int | None:
+    """How many commits there are up to the present one; None where git does not say."""
+    found = _git("rev-list", "--count", "HEAD").strip()
+    return int(found) if found.isdigit() else None
 
 
 def code_digest() -> str:

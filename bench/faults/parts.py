@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 from benchmarks.stack import BenchmarkError
@@ -21,7 +24,7 @@ from updraft.stack.records import PartState
 SERVES_SECONDS = 240.0
 POLL_SECONDS = 0.1
 TASK_TITLE = "airflow worker -- "
-POOL_TITLE = "airflow worker -- LocalExecutor"
+SUPERVISOR_TITLE = "airflow worker -- LocalExecutor"
 
 
 def part_of(home: Home, name: str) -> Part:
@@ -68,6 +71,19 @@ def go_on(stopped: list[psutil.Process]) -> None:
             process.resume()
 
 
+def slow_down(home: Home, name: str, runs: float, stands: float, over: threading.Event) -> None:
+    """Let the part run for so many seconds and stand still for so many, until `over`; it always ends running."""
+    stopped: list[psutil.Process] = []
+    try:
+        while not over.wait(runs):
+            with suppress(BenchmarkError):  # another fault has ended it: its successor is slowed down
+                stopped = stop(home, name)
+            over.wait(stands)
+            go_on(stopped)
+    finally:
+        go_on(stopped)
+
+
 def serves(home: Home, name: str, since: float = 0.0) -> bool:
     """Whether the part is up and answers; Airflow's daemons by a heartbeat after `since`."""
     part, record = part_of(home, name), records.read_part(home, name)
@@ -86,6 +102,41 @@ def wait_serves(home: Home, name: str, since: float, seconds: float = SERVES_SEC
     return time.time()
 
 
+def tree(home: Home) -> dict[str, list[psutil.Process]]:
+    """Every process of the platform, found by descent and session and not by name. A key says which service it belongs
+    to, how far it descends from the service's first process, and its program: `airflow-scheduler 2 python3.11`.
+    Processes of learners descend from the local node."""
+    leaders = {records.SUPERVISOR: _supervisor(home)} | {name: _running(home, name) for name in services(home)}
+    found: dict[str, list[psutil.Process]] = defaultdict(list)
+    for name, first in leaders.items():
+        if first is None:
+            continue
+        members = set(processes.session_members(first))
+        if name != records.SUPERVISOR:
+            members |= {below for member in members for below in _below(member)}
+        for process in sorted(members, key=lambda member: member.pid):
+            with suppress(psutil.Error):
+                generation = sum(parent in members for parent in process.parents())
+                found[f"{name} {generation} {Path(process.exe()).name}"].append(process)
+    return dict(found)
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
+def _supervisor(home: Home) -> Identity | None:
+    record = records.read_supervisor(home)
+    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
+
+
+def _running(home: Home, name: str) -> Identity | None:
+    record = records.read_part(home, name)
+    return record.identity if record is not None and record.alive() else None
+
+
 def services(home: Home) -> list[str]:
     return [part.name for part in parts_of(home) if not part.is_task]
 
@@ -96,7 +147,7 @@ def tasks(home: Home) -> list[psutil.Process]:
     for process in members(home, "airflow-scheduler"):
         with suppress(psutil.Error):
             title = " ".join(process.cmdline())
-            if title.startswith(TASK_TITLE) and not title.startswith(POOL_TITLE):
+            if title.startswith(TASK_TITLE) and not title.startswith(SUPERVISOR_TITLE):
                 found.append(process)
     return found
 

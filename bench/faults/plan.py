@@ -5,11 +5,13 @@ Called by `cli`. The order is round by round over all kinds, so that a run that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from faults.kinds.base import Kind
+from faults.jobs import LIVES, RECIPES, Program
+from faults.kinds.base import TASK, TOGETHER, Kind
 
 NARROW_IN_A_ROW = 4
 PAIRS_OF_RUNS = 5  # for so many single runs of a kind there is one of a pair with it
@@ -17,8 +19,12 @@ PAIRS_OF_RUNS = 5  # for so many single runs of a kind there is one of a pair wi
 
 @dataclass(frozen=True)
 class Planned:
+    """`aim` is the target's state or task at which the fault comes; `program` what the target runs."""
+
     kinds: tuple[str, ...]
     seed: int
+    aim: str = ""
+    program: Program = "chain"
 
     @property
     def kind(self) -> str:
@@ -88,6 +94,70 @@ def selection(kinds: Mapping[str, Kind], seed: int) -> list[str]:
     return found
 
 
+def rotation(kinds: Mapping[str, Kind], seed: int) -> list[Planned]:
+    """What is done in a short time, one time with small jobs, the next with jobs of the whole life cycle."""
+    if seed % 2:
+        return plan(kinds, selection(kinds, seed), runs=1, seed=seed)
+    return cover(kinds, {}, runs=len(kinds), seed=seed)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be tried: a kind at one moment of a job's life, or a learner's loss together with a platform's."""
+
+    kinds: tuple[str, ...]
+    aim: str
+
+    @property
+    def kind(self) -> str:
+        return "+".join(self.kinds)
+
+
+def cells(kinds: Mapping[str, Kind], chosen: Sequence[str] = ()) -> list[Cell]:
+    """All of them; `chosen` leaves those that have one of these kinds in them."""
+    found = [Cell((kind.name,), aim) for kind in kinds.values() for aim in kind.aims]
+    learners = [k for k in kinds.values() if k.side == "learner"]
+    platform = [k for k in kinds.values() if k.side == "platform"]
+    found += [
+        Cell((one.name, other.name), TOGETHER)
+        for one in learners
+        for other in platform
+        if not (one.special and other.special)
+    ]
+    return [cell for cell in found if not chosen or set(cell.kinds) & set(chosen)]
+
+
+def cover(
+    kinds: Mapping[str, Kind], tried: Mapping[tuple[str, str], int], *, runs: int, seed: int, chosen: Sequence[str] = ()
+) -> list[Planned]:
+    """The cells that were tried least, one run of each; of equals one of each kind first, in the seed's own order.
+
+    `tried` counts runs by kind and aim, so what follows is decided by the results and the seed alone.
+    """
+    rng = Random(f"cover:{seed}")
+    drawn = {cell: rng.random() for cell in cells(kinds, chosen)}
+    by_kind: Counter[str] = Counter()
+    for (name, _), count in tried.items():
+        by_kind.update(dict.fromkeys(name.split("+"), count))
+    counts = {cell: tried.get((cell.kind, cell.aim), 0) for cell in drawn}
+    found: list[Planned] = []
+    for number in range(min(runs, len(drawn))):
+        cell = min(drawn, key=lambda c: (counts[c], min(by_kind[name] for name in c.kinds), drawn[c]))
+        times = counts[cell]
+        by_kind.update(cell.kinds)
+        fitting = programs(kinds, cell)
+        found.append(Planned(cell.kinds, seed + times, cell.aim, fitting[(number + times) % len(fitting)]))
+        del drawn[cell]
+    return found
+
+
+def programs(kinds: Mapping[str, Kind], cell: Cell) -> list[Program]:
+    """What the target may run: some tasks belong to jobs that export only."""
+    late = cell.aim in {f"{TASK}{name}" for name in ("export_model", "register_model", "promote")}
+    fitting = [name for name in LIVES if all(name in kinds[kind].programs for kind in cell.kinds)]
+    return [name for name in fitting if RECIPES[name].exports or not late]
+
+
 def is_stack_wide(kinds: Mapping[str, Kind], planned: Planned) -> bool:
     """Whether it needs the platform for itself."""
-    return any(kinds[name].scope == "stack" for name in planned.kinds)
+    return planned.aim == "QUEUED" or any(kinds[name].scope == "stack" for name in planned.kinds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,19 +16,22 @@ from typing import Any
 
 from benchmarks.stack import BenchmarkError
 
-from faults import checks, parts, witness
+from faults import checks, outcomes, parts, witness
 from faults.bundle import keep
 from faults.checks import Violation
 from faults.facts import JobFacts, collect
-from faults.jobs import STEPS, draw_shape, manifest
+from faults.jobs import LIFE_STEPS, STEPS, Shape, as_life, blocker, draw_shape, manifest
 from faults.kinds import KINDS
-from faults.kinds.base import Kind, Moment, Rule, Scene, Subject, TooLateError, merged, wait_for
+from faults.kinds.base import TASK, TOGETHER, Kind, Moment, Rule, Scene, Subject, TooLateError, merged, wait_for
 from faults.lab import Lab, is_over
+from faults.moments import allowing, come_to, leave
 from faults.outcomes import CurveRecord, JobRecord, LossRecord, Outcome, RunRecord, ViolationRecord
 from faults.plan import Planned, is_stack_wide
 from updraft.exceptions import UnavailableError, UpdraftError
 
 FLEET = 5
+FLEET_OF_LIVES = 3  # two others beside a job of the whole life cycle, which needs more of the machine
+BLOCKED_SECONDS = 6.0  # after the job that takes all CPUs
 SPREAD_SECONDS = 12.0  # within which a fleet is submitted
 LONG_STEPS = 400  # about 80 s
 EARLY = 0.25  # of the faults of the whole stack come while the first jobs are being launched, the others later
@@ -69,11 +72,12 @@ class Scenario:
 
     def rule(self, subject: Subject) -> Rule:
         """What may happen to this job: all faults of the stack meet it, those of a job only if it is the target."""
-        return merged(
+        rule = merged(
             strike.kind.rule(subject.shape)
             for strike in self.strikes
             if strike.kind.scope == "stack" or strike.scene.target == subject
         )
+        return allowing(rule, self.planned, subject.shape) if subject == self.subjects[0] else rule
 
 
 def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
@@ -82,22 +86,36 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
     kinds = [KINDS[name] for name in planned.kinds]
     # Under a fault of many minutes the first job outlasts it, and the others end while it lasts.
     long = lab.scale > 1 and any(kind.lasts for kind in kinds)
-    steps = round(LONG_STEPS * lab.scale) if long else STEPS
+    usual = LIFE_STEPS if planned.aim else STEPS
+    steps = round(LONG_STEPS * lab.scale) if long else usual
     wide = is_stack_wide(KINDS, planned)
     shaping = [kind for kind in kinds if kind.scope == "job"]
     shaping.sort(key=lambda kind: not kind.special)
     shapes = [shaping[0].shape(rng, steps) if shaping else draw_shape(rng, steps=steps)]
-    shapes += [draw_shape(rng, steps=STEPS) for _ in range(fleet - 1 if wide else 0)]
+    if planned.aim:
+        shapes = [_target(rng, shapes[0], planned, kinds)]
+        fleet = FLEET_OF_LIVES
+    others = fleet - 1 if wide else 0
+    shapes += [draw_shape(rng, steps=usual) for _ in range(others)]
+    if planned.aim and others:
+        shapes[-1] = as_life(rng, shapes[-1], "shell", may_fail=True)
+    if planned.aim == "QUEUED":
+        shapes[1] = blocker()
     stem = "-".join(name.replace("_", "-")[:14] for name in planned.kinds)
     token = f"{time.time_ns() // 1_000_000_000 % 16**6:06x}"
     subjects = tuple(Subject(f"{stem}-{planned.seed}-{token}-{n}", shape) for n, shape in enumerate(shapes))
     offsets = (0.0, *sorted(rng.uniform(0, SPREAD_SECONDS) for _ in subjects[1:]))
-    strikes = []
+    if planned.aim == "QUEUED":
+        offsets = (BLOCKED_SECONDS, 0.0, *(BLOCKED_SECONDS + offset for offset in offsets[2:]))
+    strikes: list[Strike] = []
     for kind in kinds:
         own = Random(f"{planned.kind}:{planned.seed}:{kind.name}")
         early, delay = own.random() < EARLY, own.uniform(*EARLY_SECONDS)
-        moment: Moment | None = kind.moment(own, subjects[0].shape)
-        if kind.scope == "stack" and early:
+        drawn = kind.moment(own, subjects[0].shape)
+        moment: Moment | None = drawn
+        if planned.aim:
+            moment = _aimed(planned.aim, drawn, strikes)
+        elif kind.scope == "stack" and early:
             moment = None
         elif kind.scope == "stack" and long:
             moment = Moment(step=own.randint(1, STEPS // 2))
@@ -105,9 +123,28 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
     return Scenario(planned, subjects, offsets, tuple(strikes))
 
 
+def _target(rng: Random, shape: Shape, planned: Planned, kinds: list[Kind]) -> Shape:
+    """The job of the whole life cycle that is met. Its data may be wrong if what is aimed at comes before training."""
+    early = planned.aim in ("PENDING", f"{TASK}admit", f"{TASK}stage_data", f"{TASK}validate_data")
+    plain = replace(shape, fails="", fail_at=0) if not any(kind.special for kind in kinds) else shape
+    may_fail = early and not any(kind.special for kind in kinds)
+    return as_life(rng, plain, planned.program, may_fail=may_fail)
+
+
+def _aimed(aim: str, drawn: Moment, strikes: list[Strike]) -> Moment | None:
+    """Of a pair that comes together the second takes the first one's moment."""
+    if aim == TOGETHER:
+        return strikes[0].moment if strikes else drawn
+    if aim.startswith(TASK):
+        return Moment(task=aim.removeprefix(TASK))
+    by_step = aim == "PROCESSING" and drawn.step is not None
+    return drawn if by_step else Moment(state=aim)
+
+
 def perform(lab: Lab, planned: Planned, *, commit: str, code: str, changed: bool, bundles: Path) -> RunRecord:
     """Do it, and say what became of it."""
     began, at = time.monotonic(), datetime.now(UTC)
+    position = outcomes.position()
     scenario = draw(lab, planned)
     _play(lab, scenario)
     struck_at = min((s.injected_at for s in scenario.strikes if s.injected_at), default=time.time())
@@ -131,6 +168,9 @@ def perform(lab: Lab, planned: Planned, *, commit: str, code: str, changed: bool
         jobs=tuple(_job_record(scenario, each, struck_at) for each in facts),
         violations=tuple(ViolationRecord(kind=v.kind, job=v.job, text=v.text[:600]) for v in violations),
         notes={s.kind.name: s.scene.notes for s in scenario.strikes if s.scene.notes},
+        aim=planned.aim,
+        program=planned.program,
+        position=position,
         bundle=None if bundle is None else bundle.name,
     )
 
@@ -151,10 +191,10 @@ def _play(lab: Lab, scenario: Scenario) -> None:
 def _submit_all(lab: Lab, scenario: Scenario) -> None:
     """As people do: with the same id again until it is accepted."""
     began = time.monotonic()
-    for subject, offset in zip(scenario.subjects, scenario.offsets, strict=True):
+    for offset, subject in sorted(zip(scenario.offsets, scenario.subjects, strict=True), key=lambda each: each[0]):
         time.sleep(max(0.0, offset - (time.monotonic() - began)))
         deadline = time.monotonic() + LIMIT_SECONDS * max(1.0, lab.scale)
-        wanted = manifest(subject.shape, "fault-lab", lab.witness)
+        wanted = manifest(subject.shape, subject.id, lab.witness)
         while time.monotonic() < deadline:
             try:
                 lab.client.submit(wanted, job_id=subject.id)
@@ -162,11 +202,15 @@ def _submit_all(lab: Lab, scenario: Scenario) -> None:
             except UnavailableError:
                 time.sleep(2.0)
         scenario.submitted_at[subject.id] = time.time()
+        for strike in scenario.strikes:
+            if strike.scene.target == subject:
+                strike.scene.accepted.set()
 
 
 def _strike(lab: Lab, scenario: Scenario, strike: Strike) -> None:
     scene = strike.scene
     try:
+        come_to(scene, scenario.planned.aim, PATIENCE_SECONDS)
         if strike.moment is not None:
             wait_for(scene, strike.moment, PATIENCE_SECONDS * max(1.0, lab.scale))
         else:
@@ -187,6 +231,10 @@ def _strike(lab: Lab, scenario: Scenario, strike: Strike) -> None:
             strike.kind.heal(scene)
     except (BenchmarkError, UpdraftError) as exc:
         strike.problem = strike.problem or f"{strike.kind.name}: {exc}"
+    try:
+        leave(scene, scenario.planned.aim)
+    except (BenchmarkError, UpdraftError) as exc:
+        strike.problem = strike.problem or f"after {strike.kind.name}: {exc}"
     strike.healed_at = time.time()
 
 

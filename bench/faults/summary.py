@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from faults.kinds.base import TASK
 from faults.outcomes import JobRecord, RunRecord
 
-NAMED = {"lost": "lost", "false_verdict": "false verdicts", "orphan": "orphans", "doubled": "doubled"}
+GOAL_RUNS = 50  # of each kind
+STALE_COMMITS = 50  # a run that is older than so many commits does not speak for the present code
+NAMED = {
+    "lost": "lost",
+    "false_verdict": "false verdicts",
+    "orphan": "orphans",
+    "doubled": "doubled",
+    "unregistered": "registry",
+    "undelivered": "results",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class KindSummary:
 
 def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
     """The last result of each run; void ones left out, so that they are done again."""
-    found = {(r.kind, r.seed, r.scale): r for r in records if r.outcome != "void"}
+    found = {(r.kind, r.aim, r.seed, r.scale): r for r in records if r.outcome != "void"}
     return list(found.values())
 
 
@@ -84,6 +95,42 @@ def summarise(kind: str, records: Sequence[RunRecord]) -> KindSummary:
             if "serves_after_seconds" in record.notes.get(kind, {})
         ),
     )
+
+
+@dataclass(frozen=True)
+class Age:
+    """How many runs of a kind there are, alone and in pairs, and how many of them are of recent code."""
+
+    kind: str
+    runs: int
+    fresh: int
+    commit: str  # of the newest run
+    stale: bool  # the newest run is too old to speak for the present code
+
+
+def ages(records: Sequence[RunRecord], kinds: Iterable[str]) -> list[Age]:
+    """Of every kind, those that never ran too. Age is counted from the newest commit of all runs."""
+    present = max((r.position for r in records if r.position is not None), default=0)
+    found = []
+    for kind in kinds:
+        own = with_kind(records, kind)
+        fresh = [r for r in own if r.position is not None and present - r.position <= STALE_COMMITS]
+        last = max(own, key=lambda r: (r.position or 0, r.at), default=None)
+        found.append(Age(kind, len(own), len(fresh), "" if last is None else last.commit, not fresh))
+    return found
+
+
+def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:
+    """How often the target of this kind was in each state when the fault came, and in each task that was aimed at."""
+    found: Counter[str] = Counter()
+    for record in with_kind(records, kind):
+        if not record.jobs or not record.jobs[0].hit:
+            continue
+        hit = record.jobs[0].hit
+        found["PENDING" if hit == "not accepted" else hit] += 1
+        if record.aim.startswith(TASK):
+            found[record.aim.removeprefix(TASK)] += 1
+    return found
 
 
 def jobs_hit(record: RunRecord) -> tuple[JobRecord, ...]:

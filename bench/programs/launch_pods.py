@@ -17,7 +17,7 @@ from defer_pods import admitted_job, core, experiment, launch_pod
 
 from updraft.manifest import parse
 from updraft.settings import settings
-from updraft.storage import content_store, stage_source
+from updraft.storage import Staged, content_store, look
 
 MANIFEST = {
     "name": "first-line",
@@ -30,7 +30,8 @@ MANIFEST = {
 
 def main() -> None:
     code = Path(os.environ["BENCH_CODE"])
-    staged = stage_source(str(code), content_store("default"), limit_bytes=settings().code_limit_bytes)
+    staged = look(str(code), content_store("default"), name="code", limit_bytes=settings().code_limit_bytes)
+    assert isinstance(staged, Staged)  # a folder needs no pod
     core(), experiment()
     image = settings().framework_images[parse(MANIFEST).canonical()["framework"]["name"]]
     print(json.dumps({"ready": True}), flush=True)

@@ -23,7 +23,8 @@ if ! command -v uv >/dev/null; then
         apt-get -qq update
         apt-get -qq --yes install --no-install-recommends python3-pip >/dev/null
     fi
-    "$python" -m pip install --quiet --no-cache-dir --root-user-action=ignore --break-system-packages "uv==$UV_VERSION"
+    "$python" -m pip install --quiet --no-cache-dir --root-user-action=ignore --break-system-packages \
+        --only-binary :all: --require-hashes -r "$(dirname "$0")/uv.txt"
 fi
 
 export UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=never UV_PYTHON="$python" UV_PROJECT_ENVIRONMENT="$target"

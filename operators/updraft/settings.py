@@ -20,6 +20,20 @@ from updraft.exceptions import UpdraftError
 from updraft.taints import Toleration
 
 GIB = 1024**3
+NOT_ISOLATED = (
+    "are several tenants, which the platform does not isolate: whoever may start the DAG train_model may run jobs as "
+    "any tenant and with its stored secrets, whoever may start halt_job, resume_job or cancel_job may do so to every "
+    "tenant's jobs, and the pods of all tenants hold the same keys of the object store and MLflow"
+)
+TRUST_ADVICE = "name one tenant in UPDRAFT_TENANTS, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
+OPEN_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"
+OPEN_LOGIN = (
+    "Airflow lets everybody in as an administrator, without a log-in (core.simple_auth_manager_all_admins is true): "
+    "whoever reaches it may run any program as the platform, with its stored secrets"
+)
+OPEN_ADVICE = (
+    f"set {OPEN_VARIABLE}=false, and AIRFLOW__CORE__AUTH_MANAGER to the auth manager that your people log in with"
+)
 
 
 class S3Credentials(BaseModel):
@@ -78,6 +92,11 @@ class Settings(BaseModel):
     )
     namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
     tenants: tuple[str, ...] = Field(("default",), description="Tenants that exist, comma-separated")
+    trusted_tenants: bool = Field(
+        False,
+        description="Whether the tenants trust each other. Several tenants need `true`, because the platform does not "
+        "isolate them: a manifest names its tenant, and nothing checks that its submitter belongs to it",
+    )
     local_sources: tuple[Path, ...] = Field(
         (), description="Folders of the worker that manifests may name as code or data, separated by ':'"
     )
@@ -94,7 +113,7 @@ class Settings(BaseModel):
         description="Taints of nodes that learners may lie on nevertheless, comma-separated: KEY[=VALUE][:EFFECT]; who "
         "asks for GPUs tolerates nvidia.com/gpu anyway",
     )
-    sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the init container and the sidecar")
+    sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
     framework_images: dict[str, str] = Field(
         {
             "pytorch": "updraft/learner-pytorch:2.15",
@@ -103,8 +122,39 @@ class Settings(BaseModel):
         },
         description="Image of each framework name, as JSON",
     )
+    data_image: str = Field(
+        "updraft/data:0.1",
+        description="Image of the pod that unpacks archives, fetches git and judges data before a job's learners start",
+    )
+    git_protocols: tuple[str, ...] = Field(
+        ("https",),
+        description="Protocols over which a manifest's code may be fetched by git, comma-separated; `file` and `http` "
+        "are for labs",
+    )
     data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job, bytes")
     code_limit_bytes: int = Field(GIB // 10, gt=0, description="Largest code folder or archive, bytes unpacked")
+    upload_quota_bytes: int = Field(
+        1024 * GIB,
+        gt=0,
+        description="Code and data of one tenant in the platform's store, uploaded or staged, beyond which uploads are "
+        "refused (413), bytes: twenty of the largest data sets, so that one tenant does not fill the store of all. "
+        "Nothing is removed from there by itself",
+    )
+    upload_disk_reserve_bytes: int = Field(
+        GIB,
+        ge=0,
+        description="Free space of the api-server's temporary folder (`TMPDIR`) that uploads leave to others, bytes. "
+        "An upload lies there until it is whole; one that finds no room is refused (507)",
+    )
+    validation_memory_bytes: int = Field(
+        4 * GIB,
+        ge=GIB,
+        description="Memory that the judgement of one data source may allocate, bytes; the pod in which it runs may "
+        "use half a GiB more, whatever its job asks for",
+    )
+    validation_seconds: int = Field(
+        1800, ge=1, description="Time that the judgement of one data source may take, seconds"
+    )
     export_limit_bytes: int = Field(
         20 * GIB,
         gt=0,
@@ -132,6 +182,12 @@ class Settings(BaseModel):
     deploy_timeout_seconds: int = Field(
         600, ge=1, description="Longest time from creating the pods to the first running program, seconds"
     )
+
+    @model_validator(mode="after")
+    def _several_tenants_trust_each_other(self) -> Self:
+        if len(set(self.tenants)) > 1 and not self.trusted_tenants:
+            raise ValueError(f"UPDRAFT_TENANTS: {', '.join(self.tenants)} {NOT_ISOLATED}; {TRUST_ADVICE}")
+        return self
 
     @model_validator(mode="after")
     def _platform_buckets_are_no_sources(self) -> Self:
@@ -185,7 +241,7 @@ class Settings(BaseModel):
             value = environment.get(f"UPDRAFT_{name.upper()}")
             if value is None:
                 continue
-            if name in ("tenants", "source_buckets", "closed_networks", "tolerations"):
+            if name in ("tenants", "source_buckets", "closed_networks", "tolerations", "git_protocols"):
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
             elif name == "local_sources":
                 raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)
@@ -204,6 +260,36 @@ class Settings(BaseModel):
                 for e in exc.errors()
             )
             raise UpdraftError(f"The platform's settings are incomplete or wrong: {wrong}") from exc
+
+
+def tenants_of(environment: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
+    """Return the tenants that the environment names and whether it says that they trust each other, whatever else the
+    settings lack there."""
+    named = tuple(dict.fromkeys(t.strip() for t in environment.get("UPDRAFT_TENANTS", "").split(",") if t.strip()))
+    trusted = is_true(environment.get("UPDRAFT_TRUSTED_TENANTS", ""))
+    return named or tuple(Settings.model_fields["tenants"].default), trusted
+
+
+def refuse_untrusted_tenants(environment: Mapping[str, str]) -> None:
+    """Raise UpdraftError for several tenants that nobody said trust each other. For what starts the platform."""
+    tenants, trusted = tenants_of(environment)
+    if len(tenants) > 1 and not trusted:
+        raise UpdraftError(f"UPDRAFT_TENANTS: {', '.join(tenants)} {NOT_ISOLATED}; {TRUST_ADVICE}")
+
+
+def is_true(text: str) -> bool:
+    """Whether Airflow, or we, take this value of a variable as true."""
+    return text.strip().lower() in ("true", "t", "1", "yes", "on")
+
+
+def refuse_open_login(all_admins: bool) -> None:
+    """Raise UpdraftError where Airflow has no log-in. For what starts the platform, serves it or starts a job.
+
+    Args:
+        all_admins: Airflow's `core.simple_auth_manager_all_admins`.
+    """
+    if all_admins:
+        raise UpdraftError(f"{OPEN_LOGIN}; {OPEN_ADVICE}")
 
 
 @cache

@@ -7,9 +7,9 @@ an older client goes on with a newer platform. Times are UTC with their zone; si
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 API_PREFIX = "/updraft/api/v1"
 PAGES_PREFIX = "/updraft/jobs"
@@ -235,7 +235,7 @@ class Attempt(Wire):
     """One launch of a role's learners."""
 
     number: int = Field(description="Rises over all roles of a job; what an older one still does is refused")
-    role: str = Field(description="train, evaluate or export")
+    role: str = Field(description="prepare, train, evaluate or export")
     started_at: datetime
     ended_at: datetime | None = None
     cause: str | None = Field(None, description="Class of its end: done, infrastructure, program, ...; none before it")
@@ -290,7 +290,7 @@ class TreeFile(Wire):
 
 
 class TreeBody(Wire):
-    files: tuple[TreeFile, ...]
+    files: Annotated[tuple[TreeFile, ...], FailFast()]  # 100,000 wrong ones would be 100,000 errors
 
 
 class Missing(Wire):
@@ -314,6 +314,15 @@ class Validation(Wire):
     valid: bool
     errors: tuple[FieldError, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class PossibleBody(Wire):
+    """A manifest whose local sources may still be local; `secrets` are stored before it is submitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    manifest: dict[str, Any]
+    secrets: tuple[str, ...] = ()
 
 
 class ResumeBody(Wire):

@@ -33,7 +33,7 @@ from updraft.kubernetes import gang, verbs
 
 GONE_SECONDS = 120.0
 READY_SECONDS = 900.0  # first start: the images have to arrive, and databases to be made
-LEARNERS = (recipes.SIDECAR, recipes.SHELL, recipes.SKLEARN)
+LEARNERS = (recipes.SIDECAR, recipes.DATA, recipes.SHELL, recipes.SKLEARN)
 IMAGES = (*LEARNERS, recipes.AIRFLOW, recipes.MLFLOW, recipes.POSTGRES, recipes.S3)
 PORTS = {"s3": 9000, "mlflow": 5000}  # what learners reach
 AIRFLOW_PORT = 8080
@@ -107,6 +107,7 @@ def _settings(before: str) -> dict[str, str]:
     return {
         "UPDRAFT_NAMESPACE_PREFIX": before,
         "UPDRAFT_SIDECAR_IMAGE": images[recipes.SIDECAR.name],
+        "UPDRAFT_DATA_IMAGE": images[recipes.DATA.name],
         "UPDRAFT_FRAMEWORK_IMAGES": json.dumps(frameworks),
     }
 

@@ -16,7 +16,7 @@ from kubecluster.running import Cluster, Say
 
 ARCHIVES_VARIABLE = "UPDRAFT_TEST_IMAGE_ARCHIVES"
 PYTORCH_VARIABLE = "UPDRAFT_TEST_PYTORCH_IMAGE"
-NEEDED = (recipes.SIDECAR, recipes.SHELL, recipes.SKLEARN)
+NEEDED = (recipes.SIDECAR, recipes.DATA, recipes.SHELL, recipes.SKLEARN)
 
 
 def wanted() -> tuple[Recipe, ...]:

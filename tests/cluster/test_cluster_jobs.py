@@ -17,7 +17,9 @@ from loss_helpers import ALL_A100
 from platform_helpers import PROGRAMS, OwnPlatform, Platform, cpus_apart
 from system_helpers import REPOSITORY, shell_job
 
+from updraft.client.http import InvalidRequestError
 from updraft.kubernetes import objects, verbs
+from updraft.manifest import parse
 from updraft_learner import contract
 
 pytestmark = pytest.mark.cluster
@@ -33,6 +35,10 @@ NOT_OF_EVERY_JOB = {
     ("get", "", "secrets"): "a job's own secrets, where its manifest names some",
     ("update", "", "secrets"): "`updraft secrets set` of one that is there",
     ("delete", "", "secrets"): "`updraft secrets rm`",
+}
+IMPOSSIBLE = {
+    "no-gpu": shell_job("no-gpu", "true", resources={**SMALL, "gpus": 1, "gpu_type": "imaginary-x1"}),
+    "no-claim": shell_job("no-claim", "true", data=[{"source": "pvc://nowhere/train"}]),
 }
 DIGITS = [{"source": "s3://datasets/digits/", "as": "training"}]
 
@@ -92,10 +98,17 @@ def jobs(platform: Platform, crowded: str) -> dict[str, str]:
             with_image("no-registry", "registry.updraft.example/team/trainer:1", budget={"infra_attempts": 1}),
             None,
         ),
-        "no-gpu": (shell_job("no-gpu", "true", resources={**SMALL, "gpus": 1, "gpu_type": "imaginary-x1"}), None),
-        "no-claim": (shell_job("no-claim", "true", data=[{"source": "pvc://nowhere/train"}]), None),
     }
     return {name: platform.submit(raw, base=base) for name, (raw, base) in manifests.items()}
+
+
+@pytest.fixture(scope="module")
+def impossible(platform: Platform, jobs: dict[str, str]) -> dict[str, str]:
+    """Jobs that `submit` refuses, started the way Airflow's form does."""
+    ids = {name: f"{name}-{datetime.now():%H%M%S}" for name in IMPOSSIBLE}
+    for name, raw in IMPOSSIBLE.items():
+        platform.client.trigger(ids[name], {"manifest": parse(raw).canonical()})
+    return ids
 
 
 # --- jobs that end well -------------------------------------------------------------------------------------------
@@ -199,21 +212,26 @@ def test_a_registry_that_is_not_found_is_tried_again_within_the_budget(
     platform.nothing_is_left(job_id)
 
 
-def test_a_type_of_gpu_that_no_node_has_is_told_before_anything_is_made(
-    platform: Platform, jobs: dict[str, str]
+@pytest.mark.parametrize(
+    ("name", "field", "words"),
+    [
+        ("no-gpu", "resources", "no node has imaginary-x1"),
+        ("no-claim", "data[0].source", "claim 'nowhere' does not exist"),
+    ],
+)
+def test_what_no_node_or_claim_can_give_is_refused_by_submit_and_told_by_admission(
+    platform: Platform, impossible: dict[str, str], name: str, field: str, words: str
 ) -> None:
-    assert platform.ended(jobs["no-gpu"]) == ("configuration", None, [])
-    reason = str(platform.client.job(jobs["no-gpu"]).reason)
-    assert "no node has imaginary-x1" in reason
-    if isinstance(platform, OwnPlatform):
+    with pytest.raises(InvalidRequestError) as refused:
+        platform.submit(IMPOSSIBLE[name])
+    ((named, message),) = refused.value.fields
+    assert (named, words in message) == (field, True), message
+    assert platform.ended(impossible[name]) == ("configuration", None, [])
+    reason = str(platform.client.job(impossible[name]).reason)
+    assert words in reason
+    if name == "no-gpu" and isinstance(platform, OwnPlatform):
         assert "nvidia-a100, nvidia-h100" in reason
-    assert platform.witness.kinds(jobs["no-gpu"]) == set()
-
-
-def test_a_claim_that_does_not_exist_is_told_before_anything_is_made(platform: Platform, jobs: dict[str, str]) -> None:
-    assert platform.ended(jobs["no-claim"]) == ("configuration", None, [])
-    assert "claim 'nowhere' does not exist" in str(platform.client.job(jobs["no-claim"]).reason)
-    assert platform.witness.kinds(jobs["no-claim"]) == set()
+    assert platform.witness.kinds(impossible[name]) == set()
 
 
 def test_a_job_that_the_cluster_never_has_room_for_ends_with_the_schedulers_words(

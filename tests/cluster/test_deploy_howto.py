@@ -108,7 +108,7 @@ def test_each_command_of_the_page_works_and_its_pods_are_let_in(site: Account, t
     assert secrets(core, AIRFLOW) == {
         "updraft-airflow": {"fernet-key", "api-secret-key", "jwt-secret", "connection"},
         "updraft-credentials": {"credentials.json"},
-        "updraft-files": {"pgpass_airflow", "airflow_passwords.json"},
+        "updraft-files": {"pgpass_airflow"},
     }
     assert set(secrets(core, MLFLOW)) == {"mlflow", "mlflow-user"}
 

@@ -7,8 +7,11 @@ import json
 import pytest
 from conformance_helpers import eventually
 
-from updraft.recovery.facts import pod_facts, with_last_seen
+from updraft.kubernetes.gate import gated, started_probe
+from updraft.lifecycle import State
+from updraft.recovery.facts import pod_facts, stage_of, with_last_seen
 from updraft.recovery.outcome import Action, Cause, judge
+from updraft_learner import contract
 
 
 def facts(cluster, name):
@@ -37,13 +40,11 @@ def judged(cluster, *names, learners=None, marked=False, tails=None):
     return judge(pods, learners=len(everyone), markers=markers, tails=tails or {}, memory="48 MiB")
 
 
-def learner(cluster, name, script, *, stage="true", number=1, sidecar=None, **changes):
+def learner(cluster, name, script, *, number=1, sidecar=None, **changes):
     """A pod with the containers of a learner; a sidecar only where there is a script for it."""
     body = cluster.pod(name, script, labels={"updraft.dev/learner": str(number)}, **changes)
-    staging = {"name": "updraft-stage", "image": cluster.image, "command": ["/bin/sh", "-c", stage]}
     storing = {"name": "updraft-sidecar", "image": cluster.image, "command": ["/bin/sh", "-c", sidecar]}
-    beside = [] if sidecar is None else [{**storing, "restartPolicy": "Always"}]
-    body["spec"]["initContainers"] = [staging, *beside]
+    body["spec"]["initContainers"] = [] if sidecar is None else [{**storing, "restartPolicy": "Always"}]
     cluster.create(body)
     return name
 
@@ -81,18 +82,51 @@ def test_the_programs_failure_is_the_programs(cluster):
     ],
 )
 def test_staging_ends_with_the_class_of_its_exit_code(cluster, code, expected):
-    learner(cluster, f"staged-{code}", "echo never", stage=f"echo because; exit {code}")
+    waits_for_staging(cluster, f"staged-{code}", f"{code} because")
     cluster.finished(f"staged-{code}")
-    outcome = judged(cluster, f"staged-{code}", tails={1: ["because"]})
+    outcome = judged(cluster, f"staged-{code}")  # by the pod alone, whoever reads its log
     assert label_of(outcome) == expected
     assert outcome.reason == "learner 1: staging failed: because"
 
 
+def test_a_program_that_waits_for_staging_runs_and_has_not_started(cluster):
+    waits_for_staging(cluster, "waiting", None)
+    eventually(lambda: facts(cluster, "waiting").main.state == "running", within_seconds=40)
+    assert stage_of([facts(cluster, "waiting")], 1)[0] is State.DOWNLOADING
+    assert not facts(cluster, "waiting").runs
+
+
+def test_a_program_runs_once_everything_is_staged(cluster):
+    waits_for_staging(cluster, "staged", "", "sleep 600")
+    eventually(lambda: facts(cluster, "staged").runs, within_seconds=40)
+    assert stage_of([facts(cluster, "staged")], 1)[0] is State.PROCESSING
+
+
+def waits_for_staging(cluster, name, told, command="echo never"):
+    """A learner's program with the platform's gate before it, and a sidecar that stages: `told` is the reason why it
+    cannot, None lets it go on for ever."""
+    job = {"name": "job", "mountPath": contract.ROOT_DIR}
+    how = {None: "", "": f"mkdir -p {contract.CODE_DIR}; touch {contract.STAGED_FILE};"}
+    fail = f"echo '{told}' > {contract.STAGING_FAILED_FILE};"
+    script = f"trap 'exit 0' TERM; mkdir -p {contract.IO_DIR}; {how.get(told, fail)} while :; do sleep 0.1; done"
+    base = {
+        "args": gated(command),
+        "command": ["/bin/sh", "-c"],
+        "startupProbe": started_probe(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [job],
+    }
+    body = cluster.pod(name, "", base=base, terminationGracePeriodSeconds=1)
+    sidecar = {"name": "updraft-sidecar", "image": cluster.image, "command": ["/bin/sh", "-c", script]}
+    body["spec"]["initContainers"] = [{**sidecar, "restartPolicy": "Always", "volumeMounts": [job]}]
+    body["spec"]["volumes"] = [{"name": "job", "emptyDir": {}}]
+    cluster.create(body)
+
+
 def test_a_full_disk_in_staging_is_the_nodes(cluster):
-    learner(cluster, "full", "echo never", stage="head -c 9 /dev/zero > /dev/full || exit 74")
+    waits_for_staging(cluster, "full", "74 no space left on the disk of the pod while writing x")
     cluster.finished("full")
-    log = cluster.log("full", container="updraft-stage").splitlines()
-    assert label_of(judged(cluster, "full", tails={1: log})) == (
+    assert label_of(judged(cluster, "full")) == (
         "node.disk_full",
         Cause.INFRASTRUCTURE,
         Action.ELSEWHERE,

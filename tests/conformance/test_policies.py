@@ -34,7 +34,7 @@ def a_gang(cluster: Any, launch: Launch) -> dict[str, Any]:
     ]
     outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], policies.METADATA_NETWORKS)
     return {
-        "secret": objects.credentials_secret(launch, {"s3": {}}),
+        "secret": objects.credentials_secret(launch, {"s3": {}}, "t"),
         "policy": policies.network_policy(launch, outside),
         "service": objects.headless_service(launch),
         "budget": policies.disruption_budget(launch),
@@ -132,7 +132,7 @@ def test_a_learners_pod_keeps_to_the_strictest_profile(cluster: Any, learners: i
         mlflow_experiment_id="",
     )
     pod = objects.learner_pod(
-        cluster.pod(launch.pod_name(1), "true"),
+        cluster.pod(launch.pod_name(1), "", base={"command": ["/bin/sh", "-c"], "args": ["true"]}),
         config,
         sidecar_image=cluster.image,
         grace_seconds=5,

@@ -67,13 +67,13 @@ def live_and_die(api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     for value in ("one", "two"):
         secrets.put_secret(settings, "default", "hub", {"value": value})
     assert secrets.list_secrets(settings, "default") == ["hub"]
-    assert secrets.read_secret(settings, "default", "hub") == {"value": "two"}
+    assert secrets.read_secret(api, cluster.namespace, "hub") == {"value": "two"}
     secrets.delete_secret(settings, "default", "hub")
     with pytest.raises(RefusedError, match="claim 'none' does not exist"):
         claims.read_claim(api, launch.namespace, "none", 1)
     outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], api_server_addresses(api))
     made: dict[str, Any] = {
-        "secret": objects.credentials_secret(launch, {}),
+        "secret": objects.credentials_secret(launch, {}, "t"),
         "policy": policies.network_policy(launch, outside),
         "service": objects.headless_service(launch),
         "budget": policies.disruption_budget(launch),

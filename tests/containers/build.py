@@ -25,14 +25,27 @@ from containers.places import REPOSITORY, ContainersError, Places
 from containers.recipes import Recipe
 
 BASE_VARIABLE, MINIMAL_VARIABLE = "UPDRAFT_BASE_IMAGE", "UPDRAFT_MINIMAL_BASE_IMAGE"
-PUBLIC_BASE, PUBLIC_MINIMAL = "python:3.11-slim-bookworm", "debian:bookworm-slim"
+# By digest, each that of an index of images for several architectures; a test holds the Dockerfiles to them.
+PUBLIC_BASE = "python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b"
+PUBLIC_MINIMAL = "debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171"
 CA_VARIABLE = "UPDRAFT_EXTRA_CA"
 CA_SOURCES = (CA_VARIABLE, "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 # Where packages come from: arguments that build stages declare, and no last stage.
 REGISTRIES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 # Every stage has these undeclared, and no history; apt knows those in small letters only.
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-CONTEXT = ("pyproject.toml", "uv.lock", "README.md", "dags", "images", "jobs", "mlflow", "operators", "plugins")
+CONTEXT = (
+    "pyproject.toml",
+    "uv.lock",
+    "README.md",
+    "LICENSE",
+    "dags",
+    "images",
+    "jobs",
+    "mlflow",
+    "operators",
+    "plugins",
+)
 EXTRA_CA = "images/ca/extra.crt"
 RESULTS = REPOSITORY / "docs" / "reference" / "images.json"
 STAGES = 2  # an environment is in the stage that makes it, and in the image that copies it

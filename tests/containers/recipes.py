@@ -51,6 +51,7 @@ SKLEARN = Recipe(
     "scikit-learn",
     arguments=(("EXTRA", "sklearn"),),
 )
+DATA = Recipe("updraft/data:0.1", "images/data/Dockerfile", _python("great_expectations"), "great-expectations")
 PYTORCH = Recipe(
     "updraft/learner-pytorch:2.15",
     "images/learner/Dockerfile",
@@ -65,7 +66,7 @@ LOCALNODE = Recipe(
     "images/localnode/Dockerfile",
     _python("starlette"),
     "starlette",
-    needs=(("SIDECAR_IMAGE", SIDECAR.name), ("SKLEARN_IMAGE", SKLEARN.name)),
+    needs=(("SIDECAR_IMAGE", SIDECAR.name), ("DATA_IMAGE", DATA.name), ("SKLEARN_IMAGE", SKLEARN.name)),
     service=True,
 )
 S3 = Recipe(
@@ -87,7 +88,7 @@ MLFLOW = Recipe("updraft/mlflow:0.1", "images/mlflow/Dockerfile", ("mlflow", "--
 AIRFLOW = Recipe(
     "updraft/airflow:0.1", "images/airflow/Dockerfile", ("airflow", "version"), "apache-airflow", service=True
 )
-RECIPES = (SHELL, SIDECAR, SKLEARN, S3, POSTGRES, MLFLOW, LOCALNODE, AIRFLOW, PYTORCH)
+RECIPES = (SHELL, SIDECAR, DATA, SKLEARN, S3, POSTGRES, MLFLOW, LOCALNODE, AIRFLOW, PYTORCH)
 
 
 def chosen(names: list[str]) -> tuple[Recipe, ...]:

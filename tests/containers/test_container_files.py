@@ -76,7 +76,7 @@ def test_every_image_of_the_catalogue_can_be_built() -> None:
 
 def test_the_local_nodes_image_has_the_folders_that_the_local_node_looks_for() -> None:
     text = (REPOSITORY / recipes.LOCALNODE.dockerfile).read_text()
-    for image in (recipes.SIDECAR.name, recipes.SKLEARN.name):
+    for image in (recipes.SIDECAR.name, recipes.DATA.name, recipes.SKLEARN.name):
         assert f"/opt/updraft/images/{slug(image)}\n" in text
 
 
@@ -89,7 +89,10 @@ def test_a_dockerfile_ends_as_a_user_by_number_and_knows_its_base_by_argument(re
         assert f"ARG UID={objects.LEARNER_UID}" in lines
     else:
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
-    assert any(line.startswith("ARG BASE=") for line in lines)
+    public = {build.PUBLIC_BASE, build.PUBLIC_MINIMAL}
+    named = [line.partition("=")[2] for line in lines if re.match(r"ARG (MINIMAL_)?BASE=", line)]
+    assert named
+    assert {base for base in named if base not in public or not re.search(r"@sha256:[0-9a-f]{64}$", base)} == set()
     assert any(line.startswith("LABEL org.opencontainers.image.title") for line in lines)
     assert recipe.service is any(line.startswith("HEALTHCHECK") for line in lines)
 
@@ -216,7 +219,9 @@ def test_a_build_gets_what_git_knows_and_this_machines_authorities(tmp_path: Pat
         taken = tar.extractfile(build.EXTRA_CA)
         assert taken is not None
         assert taken.read() == authorities.read_bytes()
-    assert {"uv.lock", "operators/updraft/__init__.py", "images/common/install.sh"} <= set(names)
+    assert {"uv.lock", "operators/updraft/__init__.py", "images/common/install.sh", "images/common/uv.txt"} <= set(
+        names
+    )
     assert not [n for n in names if "__pycache__" in n or n.startswith((".", "tests/"))]
     without = build.make_context({})
     assert without == build.make_context({})  # the same content is the same layer

@@ -43,7 +43,7 @@ def test_an_unknown_image_is_told_those_that_exist() -> None:
 
 
 def test_what_an_image_starts_from_is_built_before_it() -> None:
-    assert [r.short for r in recipes.chosen(["localnode"])] == ["sidecar", "learner-sklearn", "localnode"]
+    assert [r.short for r in recipes.chosen(["localnode"])] == ["sidecar", "data", "learner-sklearn", "localnode"]
     assert recipes.PYTORCH not in recipes.chosen([])
 
 

@@ -24,11 +24,15 @@ def refuse(*arguments, **options):
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = refuse
 from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.utils.types import DagRunType
+from pendulum import parse
 
 bag = DagBag(sys.argv[1])
 seen = {"errors": {str(k): v for k, v in bag.import_errors.items()}, "dags": {}}
 for dag_id, dag in bag.dags.items():
     written = DagSerialization.to_dict(dag)
+    timetable = DagSerialization.from_dict(written).timetable
+    run = timetable.generate_run_id(run_type=DagRunType.MANUAL, run_after=parse("2026-12-31"), data_interval=None)
     params = dag.params
     try:
         params.validate()
@@ -49,7 +53,8 @@ for dag_id, dag in bag.dags.items():
         "tasks": tasks,
         "tags": sorted(dag.tags),
         "doc": dag.doc_md,
-        "schedule": str(dag.schedule) if dag.schedule is not None else None,
+        "schedule": timetable.summary if timetable.can_be_scheduled else None,
+        "run": run,
         "catchup": dag.catchup,
         "params": {name: params.get_param(name).value for name in params},
         "wrong_params": wrong,
@@ -215,11 +220,28 @@ def test_the_files_of_requests_import_nothing_heavy() -> None:
     assert ran.stdout.strip().rpartition("\n")[2] == "[]"
 
 
+def test_a_run_that_airflow_names_has_its_jobs_id(seen: dict[str, Any]) -> None:
+    """One started from the form, or by cron: its id is the job's, and is begun by the job's name."""
+    from updraft.lifecycle import is_job_id, job_id_of_run
+
+    for dag_id, name in (("job_digits_cnn", "digits-cnn"), ("job_nightly", "nightly"), ("train_model", "job")):
+        run = seen["dags"][dag_id]["run"]
+        assert run.startswith(f"{name}-261231-000000-")
+        assert is_job_id(run)
+        assert job_id_of_run(dag_id, run, name) == run
+
+
 def test_a_cron_is_read_in_the_manifests_own_time_zone() -> None:
     from updraft.manifest import parse
     from updraft.operators.wiring import timetable
 
     raw = {"name": "nightly", "framework": {"name": "shell"}, "command": "true"}
-    assert timetable(parse(raw)) is None
+    assert not timetable(parse(raw)).can_be_scheduled
     found = timetable(parse({**raw, "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}}))
-    assert (found.expression, str(found.timezone)) == ("0 3 * * *", "Europe/Berlin")
+    assert found.serialize() == {
+        "expression": "0 3 * * *",
+        "timezone": "Europe/Berlin",
+        "interval": 0.0,
+        "run_immediately": False,
+        "name": "nightly",
+    }

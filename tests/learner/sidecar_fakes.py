@@ -22,6 +22,8 @@ from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError
 
 RUN = "run1"
+TOKEN = "token-of-this-launch"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 CONFIG = PodConfig(
     job_id="job-1",
     tenant="default",

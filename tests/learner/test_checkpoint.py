@@ -266,3 +266,53 @@ def test_what_is_hashed_while_written_is_what_lies_on_the_disk(
     facts = fmt.write_file(folder / "file", lambda file: [file.write(chunk) for chunk in chunks])  # type: ignore[arg-type,return-value]
     assert (folder / "file").read_bytes() == b"".join(chunks)
     assert fmt.hash_folder(folder) == {"file": facts}
+
+
+OFFERS = """
+import sys
+from pathlib import Path
+from updraft_learner import Checkpointer
+
+checkpoints = Checkpointer(directory=Path(sys.argv[1]))
+at = 0
+for at in (1, 2, 3):
+    begun = checkpoints.save_when_due(step=at, writer=lambda folder: (folder / "w.txt").write_text(f"of {at}"))
+    assert not begun
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "steps"),
+    [
+        ("", ["step-0000000003"]),
+        ("sys.exit(0)", ["step-0000000003"]),
+        ("raise ValueError('no')", []),
+        ("checkpoints.save(lambda folder: None, 3, block=True)", ["step-0000000003"]),
+    ],
+)
+def test_a_program_that_ends_before_a_save_is_due_saves_the_last_one(root: Path, end: str, steps: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", OFFERS, str(root), end], capture_output=True, text=True, check=False)
+    assert [path.name for path in fmt.complete_checkpoints(root)] == steps, done.stderr
+    written = [path.read_text() for path in root.glob("step-*/w.txt")]
+    assert written == (["of 3"] if steps and "save(" not in end else [])
+
+
+def test_a_last_save_that_fails_is_told_and_does_not_fail_the_program(root: Path) -> None:
+    end = "root = Path(sys.argv[1]); root.rmdir(); root.write_text('a file')"
+    done = subprocess.run([sys.executable, "-c", OFFERS, str(root), end], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "updraft: the last checkpoint was not written" in done.stderr
+
+
+def test_an_offer_saves_when_it_is_time(root: Path) -> None:
+    clock = Clock()
+    checkpointer = Checkpointer(5, directory=root, clock=clock)
+    assert not checkpointer.save_when_due(step=1, writer=writes("one"))
+    clock.seconds = 6
+    assert checkpointer.save_when_due(step=2, writer=writes("two"))
+    checkpointer.wait()
+    assert [path.name for path in fmt.complete_checkpoints(root)] == ["step-0000000002"]
+    assert not checkpointer.save_when_due(step=2, writer=writes("two"))
+    with pytest.raises(TypeError, match="a function that returns a state, or a writer"):
+        checkpointer.save_when_due(step=3)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import pickle
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +171,53 @@ def test_differences_treat_nan_as_equal_to_nan_only() -> None:
     assert max_difference({"a": torch.tensor([1.5])}, {"a": one}) == 0.5
     with pytest.raises(ModelError, match="has the shape"):
         max_difference({"a": torch.ones(2)}, {"a": one})
+
+
+def test_a_program_with_a_pickle_is_refused_and_nothing_of_it_runs(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch.export.load unpickles sample inputs that do not load safely, and calls targets by name."""
+    proof = result / "executed"
+    folder = save_model(Net(), torch.randn(3, 6))
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (proof,)
+
+    def attack(change: Callable[[dict[str, bytes]], None]) -> int:
+        with zipfile.ZipFile(folder / "program.pt2") as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        change(members)
+        with zipfile.ZipFile(folder / "program.pt2", "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        facts = json.loads((folder / "model.json").read_text())
+        digest = hashlib.sha256((folder / "program.pt2").read_bytes()).hexdigest()
+        facts["files"]["program.pt2"] = {"sha256": digest, "size": (folder / "program.pt2").stat().st_size}
+        (folder / "model.json").write_text(json.dumps(facts))
+        return export.main(["--formats", "onnx,torch"])
+
+    def samples(members: dict[str, bytes]) -> None:
+        name = next(name for name in members if name.endswith("sample_inputs/model.pt"))
+        stream = io.BytesIO()
+        torch.save(((Evil(),), {}), stream)
+        members[name] = stream.getvalue()
+
+    assert attack(samples) == 0  # left out: the export makes its own
+    assert attack(lambda members: members.update({"program/data/constants/opaque_obj_0": pickle.dumps(Evil())})) == 1
+    assert "program.pt2 is not taken: it has the member" in capsys.readouterr().err
+    assert not proof.exists()
+
+
+def test_a_model_of_the_job_itself_is_copied_for_trust_code_and_never_through_a_link(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export.main(["--formats", "mlflow"]) == 64
+    assert "there is no MLflow model" in capsys.readouterr().err
+    (result / "model").mkdir()
+    (result / "model" / "MLmodel").write_text("flavors: {sklearn: {}}")
+    assert export.main(["--formats", "mlflow"]) == 0
+    report = json.loads((result / "export" / "export.json").read_text())
+    assert (set(report["formats"]), set(report["files"])) == ({"mlflow"}, {"model/MLmodel"})
+    (result / "model" / "data").symlink_to("/etc/passwd")
+    assert export.main(["--formats", "mlflow"]) == 65

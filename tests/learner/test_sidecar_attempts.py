@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, FailingStore, FakeMlflow, make_paths
+from learner.sidecar_fakes import CONFIG, TOKEN, FailingStore, FakeMlflow, make_paths
 
 from updraft_learner.contract import Keys, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
@@ -138,7 +138,7 @@ def test_the_first_attempt_is_noted_once_and_an_unreadable_note_is_replaced(stor
 class Pod:
     def __init__(self, root: Path, store: FailingStore, mlflow: FakeMlflow, config: PodConfig = CONFIG) -> None:
         self.paths = PodPaths(root) if root.exists() else make_paths(root)
-        self.sidecar = Sidecar(config, self.paths, store, mlflow.client())
+        self.sidecar = Sidecar(config, self.paths, store, mlflow.client(), TOKEN)
 
     def append(self, *lines: dict[str, Any]) -> None:
         with (self.paths.io / "metrics.jsonl").open("a") as file:

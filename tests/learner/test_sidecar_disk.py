@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, Disk, FailingStore, FakeMlflow, end_threads, make_paths, until
+from learner.sidecar_fakes import (
+    BEARER,
+    CONFIG,
+    RUN,
+    TOKEN,
+    Disk,
+    FailingStore,
+    FakeMlflow,
+    end_threads,
+    make_paths,
+    until,
+)
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import PodPaths
@@ -48,12 +59,12 @@ class Pod:
     def __init__(self, root: Path, mlflow: FakeMlflow) -> None:
         self.paths = PodPaths(root) if root.exists() else make_paths(root)
         self.store = FailingStore(root.parent / "s3")
-        self.sidecar = Sidecar(CONFIG, self.paths, self.store, mlflow.client())
+        self.sidecar = Sidecar(CONFIG, self.paths, self.store, mlflow.client(), TOKEN)
         self.sidecar.start()
 
     def ask(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.sidecar.endpoint.port, timeout=20)
-        connection.request(method, path, body)
+        connection.request(method, path, body, BEARER)
         response = connection.getresponse()
         answer = response.status, json.loads(response.read() or b"{}")
         connection.close()

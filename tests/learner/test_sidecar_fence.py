@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, make_paths, until
+from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FailingStore, FakeMlflow, make_paths, until
 
 from updraft_learner.contract import Keys
 from updraft_learner.sidecar.app import Sidecar
@@ -149,7 +149,7 @@ def test_a_large_file_stops_in_the_middle(store: FailingStore) -> None:
 class Pod:
     def __init__(self, root: Path, mlflow: FakeMlflow, store: FailingStore, attempt: int = 1) -> None:
         self.paths, self.store = make_paths(root), store
-        self.sidecar = Sidecar(replace(CONFIG, attempt=attempt), self.paths, store, mlflow.client())
+        self.sidecar = Sidecar(replace(CONFIG, attempt=attempt), self.paths, store, mlflow.client(), TOKEN)
         self.sidecar.start()
 
     def work(self, step: int) -> None:
@@ -166,7 +166,7 @@ class Pod:
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.sidecar.endpoint.port, timeout=10)
-        connection.request(method, path, body)
+        connection.request(method, path, body, BEARER)
         response = connection.getresponse()
         answer = response.status, json.loads(response.read() or b"{}")
         connection.close()

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, FakeMlflow, make_paths, until
+from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FakeMlflow, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import S3Credentials
@@ -119,6 +119,11 @@ def mlflow() -> Iterator[FakeMlflow]:
     server.close()
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Pod:
     def __init__(self, root: Path, s3: S3Server, mlflow: FakeMlflow) -> None:
         self.paths = make_paths(root / "pod")
@@ -126,7 +131,9 @@ class Pod:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         access = {"endpoint": s3.endpoint, "access_key": "key", "secret_key": "secret"}
-        (root / "credentials.json").write_text(json.dumps({"s3": access, "mlflow": {"uri": mlflow.uri}}))
+        (root / "credentials.json").write_text(
+            json.dumps({"s3": access, "mlflow": {"uri": mlflow.uri}, "endpoint_token": TOKEN})
+        )
         self.environment = {
             **os.environ,
             "UPDRAFT_POD_CONFIG": replace(CONFIG, listen=f"127.0.0.1:{self.port}").to_json(),
@@ -140,8 +147,7 @@ class Pod:
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "updraft_learner.sidecar"]
             self.process = subprocess.Popen(command, env=self.environment, stderr=log)
-        probe = [sys.executable, "-m", "updraft_learner.sidecar.probe", "30"]
-        assert subprocess.run(probe, env=self.environment, check=False).returncode == 0
+        until("the endpoint answers", lambda: answers(self.port), 30)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -152,7 +158,7 @@ class Pod:
         began = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         body = {"run_id": RUN, "key": "loss", "value": step / 2, "timestamp": step, "step": step}
-        connection.request("POST", "/api/2.0/mlflow/runs/log-metric", json.dumps(body))
+        connection.request("POST", "/api/2.0/mlflow/runs/log-metric", json.dumps(body), BEARER)
         assert connection.getresponse().status == 200
         connection.close()
         return time.monotonic() - began

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner.sidecar_fakes import CONFIG, RUN, FailingStore, FakeMlflow, end_threads, make_paths, until
+from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FailingStore, FakeMlflow, end_threads, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.sidecar import app
@@ -36,7 +36,7 @@ class Pod:
 
     def __init__(self, root: Path, mlflow: FakeMlflow, config: PodConfig = CONFIG) -> None:
         self.paths, self.store = make_paths(root), FailingStore(root.parent / "s3")
-        self.sidecar = Sidecar(config, self.paths, self.store, mlflow.client())
+        self.sidecar = Sidecar(config, self.paths, self.store, mlflow.client(), TOKEN)
         self.sidecar.start()
 
     def ask(
@@ -45,7 +45,7 @@ class Pod:
         connection = http.client.HTTPConnection("127.0.0.1", self.sidecar.endpoint.port, timeout=20)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         chunked = iter([body[:2], body[2:]]) if isinstance(body, bytes) and headers == {} else data
-        connection.request(method, path, chunked, {"Authorization": "Bearer theirs", **(headers or {})})
+        connection.request(method, path, chunked, {**BEARER, **(headers or {})})
         response = connection.getresponse()
         text = response.read()
         connection.close()
@@ -138,8 +138,10 @@ def test_everything_else_is_refused_in_mlflows_form(
     "head", ["Content-Length: -1", "Content-Length: x", "Content-Length: 1_0", "Transfer-Encoding: chunked\r\n\r\n-1"]
 )
 def test_a_length_that_is_none_is_refused_at_once(pod: Pod, head: str) -> None:
-    with socket.create_connection(("127.0.0.1", pod.sidecar.endpoint.port), timeout=10) as connection:
-        connection.sendall(f"POST /api/2.0/mlflow/runs/set-tag HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+    port = pod.sidecar.endpoint.port
+    own = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}"
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(f"POST /api/2.0/mlflow/runs/set-tag HTTP/1.1\r\n{own}\r\n{head}\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"length is no number" in answer

@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 RCLONE = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 SKLEARN = os.environ.get("UPDRAFT_TEST_SKLEARN_PYTHON")
 MLFLOW = os.environ.get("UPDRAFT_TEST_MLFLOW_PYTHON")
+OTHERS_PYTHON = shutil.which("python3", path="/usr/bin:/bin")  # one that any user may run
+TOKEN = "token-of-this-launch"
 QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
@@ -185,13 +187,14 @@ class Pod:
         assert text is not None
         return LearnerStatus.from_json(text)
 
-    def program(self, code: str) -> str:
-        """Run Python code with the MLflow client, as a program in the pod would."""
+    def program(self, code: str, token: str | None = TOKEN) -> str:
+        """Run Python code with the MLflow client, as a program in the pod would, or without the pod's token."""
         if SKLEARN is None:
             pytest.skip("UPDRAFT_TEST_SKLEARN_PYTHON is not set; `make test` prepares that environment")
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")},
             "MLFLOW_TRACKING_URI": self.uri,
+            **({"MLFLOW_TRACKING_TOKEN": token} if token else {}),
             "MLFLOW_RUN_ID": self.config.mlflow_run_id,
             "MLFLOW_EXPERIMENT_ID": self.config.mlflow_experiment_id,
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -222,8 +225,9 @@ def pod(tmp_path: Path, mlflow: Mlflow, store: Store) -> Iterator[Pod]:
     for folder in ("io", "checkpoints", "result", "logs"):
         (root / folder).mkdir(parents=True)
     credentials = tmp_path / "credentials.json"
+    credentials.touch(0o600)
     s3 = {"endpoint": store.endpoint, "region": "us-east-1", "access_key": "key", "secret_key": "secret"}
-    credentials.write_text(json.dumps({"s3": s3, "mlflow": {"uri": mlflow.uri}}))
+    credentials.write_text(json.dumps({"s3": s3, "mlflow": {"uri": mlflow.uri}, "endpoint_token": TOKEN}))
     config = PodConfig(
         job_id=f"job-{tmp_path.name}",
         tenant="default",
@@ -331,9 +335,10 @@ client.set_terminated(own, "FAILED")
 client.set_tag(own, "mlflow.user", "me")
 client.set_tag(own, "mlflow.runName", "mine")
 base = os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow-artifacts/artifacts"
+own = {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"]}
 for path in ("/0/x/artifacts/a", "/EXPERIMENT/OTHER/artifacts/a", "/EXPERIMENT/models/m-1/artifacts/a", "/../x"):
-    print(requests.put(base + path, data=b"x").json()["error_code"])
-print(requests.delete(base + "/a").status_code)
+    print(requests.put(base + path, data=b"x", headers=own).json()["error_code"])
+print(requests.delete(base + "/a", headers=own).status_code)
 """
 
 
@@ -354,6 +359,67 @@ def test_nothing_but_the_jobs_own_run_can_be_touched(pod: Pod, mlflow: Mlflow) -
     assert tags.get("mlflow.user") != "me"
     assert tags["mlflow.runName"] != "mine"
     assert "metrics" not in mlflow.run(other)["data"]
+
+
+ASYNCHRONOUS = """
+import mlflow
+mlflow.config.enable_async_logging(True)
+with mlflow.start_run() as run:
+    for step in range(20):
+        mlflow.log_metric("loss", step / 2, step=step)
+    mlflow.log_metrics({"a": 1.0}, step=1, synchronous=False).wait()
+    mlflow.log_params({"mine": "yes"}, synchronous=False).wait()
+mlflow.flush_async_logging()
+"""
+
+
+def test_asynchronous_logging_of_the_mlflow_client_sends_the_token_too(pod: Pod, mlflow: Mlflow) -> None:
+    pod.start()
+    pod.program(ASYNCHRONOUS)
+    assert pod.finish().metrics_pending == 0
+    run_id = pod.config.mlflow_run_id
+    assert mlflow.history(run_id, "loss") == [(step, step / 2) for step in range(20)]
+    assert {item["key"]: item["value"] for item in mlflow.run(run_id)["data"]["params"]} == {"mine": "yes"}
+
+
+def test_the_mlflow_client_without_the_token_says_what_to_send(pod: Pod, mlflow: Mlflow) -> None:
+    pod.start()
+    code = "import mlflow\ntry: mlflow.start_run()\nexcept mlflow.MlflowException as exc: print(exc)"
+    for token in (None, "of-another-launch"):
+        assert "Authorization: Bearer $MLFLOW_TRACKING_TOKEN" in pod.program(code, token)
+    pod.finish()
+
+
+STEAL = """
+import json, sys, urllib.error, urllib.request
+uri, run_id, *files = sys.argv[1:]
+metric = {"run_id": run_id, "key": "val_accuracy", "value": 1.0, "timestamp": 1, "step": 1}
+for path in files:
+    try:
+        print(open(path).read())
+    except OSError as exc:
+        print(type(exc).__name__)
+request = urllib.request.Request(uri + "/api/2.0/mlflow/runs/log-metric", json.dumps(metric).encode())
+try:
+    print(urllib.request.urlopen(request, timeout=20).status)
+except urllib.error.HTTPError as exc:
+    print(exc.code)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not OTHERS_PYTHON, reason="needs root, to become another user, and python3")
+def test_another_user_of_the_machine_writes_no_metric_that_steers_a_promotion(pod: Pod, mlflow: Mlflow) -> None:
+    pod.start()
+    program = subprocess.Popen(["sleep", "300"], env={"MLFLOW_TRACKING_TOKEN": TOKEN}, start_new_session=True)
+    files = [pod.environment["UPDRAFT_CREDENTIALS_FILE"], f"/proc/{program.pid}/environ"]
+    command = [str(OTHERS_PYTHON), "-c", STEAL, pod.uri, pod.config.mlflow_run_id, *files]
+    done = subprocess.run(
+        command, user="nobody", group="nogroup", cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
+    end(program)
+    assert done.stdout.splitlines() == ["PermissionError", "PermissionError", "401"], done.stderr
+    pod.finish()
+    assert mlflow.history(pod.config.mlflow_run_id, "val_accuracy") == []
 
 
 def test_mlflow_away_and_a_killed_sidecar_lose_and_double_nothing(pod: Pod, mlflow: Mlflow) -> None:
@@ -443,7 +509,4 @@ def test_a_stop_request_reaches_the_program(pod: Pod, store: Store) -> None:
     pod.start()
     store.put_bytes(pod.keys.stop(*pod.place), b"{}")
     until("stop file", (pod.root / "io" / "stop").exists, 20)
-    probe = [sys.executable, "-m", "updraft_learner.sidecar.probe"]
-    assert subprocess.run(probe, env={**os.environ, **pod.environment}, check=False).returncode == 0
     pod.finish()
-    assert subprocess.run(probe, env={**os.environ, **pod.environment}, check=False).returncode == 1

@@ -1,7 +1,8 @@
-"""The init container: what the program finds, and how it ends when something is missing or wrong."""
+"""Staging: what the program finds, and how the pod ends when something is missing or wrong."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -15,7 +16,7 @@ from folder_store import FolderStore
 from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
-from updraft_learner.stage import Progress, StageError
+from updraft_learner.stage import Progress, StageError, stage_once
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 from updraft_learner.trees import scan
 
@@ -67,6 +68,13 @@ def run(config: PodConfig, paths: PodPaths, store: FolderStore) -> str:
     out = io.StringIO()
     stage.stage(config, paths, store, out)
     return out.getvalue()
+
+
+def failed(config: PodConfig, paths: PodPaths, store: FolderStore) -> StageError:
+    with pytest.raises(StageError) as caught:
+        stage_once(config, paths, store, io.StringIO())
+    assert not paths.staged_file.exists()
+    return caught.value
 
 
 def test_code_data_and_params_are_laid_out_for_another_user_of_the_group(
@@ -143,36 +151,46 @@ DAMAGES = {
 
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_a_checkpoint_that_cannot_be_used_ends_with_66_and_is_named(
-    tmp_path: Path,
-    store: FolderStore,
-    paths: PodPaths,
-    reason: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, store: FolderStore, paths: PodPaths, reason: str
 ) -> None:
     put_checkpoint(store, "step-7-a1", {"state.pt": b"abc", "COMPLETE": b""}, local="step-7")
     DAMAGES[reason](store)
-    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: store)
-    config = replace(CONFIG, restore_checkpoint="step-7-a1").to_json()
-    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.CHECKPOINT == 66
-    error = capsys.readouterr().err
-    assert error.startswith("stage: checkpoint step-7-a1")
-    assert reason in error
+    failure = failed(replace(CONFIG, restore_checkpoint="step-7-a1"), paths, store)
+    assert failure.code == ExitCode.CHECKPOINT == 66
+    assert str(failure).startswith("checkpoint step-7-a1")
+    assert reason in str(failure)
     assert not list((tmp_path / "pod").rglob("COMPLETE"))
 
 
-def test_a_store_that_is_away_is_no_fault_of_the_checkpoint(
-    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_away_is_no_fault_of_the_checkpoint(store: FolderStore, paths: PodPaths) -> None:
     put_checkpoint(store, "step-7-a1", {"state.pt": b"abc"}, local="step-7")
 
-    def away(key: str) -> Any:
-        raise StorageError("unreachable", "bucket 'updraft' cannot be reached")
+    class Away(FolderStore):
+        def open(self, key: str) -> Any:
+            raise StorageError("unreachable", "bucket 'updraft' cannot be reached")
 
-    monkeypatch.setattr(store, "open", away)
-    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: store)
-    config = replace(CONFIG, restore_checkpoint="step-7-a1").to_json()
-    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.STORAGE
+    failure = failed(replace(CONFIG, restore_checkpoint="step-7-a1"), paths, Away(store.root))
+    assert (failure.code, str(failure)) == (ExitCode.STORAGE, "bucket 'updraft' cannot be reached")
+
+
+def test_a_full_disk_is_told_as_such(store: FolderStore, paths: PodPaths) -> None:
+    class Full(FolderStore):
+        def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
+            raise OSError(errno.ENOSPC, "No space left on device", "/updraft/code/train.py")
+
+    failure = failed(replace(CONFIG, code_tree="0" * 64), paths, Full(store.root))
+    text = "no space left on the pod's disk while writing /updraft/code/train.py"
+    assert (failure.code, str(failure)) == (ExitCode.STORAGE, text)
+
+
+def test_what_is_staged_is_not_staged_again_by_a_sidecar_that_was_restarted(
+    tmp_path: Path, store: FolderStore, paths: PodPaths
+) -> None:
+    config = replace(CONFIG, code_tree=upload(store, tmp_path / "code", {"train.py": "first"}))
+    stage_once(config, paths, store, io.StringIO())
+    (paths.code / "train.py").write_text("changed by the program")
+    stage_once(config, paths, store, io.StringIO())
+    assert (paths.code / "train.py").read_text() == "changed by the program"
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "/abs"])
@@ -247,39 +265,12 @@ def environment(tmp_path: Path, config: str, credentials: str) -> dict[str, str]
 
 
 CREDENTIALS = json.dumps(
-    {"s3": {"endpoint": "http://127.0.0.1:9", "access_key": "a", "secret_key": "hush"}, "mlflow": {"uri": "http://m"}}
+    {
+        "s3": {"endpoint": "http://127.0.0.1:9", "access_key": "a", "secret_key": "hush"},
+        "mlflow": {"uri": "http://m"},
+        "endpoint_token": "hush-token",
+    }
 )
-
-
-@pytest.mark.parametrize(
-    ("config", "credentials", "message"),
-    [
-        ("", CREDENTIALS, "environment variable UPDRAFT_POD_CONFIG is not set"),
-        ("{}", CREDENTIALS, "UPDRAFT_POD_CONFIG is not a valid pod configuration"),
-        (CONFIG.to_json(), "hush", "credentials.json is not of the form"),
-    ],
-)
-def test_impossible_configuration_ends_with_64(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, credentials: str, message: str
-) -> None:
-    assert stage.main(environment(tmp_path, config, credentials)) == ExitCode.CONFIGURATION
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert "hush" not in error
-
-
-def test_an_unreachable_store_ends_with_74(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Away(FolderStore):
-        def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
-            raise StorageError("unreachable", "bucket 'updraft' at http://127.0.0.1:9: cannot be reached")
-
-    monkeypatch.setattr(stage, "open_store", lambda bucket, credentials: Away(tmp_path))
-    config = replace(CONFIG, code_tree="0" * 64).to_json()
-    assert stage.main(environment(tmp_path, config, CREDENTIALS)) == ExitCode.STORAGE
-    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_credentials_do_not_show_their_secrets(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from updraft_learner.trees import (
     from_zip,
     hash_file,
     materialise,
+    remove_ignored,
     safe_path,
     scan,
 )
@@ -122,7 +123,7 @@ def test_the_limit_error_names_limit_and_biggest_files(tmp_path: Path) -> None:
     put(tmp_path, {"weights.bin": "x" * 900, "small.py": "y" * 200})
     with pytest.raises(TreeError, match=r"1100 bytes; the limit is 1000 bytes\. Biggest: weights.bin \(900 bytes\)"):
         scan(tmp_path, limit_bytes=1000)
-    with pytest.raises(TreeError, match="has 2 files; the limit is 1"):
+    with pytest.raises(TreeError, match="has more than 1 files, and the limit is 1"):
         scan(tmp_path, limit_files=1)
 
 
@@ -264,3 +265,20 @@ def test_a_name_that_no_file_system_takes_is_refused_briefly() -> None:
         safe_path("a/" + "é" * 50_000)
     assert len(str(caught.value)) < 600
     assert safe_path("a/" + "x" * 255)
+
+
+def test_what_is_ignored_is_removed_as_it_would_be_left_out(tmp_path: Path) -> None:
+    for name in ("train.py", "big.bin", "old/x.py", ".git/config", "lib/__pycache__/a.pyc", "lib/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".updraftignore").write_text("*.bin\nold/\n")
+    tree, _ = scan(tmp_path)
+    remove_ignored(tmp_path)
+    assert scan(tmp_path, ignores=False)[0] == tree
+    assert not (tmp_path / ".git").exists()
+
+
+def test_an_ignore_file_has_a_limit(tmp_path: Path) -> None:
+    (tmp_path / ".updraftignore").write_text("x\n" * 100_000)
+    with pytest.raises(TreeError, match=r"\.updraftignore has more than 65536 bytes"):
+        scan(tmp_path)

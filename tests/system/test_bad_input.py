@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from system_helpers import Stack, pretty, shell_job
 
+from updraft.client.http import InvalidRequestError
 from updraft.exceptions import UpdraftError
-from updraft.manifest import ManifestError
+from updraft.manifest import ManifestError, parse
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -25,7 +26,9 @@ FORM = {
     **{"name": "form-bad", "framework_name": "shell", "command": "true", "resources_memory": "16 Gigs"},
     "manifest": {"resources": {"learners": -1}, "data": [{"sorce": "x"}]},
 }
+IMPOSSIBLE = ("empty", "no-image", "too-large", "peek")
 NAN = 'echo "{\\"t\\": 1, \\"step\\": 1, \\"metrics\\": {\\"loss\\": NaN}}" >> "$UPDRAFT_METRICS_FILE"; sleep 3'
+FLOOD = "seq 200000; echo Traceback; echo 'ValueError: batch 17 has no labels'; exit 1"
 HOG = "/usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 60'"
 
 
@@ -37,7 +40,9 @@ def failed(stack: Stack, job_id: str) -> str:
     shown = stack.run("show", job_id)
     assert " ".join(reason.split())[:60] in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
     task = detail.verdict["details"]["task"]
-    assert reason.splitlines()[0][:60] in stack.task_log(detail, task)
+    log = stack.task_log(detail, task)
+    assert reason.splitlines()[0][:60] in log
+    assert "exc_type" not in log, "Airflow's traceback stands below the reason"
     return reason
 
 
@@ -62,8 +67,10 @@ def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
     stack.client.set_secret("own-key", stack.s3_keys())
     manifests: dict[str, dict[str, Any]] = {
         "exit-one": shell_job("exit-one", "echo about to fail; echo no labels found >&2; exit 1"),
+        "flood": shell_job("flood", FLOOD),
         "oom": shell_job("oom", HOG, resources={"learners": 1, "cpus": 0.5, "memory": "64MiB"}),
-        "no-checkpoint": shell_job("no-checkpoint", "echo hello", checkpoints={"every": "1s"}),
+        "no-checkpoint": shell_job("no-checkpoint", "echo hello; sleep 100", checkpoints={"every": "1s"}),
+        "short": shell_job("short", "sleep 2", checkpoints={"every": "60s"}),
         "no-bucket": shell_job("no-bucket", "true", data=[{"source": "s3://no-such-bucket/x/", "secret": "own-key"}]),
         "empty": shell_job("empty", "true", data=[{"source": "s3://datasets/nothing-here/"}]),
         "wrong-secret": shell_job(
@@ -79,7 +86,12 @@ def jobs(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
         key = f"archive-{escapes}/code.zip"
         stack.put_object("datasets", key, archive(folder, escapes=escapes).read_bytes())
         manifests[key] = shell_job("stored", "true", code=f"s3://datasets/{key}")
-    ids = {name: stack.submit(manifest, base=folder) for name, manifest in manifests.items()}
+    ids = {name: stack.submit(manifest, base=folder) for name, manifest in manifests.items() if name not in IMPOSSIBLE}
+    for name in IMPOSSIBLE:  # a submission would be refused
+        with pytest.raises(InvalidRequestError):
+            stack.submit(manifests[name], base=folder)
+        ids[name] = f"{name}-1"
+        stack.client.trigger(ids[name], {"manifest": parse(manifests[name]).canonical()})
     stack.client.trigger("raw-manifest-1", {"manifest": RAW})
     stack.trigger("form-bad-1", FORM)
     with ThreadPoolExecutor(2) as pool:
@@ -96,6 +108,22 @@ def test_a_failing_programs_last_words_are_the_reason(stack: Stack, jobs: dict[s
     assert "no labels found" in stack.log(jobs["exit-one"])
 
 
+def test_the_last_words_behind_200_000_lines_are_the_reason_and_end_the_log(stack: Stack, jobs: dict[str, str]) -> None:
+    """On the page and in the terminal too; what is missing before them is said."""
+    words = "ValueError: batch 17 has no labels"
+    assert words in failed(stack, jobs["flood"])
+    assert words in stack.job_page(jobs["flood"])
+    assert stack.run("logs", "-n", "20", jobs["flood"]).stdout.splitlines()[-2:] == ["Traceback", words]
+    lines = stack.log(jobs["flood"]).splitlines()
+    numbers = [int(line) for line in lines if line.isdigit()]
+    assert numbers == sorted(set(numbers))
+    gaps = [line for line in lines if line.startswith("...")]
+    missing = 200_000 - len(numbers)
+    assert gaps == (
+        [f"... {missing:,} lines not kept: the program printed faster than its log is read ..."] * bool(missing)
+    )
+
+
 def test_a_kill_by_memory_names_the_limit_and_the_field(stack: Stack, jobs: dict[str, str]) -> None:
     reason = failed(stack, jobs["oom"])
     assert "64 MiB" in reason
@@ -104,6 +132,11 @@ def test_a_kill_by_memory_names_the_limit_and_the_field(stack: Stack, jobs: dict
 
 def test_a_program_that_never_writes_a_checkpoint_is_told_how(stack: Stack, jobs: dict[str, str]) -> None:
     assert "wrote none" in failed(stack, jobs["no-checkpoint"])
+
+
+def test_a_program_that_ends_before_a_checkpoint_is_due_needs_none(stack: Stack, jobs: dict[str, str]) -> None:
+    detail = stack.end(jobs["short"])
+    assert detail.state == "COMPLETED", pretty(detail)
 
 
 def test_a_bucket_that_does_not_exist_is_named(stack: Stack, jobs: dict[str, str]) -> None:
@@ -226,10 +259,9 @@ def test_the_same_id_twice_is_one_job(stack: Stack, jobs: dict[str, str]) -> Non
     assert [j.id for j in stack.client.jobs(name="once")] == ["once-1"]
 
 
-def test_a_part_that_does_not_answer_is_named_at_submission_and_nothing_is_submitted(stack: Stack) -> None:
-    for part, name in (("mlflow", "MLflow"), ("s3", "object store")):
-        with stack.frozen(part):
-            answer = stack.run("submit", "jobs/shell-hello/manifest.yaml")
-        assert answer.returncode == 4, answer.stdout + answer.stderr
-        assert name in answer.stderr
-        assert "nothing was submitted" in answer.stderr
+def test_an_object_store_that_does_not_answer_is_named_at_submission_and_nothing_is_submitted(stack: Stack) -> None:
+    with stack.frozen("s3"):
+        answer = stack.run("submit", "jobs/shell-hello/manifest.yaml", timeout_seconds=240)
+    assert answer.returncode == 4, answer.stdout + answer.stderr
+    assert "waiting for the object store" in answer.stderr
+    assert "nothing was submitted" in answer.stderr

@@ -11,6 +11,7 @@ from system_helpers import REPOSITORY, Stack, pretty
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 JOBS = REPOSITORY / "jobs"
+EXAMPLES = sorted(path.parent.name for path in JOBS.glob("*/manifest.yaml"))
 SHORT = {"digits-cnn": {"epochs": 6}, "digits-ddp": {"epochs": 3}}
 
 
@@ -24,14 +25,19 @@ def manifest(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def jobs(stack: Stack) -> dict[str, str]:
     """All examples are submitted at once: they queue for two CPUs."""
-    names = sorted(path.parent.name for path in JOBS.glob("*/manifest.yaml"))
-    return {name: stack.submit(manifest(name), base=JOBS / name) for name in names}
+    return {name: stack.submit(manifest(name), base=JOBS / name) for name in EXAMPLES}
 
 
 def completed(stack: Stack, job_id: str) -> Any:
     detail = stack.end(job_id)
     assert detail.state == "COMPLETED", pretty(detail)
     return detail
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_completes_after_up_alone(stack: Stack, jobs: dict[str, str], name: str) -> None:
+    """Nobody has put their data into the store but `up` itself."""
+    completed(stack, jobs[name])
 
 
 def test_the_cnn_becomes_a_registered_and_promoted_model(stack: Stack, jobs: dict[str, str], tmp_path: Path) -> None:

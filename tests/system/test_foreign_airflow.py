@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -32,7 +33,17 @@ from system_helpers import REPOSITORY, Stack
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 UP_SECONDS = 180
 END_SECONDS = 20
-SOURCES = ("pyproject.toml", "uv.lock", "README.md", "operators", "images/learner", "mlflow/pyproject.toml", "dags")
+SOURCES = (
+    "pyproject.toml",
+    "uv.lock",
+    "README.md",
+    "LICENSE",
+    "operators",
+    "images/data",
+    "images/learner",
+    "mlflow/pyproject.toml",
+    "dags",
+)
 OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
 OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
 STEPS = ("uv build", "uv pip install", "DAG_BUNDLE_CONFIG_LIST", "updraft.stack.migrate", "dags unpause")
@@ -150,6 +161,16 @@ def copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copyfile(source, target)
+
+
+def test_each_wheel_carries_the_licence(foreign: Foreign) -> None:
+    wheels = sorted((foreign.folder / "dist").glob("*.whl"))
+    assert [wheel.name.partition("-")[0] for wheel in wheels] == ["updraft", "updraft_data", "updraft_learner"]
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+            assert "\nLicense-Expression: Apache-2.0\n" in archive.read(names["METADATA"]).decode()
+            assert archive.read(names["licenses/LICENSE"]) == (REPOSITORY / "LICENSE").read_bytes()
 
 
 def test_an_airflow_that_somebody_has_takes_the_platform(foreign: Foreign, blocks: list[str]) -> None:

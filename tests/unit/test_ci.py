@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-WANTED = ["lint", "types", "contracts", "test", "faults-ci", "test-containers", "test-cluster"]
+ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "faults-ci"]
+IN_TURN = ["test-containers", "test-cluster", "test-pages"]
 
 
 def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
@@ -18,7 +19,10 @@ def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
     assert "\nset -euo pipefail\n" in text
     found = re.search(r"^for target in (.*); do$", text, re.MULTILINE)
     assert found is not None
-    assert found[1].split() == WANTED
+    assert found[1].split() == [*ALWAYS, '"$turn"']
+    assert f"in_turn=({' '.join(IN_TURN)})" in text
     assert 'make "$target"' in text
-    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    assert set(WANTED) <= set(targets)
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
+    assert {*ALWAYS, *IN_TURN} <= set(targets)
+    assert f"check-all: {' '.join((*ALWAYS, *IN_TURN))} ##" in makefile

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
@@ -28,10 +29,17 @@ MEGABYTES = 210
 
 def measure(options: Options) -> Measured:
     rounds = options.pairs(9, 2)
+    return measured(
+        rounds, {name: run_program(rounds, more) for name, more in {"": (), "optimizer": ("--optimizer",)}.items()}
+    )
+
+
+def run_program(rounds: int, more: Sequence[str]) -> dict[str, Any]:
+    """What the program prints at its end."""
     with tempfile.TemporaryDirectory(prefix="updraft-bench-", dir=_disk()) as folder, s3_server(Path(folder)) as url:
         done = subprocess.run(
             [str(learner_python()), str(PROGRAM), "--rounds", str(rounds), "--megabytes", str(MEGABYTES)]
-            + ["--upload-to", f"{url}/bench", "--folder", folder],
+            + ["--upload-to", f"{url}/bench", "--folder", folder, *more],
             cwd=folder,
             env={"PATH": "/usr/bin:/bin", "HOME": folder, "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -41,40 +49,51 @@ def measure(options: Options) -> Measured:
         )
     if done.returncode != 0:
         raise BenchmarkError(f"the checkpoint program failed:\n{done.stderr[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    parts = {part: tuple(one[part] for one in found["synchronous_parts"]) for part in found["synchronous_parts"][0]}
-    pairs = tuple(zip(found["background"], found["synchronous"], strict=True))
-    lost = tuple(zip(found["background_lost"], found["synchronous"], strict=True))
-    return Measured(
-        settings={"rounds": rounds, "megabytes": round(found["bytes"] / 1e6, 1), "parameters": found["parameters"]},
-        comparisons=(
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measured(rounds: int, programs: Mapping[str, dict[str, Any]]) -> Measured:
+    """`programs`: what each program printed, by what its state holds besides parameters."""
+    comparisons: list[Comparison] = []
+    values: list[Value] = []
+    for name, found in programs.items():
+        with_it = f", with {name} state" if name else ""
+        sides = {"b": "synchronous save", "unit": "s", "budget": BUDGET}
+        comparisons += [
             Comparison(
-                name="Checkpoint stall",
-                unit="s",
+                name=f"Checkpoint stall{with_it}",
                 a="Checkpointer.save",
-                b="synchronous save",
-                pairs=pairs,
-                budget=BUDGET,
+                pairs=tuple(zip(found["background"], found["synchronous"], strict=True)),
+                **sides,
             ),
             Comparison(
-                name="Stall and slower steps while it is written",
-                unit="s",
+                name=f"Stall and slower steps while it is written{with_it}",
                 a="training time lost to Checkpointer.save",
-                b="synchronous save",
-                pairs=lost,
+                pairs=tuple(zip(found["background_lost"], found["synchronous"], strict=True)),
+                **sides,
             ),
-        ),
-        values=(
-            Value(name="First save, which makes the buffers", unit="s", samples=(found["first"],)),
-            Value(name="Background write", unit="s", samples=tuple(found["write"])),
-            *(Value(name=f"Synchronous save: {part}", unit="s", samples=s) for part, s in parts.items()),
-        ),
+        ]
+        values += [
+            Value(name=f"First save, which makes the buffers{with_it}", unit="s", samples=(found["first"],)),
+            Value(name=f"Background write{with_it}", unit="s", samples=tuple(found["write"])),
+        ]
+        for part in found["synchronous_parts"][0]:
+            samples = tuple(one[part] for one in found["synchronous_parts"])
+            values.append(Value(name=f"Synchronous save{with_it}: {part}", unit="s", samples=samples))
+    sizes = {f"megabytes{f'_{name}' if name else ''}": round(f["bytes"] / 1e6, 1) for name, f in programs.items()}
+    return Measured(
+        settings={"rounds": rounds, **sizes},
+        comparisons=tuple(comparisons),
+        values=tuple(values),
         notes=(
-            "The state is a model's parameters. The training goes on with steps of matrix products on one thread.",
+            "The state is a model's parameters, and with optimizer state AdamW's too, of about the same size in all. "
+            "The training goes on on one thread: with steps of matrix products, and with optimizer state with whole "
+            "steps of AdamW.",
             "A stall is the time in `due()` and `save()`. The synchronous save writes with torch.save, flushes the "
             "file to the disk, reads it for its SHA-256 and uploads it to an S3 server on the same machine.",
-            "The second comparison adds what the steps lose while the background thread writes: the time of the steps "
-            "beyond as many at the usual pace.",
+            "The other comparison adds what the steps lose while the background thread writes: the time of the steps "
+            "beyond as many at the pace measured right before and right after.",
         ),
     )
 

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,25 +18,27 @@ from benchmarks.options import Options
 from benchmarks.pods import PodClock, PodTimes, local_clock
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.stack import DAGS, BenchmarkError, Stack, running_stack
-from updraft.client.client import LIFE_CYCLE, TRAIN_DAG
+from updraft.client.airflow_runs import TRAIN_DAG
+from updraft.client.client import LIFE_CYCLE
 
 NAME, TITLE = "orchestration", "Orchestration of a whole life cycle"
 BUDGET = Budget(at="most", value=1.3)
 EMPTY_DAG = "empty_life_cycle"
 END_SECONDS = 300
+PREPARE = "prepare"  # its pod is launched for the first job alone: the others find data and verdict as they are
 ROLES = {"train": "train", "evaluate": "evaluate", "export_model": "export"}
 
 NOTES = (
     "A job is a model of two numbers with data, evaluation, export, registration and promotion. Its data was staged "
-    "and judged by an earlier job, so that Great Expectations has nothing to do.",
+    "and judged by an earlier job, so that no pod is launched to prepare it.",
     "The empty DAG (`bench/dags/empty_life_cycle.py`) has the same ten tasks in the same order, four of which defer "
     "once, to a trigger that fires at once.",
     "Orchestration is the time from the moment a DAG run is queued to its end, less the union of the spans in which "
-    "something worked: staging (in `stage_data` from its first line 'Staging' to its last 'Staged'; in each pod the "
-    "init container), validation (from 'Validating' to the judgement, nothing here), and training, evaluation and "
-    "export (in each pod the main container). Containers' spans are those that a watch of the cluster showed.",
-    "All the rest counts as orchestration: processes of tasks, deferrals, creating pods, the start of sidecars, "
-    "storing after a program's end, registering, promoting, the verdict, and every gap between them.",
+    "something worked: staging (in `stage_data` from its first line 'Staging' to its last 'Staged'), and in each pod "
+    "staging, training, evaluation and export (from the "
+    "start of its sidecar, which stages, to the program's end, as a watch of the cluster showed them).",
+    "All the rest counts as orchestration: processes of tasks, deferrals, creating pods, storing after a program's "
+    "end, registering, promoting, the verdict, and every gap between them.",
 )
 
 Span = tuple[float, float]
@@ -48,6 +50,7 @@ class Run:
 
     span: Span
     tasks: Mapping[str, tuple[float, float, float]]
+    tries: Mapping[str, int] = field(default_factory=dict)  # more than 1: Airflow ran the task again
 
     @property
     def seconds(self) -> float:
@@ -112,8 +115,13 @@ def measured(lives: Sequence[Life], empties: Sequence[Run]) -> Measured:
         values=(
             Value(name="A job from queued to ended", unit="s", samples=tuple(life.run.seconds for life in lives)),
             Value(name="Work in it, taken off", unit="s", samples=tuple(life.worked_seconds for life in lives)),
+            Value(
+                name="Tasks of a job that Airflow ran again",
+                unit="",
+                samples=tuple(float(sum(n > 1 for n in life.run.tries.values())) for life in lives),
+            ),
         ),
-        tables=(task_table(lives, empties), pod_table(lives), work_table(lives)),
+        tables=(task_table(lives, empties), slowest_table(lives), pod_table(lives), work_table(lives)),
         notes=NOTES,
     )
 
@@ -142,15 +150,13 @@ def run_job(stack: Stack, clock: PodClock) -> Life:
     pods = clock.of_job(job.id)
     work: dict[str, Span] = {}
     for role, times in pods.items():
-        for container, word in (("stage", "staging in the pod"), ("main", "program")):
-            if (span := times.span(f"{container} started", f"{container} ended")) is None:
-                raise BenchmarkError(f"container {container} of {role} was not seen to start and end")
-            work[f"{role}: {word}"] = span
-    if set(pods) != set(ROLES.values()):
+        if (span := times.span("sidecar started", "main ended")) is None:
+            raise BenchmarkError(f"the containers of {role} were not seen to start and end")
+        work[f"{role}: staging and program"] = span
+    if set(pods) - {PREPARE} != set(ROLES.values()):
         raise BenchmarkError(f"pods of {', '.join(pods) or 'no role'} were seen, not of {', '.join(ROLES.values())}")
-    for task, first, last in (("stage_data", "Staging ", "Staged "), ("validate_data", "Validating ", "evaluated")):
-        if (span := logged_span(log_lines(stack, job.id, task), first, last)) is not None:
-            work[task] = span
+    if (span := logged_span(log_lines(stack, job.id, "stage_data"), "Staging ", "Staged ")) is not None:
+        work["stage_data"] = span
     return Life(run, work, pods)
 
 
@@ -173,7 +179,8 @@ def ended_run(stack: Stack, dag_id: str, run_id: str) -> Run:
         raise BenchmarkError(f"the run {run_id} of {dag_id} ended as {run['state']}")
     found = stack.client.http.json("GET", f"{path}/taskInstances", params={"limit": 100})["task_instances"]
     tasks = {t["task_id"]: (seconds(t["queued_when"]), seconds(t["start_date"]), seconds(t["end_date"])) for t in found}
-    return Run((seconds(run["queued_at"]), seconds(run["end_date"])), tasks)
+    tries = {t["task_id"]: int(t.get("try_number") or 1) for t in found}
+    return Run((seconds(run["queued_at"]), seconds(run["end_date"])), tasks, tries)
 
 
 def log_lines(stack: Stack, run_id: str, task: str) -> list[tuple[float, str]]:
@@ -191,16 +198,6 @@ def logged_span(lines: Sequence[tuple[float, str]], first: str, last: str) -> Sp
 
 def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
     """Where the time goes: for each task in turn, from the end of what it waited for."""
-    after = dict(zip(LIFE_CYCLE[1:], LIFE_CYCLE, strict=False))
-    after |= {"watch_checkpoints": "validate_data", "evaluate": "train"}
-
-    def phases(run: Run, task: str) -> tuple[float, float]:
-        _, _, end = run.tasks[task]
-        before = run.tasks[after[task]][2] if task in after else run.span[0]
-        if task == "release":
-            before = max(before, run.tasks["watch_checkpoints"][2])
-        return end - before, end - run.tasks[task][1]
-
     rows = []
     for task in LIFE_CYCLE:
         job, empty = ([phases(run, task) for run in runs] for runs in ([life.run for life in lives], empties))
@@ -223,16 +220,44 @@ def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
     )
 
 
+def phases(run: Run, task: str) -> tuple[float, float]:
+    """Seconds from the end of what the task waits for to its own end, and those of its last process."""
+    after = dict(zip(LIFE_CYCLE[1:], LIFE_CYCLE, strict=False))
+    after |= {"watch_checkpoints": "validate_data", "evaluate": "train"}
+    _, _, end = run.tasks[task]
+    before = run.tasks[after[task]][2] if task in after else run.span[0]
+    if task == "release":
+        before = max(before, run.tasks["watch_checkpoints"][2])
+    return end - before, end - run.tasks[task][1]
+
+
+def slowest_table(lives: Sequence[Life]) -> TableOf:
+    """Where the slowest job lost time: each of its tasks beside the median of all jobs."""
+    slowest = max(lives, key=lambda life: life.orchestration_seconds)
+    rows = tuple(
+        (
+            task,
+            phases(slowest.run, task)[0],
+            statistics.median(phases(life.run, task)[0] for life in lives),
+            float(slowest.run.tries.get(task, 1)),
+        )
+        for task in LIFE_CYCLE
+    )
+    return TableOf(
+        title="The slowest job, seconds of each task", columns=("task", "slowest job", "median", "tries"), rows=rows
+    )
+
+
 def of_task(work: str, task: str) -> bool:
+    if task == "stage_data" and work.startswith(f"{PREPARE}: "):
+        return True
     return work == task or (task in ROLES and work.startswith(f"{ROLES[task]}: "))
 
 
 def pod_table(lives: Sequence[Life]) -> TableOf:
     """The phases of each pod, as the cluster's watch showed them."""
     marks = (
-        ("created", "stage started"),
-        ("stage started", "stage ended"),
-        ("stage ended", "sidecar started"),
+        ("created", "sidecar started"),
         ("sidecar started", "main started"),
         ("main started", "main ended"),
         ("main ended", "ended"),

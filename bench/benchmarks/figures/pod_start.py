@@ -42,13 +42,13 @@ PATIENCE_SECONDS = 120.0
 
 NOTES = (
     "A learner is launched by what `train` does before it defers, with its secret and network policy, its code from "
-    "the object store, init container and sidecar. `kubectl run` starts the same image, which prints the same line "
+    "the object store, and its sidecar. `kubectl run` starts the same image, which prints the same line "
     "(`bench/jobs/first_line`). Both on the real nodes of `make cluster`, in turn, one at a time, images there.",
     "Requested: the API server received the POST of the pod (audit log). First line: the time that the container "
     "runtime wrote before it.",
-    "A kubelet looks at its containers once a second, and starts the next one of a pod only after such a look: the "
-    "init container costs one, the sidecar another. How much that is, without any work of ours, is measured by a third "
-    "pod: `kubectl run` with an init container, a sidecar and a hook that do nothing.",
+    "A kubelet looks at its containers once a second, and starts the program only after it has seen the sidecar run. "
+    "How much that is, without any work of ours, is measured by a third pod: `kubectl run` with a sidecar that does "
+    "nothing.",
 )
 
 
@@ -123,13 +123,11 @@ def plain_pod(image: str) -> dict[str, Any]:
 
 
 def idle_pod(image: str) -> dict[str, Any]:
-    """A learner's containers, in its order and with its hook, of which only the program has something to do."""
+    """A learner's containers, of which only the program has something to do."""
     pod = plain_pod(image)
-    stage = {"name": "stage", "image": image, "command": ["/bin/sh", "-c", ":"]}
-    hook = {"postStart": {"exec": {"command": ["/bin/sh", "-c", ":"]}}}
     script = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
     sidecar = {"name": "sidecar", "image": image, "command": ["/bin/sh", "-c", script], "restartPolicy": "Always"}
-    pod["spec"]["initContainers"] = [stage, {**sidecar, "lifecycle": hook}]
+    pod["spec"]["initContainers"] = [sidecar]
     return pod
 
 
@@ -236,7 +234,7 @@ def measured(rows: Sequence[tuple[Start, Start, Start]]) -> Measured:
 
 def phase_table(starts: Sequence[Start]) -> TableOf:
     """Where a learner's time goes, as a watch of its pod showed it."""
-    marks = ("asked", "posted", "stage started", "stage ended", "sidecar started", "main started", "line")
+    marks = ("asked", "posted", "sidecar started", "main started", "line")
     rows = []
     for first, last in pairwise(marks):
         spans = [at[last] - at[first] for s in starts if {first, last} <= (at := moments(s)).keys()]

@@ -5,6 +5,7 @@ The kinds themselves are in the modules beside this one; `run` injects them, `ch
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,14 +17,33 @@ import psutil
 from benchmarks.stack import BenchmarkError
 
 from faults import witness
-from faults.jobs import Shape, draw_shape
-from faults.lab import Lab, RefusedError, is_over
+from faults.jobs import LIVES, Program, Shape, draw_shape
+from faults.lab import PROGRAMS, Lab, RefusedError, is_over
 from updraft.exceptions import UpdraftError
 from updraft.stack.files import NAMESPACE
 
 LOOK_SECONDS = 0.1
 FIND_SECONDS = 60.0
 POD_IS_OVER = (404, 409, 501)  # gone; ended; ended and without its disk
+FAST_LOOK_SECONDS = 0.02  # some states last for less than a tenth of a second
+STATES = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING", "STORING", "HALTED")
+TASKS = (
+    "admit",
+    "stage_data",
+    "validate_data",
+    "train",
+    "evaluate",
+    "export_model",
+    "register_model",
+    "promote",
+    "release",
+)
+TASK = "task:"
+TOGETHER = "together"  # both faults of a pair come at the same moment
+AIMS = (*STATES, *(f"{TASK}{name}" for name in TASKS))
+PROCESS_RUNS = ("PROCESSING",)
+POD_LIVES = ("DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING", "STORING", "task:evaluate", "task:export_model")
+BEFORE_THE_END = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING")
 ORDER = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED")
 OUTAGE_SECONDS = 60.0  # how long what is stopped, cut or failing stays so, before `scale`
 
@@ -62,13 +82,16 @@ def merged(rules: Iterable[Rule]) -> Rule:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a fault comes: at a step of the target's program, or some time after it reached a state."""
+    """When a fault comes: at a step of the target's program, while a task runs, or some time after a state began."""
 
     step: int | None = None
     state: str = "PROCESSING"
     delay_seconds: float = 0.0
+    task: str | None = None
 
     def text(self) -> str:
+        if self.task is not None:
+            return f"while {self.task} runs"
         if self.step is not None:
             return f"step {self.step}"
         return f"{self.delay_seconds:.1f} s after {self.state}"
@@ -92,6 +115,7 @@ class Scene:
     rng: Random
     notes: dict[str, Any] = field(default_factory=dict)
     held: Any = None
+    accepted: threading.Event = field(default_factory=threading.Event)  # the target's submission was answered
 
     @property
     def outage_seconds(self) -> float:
@@ -159,6 +183,9 @@ class Kind:
     moment: Callable[[Random, Shape], Moment] = some_step
     rule: Callable[[Shape], Rule] = lambda shape: Rule()
     special: bool = False  # asks for a shape or an end of its own: at most one of them in a pair
+    aims: tuple[str, ...] = AIMS  # states and tasks of the target at which it can come
+    programs: tuple[Program, ...] = LIVES  # jobs of the whole life cycle that it can meet
+    side: Literal["learner", "platform", "person"] = "platform"
 
 
 class TooLateError(BenchmarkError):
@@ -171,9 +198,7 @@ def wait_for(scene: Scene, moment: Moment, patience_seconds: float) -> None:
     reached_at: float | None = None
     while True:
         state = _state(scene)
-        if moment.step is not None and scene.step() >= moment.step:
-            return
-        if moment.step is None and state in ORDER and ORDER.index(state) >= ORDER.index(moment.state):
+        if _reached(scene, moment, state):
             reached_at = reached_at or time.monotonic()
             if time.monotonic() - reached_at >= moment.delay_seconds:
                 return
@@ -181,7 +206,22 @@ def wait_for(scene: Scene, moment: Moment, patience_seconds: float) -> None:
             raise TooLateError(f"{scene.target.id} ended {state} before {moment.text()}")
         if time.monotonic() > deadline:
             raise TooLateError(f"{scene.target.id} did not come to {moment.text()} within {patience_seconds:.0f} s")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS if moment.step is not None or moment.task else FAST_LOOK_SECONDS)
+
+
+def _reached(scene: Scene, moment: Moment, state: str) -> bool:
+    if moment.step is not None:
+        return scene.step() >= moment.step
+    if moment.task is not None:
+        try:
+            return moment.task in scene.lab.running_tasks(scene.target.id)
+        except UpdraftError:
+            return False
+    if moment.state == "PENDING":
+        return scene.accepted.is_set()
+    if moment.state not in ORDER:  # it comes and goes
+        return state == moment.state
+    return state in ORDER and ORDER.index(state) >= ORDER.index(moment.state)
 
 
 def _state(scene: Scene) -> str:
@@ -196,7 +236,7 @@ def program_of(scene: Scene) -> psutil.Process:
     """The process of one of the target's learners. Raises TooLateError when none comes up."""
     deadline = time.monotonic() + FIND_SECONDS
     while True:
-        found = [p for p in scene.lab.programs(scene.target.id) if _runs_chain(p)]
+        found = [p for p in scene.lab.programs(scene.target.id) if _trains(p)]
         if found:
             return scene.rng.choice(sorted(found, key=lambda process: process.pid))
         if time.monotonic() > deadline or is_over(scene.lab, scene.target.id):
@@ -204,9 +244,11 @@ def program_of(scene: Scene) -> psutil.Process:
         time.sleep(LOOK_SECONDS)
 
 
-def _runs_chain(process: psutil.Process) -> bool:
+def _trains(process: psutil.Process) -> bool:
+    """Not a judge, and not a helper that a shell has just started."""
     try:
-        return "chain.py" in process.cmdline()
+        words = process.cmdline()
+        return bool(PROGRAMS.intersection(words)) and "judge.py" not in words and "judge" not in words
     except psutil.Error:  # it has ended
         return False
 

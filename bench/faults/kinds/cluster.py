@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from faults import parts
-from faults.kinds.base import Kind, Rule, Scene, TooLateError, fault_of_pod, living_pod, some_step
+from faults.kinds.base import PROCESS_RUNS, Kind, Rule, Scene, TooLateError, fault_of_pod, living_pod, some_step
 from faults.kinds.control import untouched
 
 FULL_SECONDS = (3.0, 12.0)
@@ -133,6 +133,8 @@ KINDS = (
         _free_disk,
         moment=some_step,
         rule=lambda _shape: Rule(tail_may_be_lost=True),
+        aims=PROCESS_RUNS,
+        side="learner",
     ),
     Kind(
         "cluster_restarted",

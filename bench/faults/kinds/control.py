@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 
 from faults import parts
 from faults.kinds.base import Kind, Rule, Scene, TooLateError
+from faults.lab import start
+from updraft.stack import records
 
 PARTS = {
     "triggerer": ("airflow-triggerer", "Airflow's triggerer"),
@@ -19,6 +22,8 @@ PARTS = {
 }
 STOPPED = ("triggerer", "scheduler", "api_server", "mlflow", "s3")
 TASK_SECONDS = 30.0  # until some task runs
+SLOW = ("mlflow", "s3")
+SLOWNESS = ((0.05, 0.5), (0.1, 2.0), (0.3, 5.0))  # seconds in which the server runs, and stands still
 LEAVE_SECONDS = 15.0  # both triggerers run side by side, before the second one leaves
 
 
@@ -93,10 +98,70 @@ def _signal_a_task(number: signal.Signals) -> Callable[[Scene], None]:
     return inject
 
 
+def _kill_any(scene: Scene) -> None:
+    """One of those that were killed least, so that a few runs kill each of them."""
+    tree = parts.tree(scene.lab.home)
+    killed = scene.lab.killed
+    least = min(killed[place] for place in tree)
+    place = scene.rng.choice(sorted(place for place in tree if killed[place] == least))
+    process = scene.rng.choice(tree[place])
+    scene.notes |= {"place": place, "pid": process.pid}
+    scene.held = time.time()
+    if not parts.send(process, signal.SIGKILL):
+        raise TooLateError(f"{place} (pid {process.pid}) ended before it could be killed")
+    killed[place] += 1
+
+
+def _all_serve(scene: Scene) -> None:
+    """A killed supervisor is started again as its user does it."""
+    service = scene.notes["place"].partition(" ")[0]
+    if service == records.SUPERVISOR:
+        start(scene.lab.home)
+    for name in parts.services(scene.lab.home):
+        served = parts.wait_serves(scene.lab.home, name, since=scene.held if name == service else 0.0)
+    scene.notes["serves_after_seconds"] = round(served - scene.held, 1)
+
+
+def slow(part: str) -> Callable[[Scene], None]:
+    """The server runs for a moment and stands still for a while, again and again: each answer takes so much longer."""
+
+    def inject(scene: Scene) -> None:
+        runs, stands = scene.rng.choice(SLOWNESS)
+        scene.notes |= {"runs_seconds": runs, "stands_seconds": stands}
+        over = threading.Event()
+        thread = threading.Thread(
+            target=parts.slow_down, args=(scene.lab.home, part, runs, stands, over), name=f"slow-{part}", daemon=True
+        )
+        thread.start()
+        scene.held = (over, thread)
+
+    return inject
+
+
+def fast_again(part: str) -> Callable[[Scene], None]:
+    def heal(scene: Scene) -> None:
+        over, thread = scene.held
+        over.set()
+        thread.join()
+        at = time.time()
+        served = parts.wait_serves(scene.lab.home, part, since=at)
+        scene.notes["serves_after_seconds"] = round(served - at, 1)
+
+    return heal
+
+
 KINDS = (
     *(
         Kind(f"{name}_kill", f"{title} gets SIGKILL", "stack", kill(part), serves_again(part), rule=untouched)
         for name, (part, title) in PARTS.items()
+    ),
+    Kind(
+        "any_process_kill",
+        "A process out of the platform's whole tree gets SIGKILL: of a service, a task or a container, idle or at work",
+        "stack",
+        _kill_any,
+        _all_serve,
+        rule=lambda _shape: Rule(tail_may_be_lost=True),
     ),
     *(
         Kind(
@@ -109,6 +174,18 @@ KINDS = (
             rule=without_store if name == "s3" else untouched,
         )
         for name in STOPPED
+    ),
+    *(
+        Kind(
+            f"{name}_slow",
+            f"{PARTS[name][1]} is slow for a minute: it stands still (SIGSTOP) for most of each second or seconds",
+            "stack",
+            slow(PARTS[name][0]),
+            fast_again(PARTS[name][0]),
+            lasts=True,
+            rule=without_store if name == "s3" else untouched,
+        )
+        for name in SLOW
     ),
     Kind(
         "second_triggerer",

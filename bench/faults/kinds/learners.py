@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from faults.jobs import Shape
+from faults.jobs import LIVES, Shape
 from faults.kinds.base import (
+    POD_LIVES,
+    PROCESS_RUNS,
     Kind,
     Moment,
     Rule,
@@ -29,6 +31,7 @@ from updraft_learner import contract
 SETTLE_SECONDS = 4.0  # for uploads that are under way
 NO_PROGRESS_SECONDS = 10
 DAMAGED_BYTES = 64
+ONE_LEARNER = tuple(program for program in LIVES if program != "ddp")
 
 
 def _kill(scene: Scene) -> None:
@@ -88,7 +91,8 @@ def _damage(scene: Scene, truncate: bool) -> None:
     time.sleep(SETTLE_SECONDS)
     newest = _newest_checkpoint(scene)
     scene.notes |= {"damaged": newest.name, "step": scene.step()}
-    path = newest / "weights.bin"
+    files = [path for path in newest.rglob("*") if path.is_file() and path.name != contract.CHECKPOINT_MARKER]
+    path = max(files, key=lambda file: file.stat().st_size)
     content = bytearray(path.read_bytes())
     place = scene.rng.randrange(len(content) - DAMAGED_BYTES)
     if truncate:
@@ -154,7 +158,7 @@ def _steps_after_a_while(rng: Random, shape: Shape) -> Moment:
     return Moment(step=round((shape.fail_at or shape.steps) * rng.uniform(0.3, 0.8)))
 
 
-KINDS = (
+_KINDS = (
     Kind("learner_kill", "A learner's program gets SIGKILL", "job", _kill),
     Kind(
         "learner_oom",
@@ -164,6 +168,7 @@ KINDS = (
         shape=_maybe_forgiven,
         rule=_memory_rule,
         special=True,
+        programs=("cnn", "ddp", "forest"),
     ),
     Kind(
         "learner_freeze",
@@ -196,6 +201,7 @@ KINDS = (
         "job",
         _evict,
         moment=any_time,
+        aims=POD_LIVES,
         rule=lambda _shape: Rule(tail_may_be_lost=True),
     ),
     Kind(
@@ -204,6 +210,7 @@ KINDS = (
         "job",
         _delete,
         moment=any_time,
+        aims=POD_LIVES,
         rule=lambda _shape: Rule(tail_may_be_lost=True),
     ),
     Kind(
@@ -223,6 +230,7 @@ KINDS = (
         shape=_one_learner,
         moment=later_step,
         special=True,
+        programs=ONE_LEARNER,
     ),
     Kind(
         "checkpoint_truncated",
@@ -232,5 +240,9 @@ KINDS = (
         shape=_one_learner,
         moment=later_step,
         special=True,
+        programs=ONE_LEARNER,
     ),
+)
+KINDS = tuple(
+    replace(kind, side="learner", aims=kind.aims if kind.aims is POD_LIVES else PROCESS_RUNS) for kind in _KINDS
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.stack import BenchmarkError
@@ -19,6 +20,7 @@ PAUSE_SECONDS = (2.0, 10.0)
 TRIES = 20
 DELETE_SECONDS = 120.0
 TOLD_SECONDS = 75.0
+WHILE_TRAINING = ("PROCESSING", "RECOVERING")
 
 
 def _patient(call: Callable[[], Any]) -> Any:
@@ -41,11 +43,15 @@ def _cancel(scene: Scene) -> None:
     scene.notes["cancel"] = _patient(lambda: scene.lab.client.cancel(scene.target.id))
 
 
-def _halt(scene: Scene) -> None:
-    asked = time.time()
+def ask_to_halt(scene: Scene) -> None:
     _ask(scene, "halt")
+
+
+def halt(scene: Scene) -> None:
+    asked = time.time()
+    ask_to_halt(scene)
     deadline = time.monotonic() + HALT_SECONDS * max(1.0, scene.lab.scale)
-    while (state := _state(scene)) != "HALTED":
+    while (state := state_of(scene)) != "HALTED":
         if state == "COMPLETED" and _left_by_itself(scene, asked):
             raise TooLateError(f"{scene.target.id} came to its own end before it could be halted")
         if time.monotonic() > deadline or state in ("COMPLETED", "FAILED", "CANCELLED"):
@@ -84,11 +90,11 @@ def _mlflow_status(scene: Scene) -> str | None:
     return str(scene.lab.mlflow("runs/get", run_id=job.mlflow_run_id)["run"]["info"]["status"])
 
 
-def _resume(scene: Scene) -> None:
+def resume(scene: Scene) -> None:
     _ask(scene, "resume")
 
 
-def _state(scene: Scene) -> str:
+def state_of(scene: Scene) -> str:
     try:
         job = scene.lab.job(scene.target.id)
     except UpdraftError:
@@ -131,16 +137,17 @@ _CLEAR_TASK = {
 _OVERRIDDEN = Rule(also=frozenset({"FAILED", "CANCELLED"}), airflow_may_differ=True)
 _GONE = Rule(also=frozenset({"FAILED", "CANCELLED"}), run_may_be_gone=True, airflow_may_differ=True)
 
-KINDS = (
+_KINDS = (
     Kind(
         "halt_resume",
         "The job is halted and, some seconds later, resumed",
         "job",
-        _halt,
-        _resume,
+        halt,
+        resume,
         shape=good_shape,
         moment=before_its_end,
         special=True,
+        aims=("QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING"),
     ),
     Kind(
         "cancel",
@@ -157,6 +164,7 @@ KINDS = (
         "job",
         _airflow("POST", "/clearTaskInstances", _CLEAR_TASK),
         rule=lambda _shape: Rule(untouched=True),
+        aims=WHILE_TRAINING,
         special=True,
     ),
     Kind(
@@ -174,6 +182,7 @@ KINDS = (
         "job",
         _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "success"}),
         rule=lambda _shape: _OVERRIDDEN,
+        aims=WHILE_TRAINING,
         special=True,
     ),
     Kind(
@@ -182,6 +191,7 @@ KINDS = (
         "job",
         _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "failed"}),
         rule=lambda _shape: _OVERRIDDEN,
+        aims=WHILE_TRAINING,
         special=True,
     ),
     Kind(
@@ -194,3 +204,4 @@ KINDS = (
         special=True,
     ),
 )
+KINDS = tuple(replace(kind, side="person") for kind in _KINDS)

@@ -3,7 +3,8 @@
 The digest after step N is right only if each step had effect exactly once, in order, whatever was killed and resumed in
 between. Each process also writes what it does, with the time, to a file of its own below LAB_WITNESS, which the
 platform does not know of. With several learners all compute the same chain and meet at each step, as data-parallel
-training does. Standard library only, so that it starts at once.
+training does. Standard library only, so that it starts at once. `cnn.py` and `linear.py` train real models beside the
+same chain, with what is here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -75,18 +77,11 @@ class Peers:
 
 
 def main() -> None:
-    params = json.loads(Path(os.environ["UPDRAFT_PARAMS_FILE"]).read_text())
+    params, witness = begin()
     steps, step_seconds = int(params["steps"]), float(params["step_seconds"])
-    witness = Witness(Path(os.environ["LAB_WITNESS"]) / JOB)
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGUSR1, _eat_memory)
-    step, digest, lineage = restore(witness)
-    witness.tell(event="restored", step=step)
-    print(f"attempt {ATTEMPT}, learner {RANK + 1} of {WORLD}: goes on after step {step} of {steps}", flush=True)
+    step, digest, lineage = goes_on(witness, *restore(witness), steps)
     peers = Peers()
     saved_at, saved_step = time.monotonic(), step
-    if not lineage or lineage[-1][0] != ATTEMPT:
-        lineage = [*lineage, [ATTEMPT, step, step]]
     while step < steps:
         leave = peers.meet(stopped or STOP_FILE.exists())
         due = time.monotonic() - saved_at >= float(params["checkpoint_seconds"])
@@ -99,16 +94,50 @@ def main() -> None:
             sys.exit(PREEMPTED)
         time.sleep(step_seconds)
         step += 1
-        digest = hashlib.sha256(f"{digest}:{step}".encode()).hexdigest()
-        lineage[-1][2] = step
-        witness.tell(step=step)
+        digest = made_step(step, digest, lineage, witness)
         append_metrics(step, steps)
-        print(f"step {step} {digest[:12]}", flush=True)
-        if step == params.get("fail_at") and (params.get("fails") == "always" or ATTEMPT == 1):
-            witness.tell(event="exit", code=PURPOSE, step=step)
-            print("fails on purpose", flush=True)
-            sys.exit(PURPOSE)
+        fail_on_purpose(step, params, witness)
     save(step, digest, lineage, witness)
+    finish(step, digest, lineage, witness)
+
+
+def begin() -> tuple[dict[str, Any], Witness]:
+    """The job's parameters, and the witness of this process, which from now on hears signals."""
+    params = json.loads(Path(os.environ["UPDRAFT_PARAMS_FILE"]).read_text())
+    witness = Witness(Path(os.environ["LAB_WITNESS"]) / JOB)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGUSR1, _eat_memory)
+    return params, witness
+
+
+def goes_on(
+    witness: Witness, step: int, digest: str, lineage: list[list[int]], steps: int
+) -> tuple[int, str, list[list[int]]]:
+    """Note where this process goes on from; the lineage gets an entry of this attempt's own."""
+    witness.tell(event="restored", step=step)
+    print(f"attempt {ATTEMPT}, learner {RANK + 1} of {WORLD}: goes on after step {step} of {steps}", flush=True)
+    if not lineage or lineage[-1][0] != ATTEMPT:
+        lineage = [*lineage, [ATTEMPT, step, step]]
+    return step, digest, lineage
+
+
+def made_step(step: int, digest: str, lineage: list[list[int]], witness: Witness) -> str:
+    """Note one more step; returns the digest after it."""
+    digest = hashlib.sha256(f"{digest}:{step}".encode()).hexdigest()
+    lineage[-1][2] = step
+    witness.tell(step=step)
+    print(f"step {step} {digest[:12]}", flush=True)
+    return digest
+
+
+def fail_on_purpose(step: int, params: dict[str, Any], witness: Witness) -> None:
+    if step == params.get("fail_at") and (params.get("fails") == "always" or ATTEMPT == 1):
+        witness.tell(event="exit", code=PURPOSE, step=step)
+        print("fails on purpose", flush=True)
+        sys.exit(PURPOSE)
+
+
+def finish(step: int, digest: str, lineage: list[list[int]], witness: Witness) -> None:
     result = {"job": JOB, "steps": step, "digest": digest, "lineage": lineage, "attempt": ATTEMPT}
     write(RESULT / "result.json", json.dumps(result))
     witness.tell(event="exit", code=0, step=step)
@@ -131,7 +160,13 @@ def restore(witness: Witness) -> tuple[int, str, list[list[int]]]:
     return int(raw["step"]), str(raw["digest"]), [list(map(int, part)) for part in raw["lineage"]]
 
 
-def save(step: int, digest: str, lineage: list[list[int]], witness: Witness) -> None:
+def save(
+    step: int,
+    digest: str,
+    lineage: list[list[int]],
+    witness: Witness,
+    write_more: Callable[[Path], None] = lambda folder: None,
+) -> None:
     """Rank 0 writes a folder aside, renames it, marks it complete and points `latest` to it."""
     if RANK != 0:
         return
@@ -144,6 +179,7 @@ def save(step: int, digest: str, lineage: list[list[int]], witness: Witness) -> 
         aside.mkdir(parents=True)
         (aside / "state.json").write_text(json.dumps({"step": step, "digest": digest, "lineage": lineage}))
         (aside / "weights.bin").write_bytes(weights(digest))
+        write_more(aside)
         aside.rename(target)
         (target / "COMPLETE").touch()
     except OSError as exc:  # a full disk: the training goes on, the next checkpoint may do

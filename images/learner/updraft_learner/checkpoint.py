@@ -7,6 +7,7 @@ sidecar's. Tensors are `updraft_learner.torch`'s, which is imported only when a 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -57,11 +58,15 @@ class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
+        self.program_ends = False  # no thread can be started any more
 
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], None]) -> None:
+        if self.program_ends:
+            work()
+            return
         # Not a daemon: the interpreter joins it at exit, so the last save is always completed.
         self._thread = threading.Thread(target=work, name="updraft-checkpoint")
         self._thread.start()
@@ -132,6 +137,7 @@ class Checkpointer:
         self._background = Background()
         self._known_steps: set[int] = set()
         self._buffers: StateBuffers | None = None
+        self._last_offer: Callable[[], object] | None = None
         if self._saves:
             clean_up(self.directory, self._rank)
 
@@ -202,6 +208,50 @@ class Checkpointer:
         if block:
             self.wait()
         return True
+
+    def save_when_due(
+        self,
+        state: Callable[[], Mapping[str, Any]] | None = None,
+        step: int | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        *,
+        writer: Writer | None = None,
+    ) -> bool:
+        """Call this at each step or epoch: saves if it is time, and the last one when the program ends.
+
+        The program's end counts unless an exception or a signal ended it. Returns whether a save was begun.
+
+        Args:
+            state: a function that returns what `save` takes; called when a checkpoint is written, so at the end too.
+            step, metrics, writer: as for `save`.
+
+        Raises:
+            TypeError: as `save`.
+
+        Example:
+            for step in range(first, last):
+                train(step)
+                checkpoints.save_when_due(lambda: {"model": model.state_dict()}, step)
+        """
+        if step is None or (state is None) == (writer is None):
+            raise TypeError("save_when_due() takes a step and either a function that returns a state, or a writer")
+
+        def save(block: bool = False) -> bool:
+            return self.save(None if state is None else state(), step, metrics, block, writer=writer)
+
+        if self._saves and self._last_offer is None:
+            atexit.register(self._save_at_end)
+        self._last_offer = lambda: save(block=True)
+        return self.due() and save()
+
+    def _save_at_end(self) -> None:
+        if self._last_offer is None or hasattr(sys, "last_value"):  # of an exception that nobody caught
+            return
+        self._background.program_ends = True
+        try:
+            self._last_offer()
+        except Exception as exc:  # noqa: BLE001 - the program has done its work; what is missing is said
+            warn(f"the last checkpoint was not written: {exc}")
 
     def wait(self) -> None:
         """Wait for a running save.

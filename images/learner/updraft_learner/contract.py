@@ -12,43 +12,54 @@ from enum import IntEnum
 from typing import Any
 
 # --- Paths inside every container of a learner's pod -------------------------------------------------
-ROOT_DIR = "/updraft"  # one emptyDir, shared by init container, sidecar and program
+ROOT_DIR = "/updraft"  # one emptyDir, shared by sidecar and program
 CODE_DIR = f"{ROOT_DIR}/code"  # working directory of the program
 DATA_DIR = f"{ROOT_DIR}/data"
 RESULT_DIR = f"{ROOT_DIR}/result"
 CHECKPOINT_DIR = f"{ROOT_DIR}/checkpoints"
 LOG_DIR = f"{ROOT_DIR}/logs"
 IO_DIR = f"{ROOT_DIR}/io"
+TREES_DIR = f"{ROOT_DIR}/trees"  # role prepare: what archives and repositories were unpacked to, by source
+PREPARE_FILE = f"{IO_DIR}/prepare.json"  # what the program of the role prepare works on
+PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and what it says
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PREEMPTED
 DUMP_FILE = f"{IO_DIR}/dump"  # its number changes: write the stacks of all threads to the log and to LOG_DIR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
+STAGED_FILE = f"{IO_DIR}/staged"  # exists: code, data and checkpoint are there, the program may start
+STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
+STAGING_FAILED = "updraft: staging failed: "  # what the program's container then writes, before the reason
 GPU_FILE = f"{IO_DIR}/gpus.csv"  # the latest sample of the program's GPUs, a line of GPU_FIELDS for each
 GPU_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "power.draw")  # as nvidia-smi calls them
-CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in init and sidecar only
-CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for init and sidecar; holds no secret
-# Init and sidecar take these two paths from the environment alone: the local node rewrites paths only there.
+CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in the sidecar only
+CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for the sidecar; holds no secret
+# The sidecar takes these two paths from the environment alone: the local node rewrites paths only there.
 ROOT_ENV = "UPDRAFT_ROOT_DIR"  # set to ROOT_DIR
-PRIVATE_DIR = "/run/updraft/private"  # an emptyDir of init container and sidecar alone, for the sidecar's state
+PRIVATE_DIR = "/run/updraft/private"  # an emptyDir of the sidecar alone, for its state
 PRIVATE_ENV = "UPDRAFT_PRIVATE_DIR"  # set to a folder in PRIVATE_DIR
 PRIVATE_VOLUME = "private"
 CREDENTIALS_ENV = "UPDRAFT_CREDENTIALS_FILE"  # set to CREDENTIALS_FILE
 
 # --- Containers and volumes of a learner's pod -------------------------------------------------------
 MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for it
-STAGE_CONTAINER = "updraft-stage"  # init container: `python -m updraft_learner.stage`
 SIDECAR_CONTAINER = "updraft-sidecar"  # native sidecar: `python -m updraft_learner.sidecar`
 JOB_VOLUME = "job"
 CREDENTIALS_VOLUME = "credentials"
 MLFLOW_PORT = 5000  # the sidecar's MLflow endpoint, on the pod's loopback address only
+# The token of that endpoint, random for each launch: a key of the launch's secret, and the variable that MLflow's
+# client reads it from. The program's container has the variable by reference, the sidecar the token in its credentials.
+ENDPOINT_TOKEN_KEY = "endpoint-token"
+ENDPOINT_TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"
 MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 
 # --- Labels on every object of a job -----------------------------------------------------------------
 LABEL_JOB = "updraft.dev/job"
 LABEL_TENANT = "updraft.dev/tenant"
-LABEL_ROLE = "updraft.dev/role"  # train, evaluate, export
+LABEL_ROLE = "updraft.dev/role"  # prepare, train, evaluate, export
 LABEL_ATTEMPT = "updraft.dev/attempt"
 LABEL_LEARNER = "updraft.dev/learner"  # from 1
+
+SYSTEM_METRICS_SECONDS = 10.0
 
 
 class ExitCode(IntEnum):
@@ -73,12 +84,12 @@ class DataMount:
 
 @dataclass(frozen=True)
 class PodConfig:
-    """What the init container and the sidecar must know. Everything here may be read by anyone who may
+    """What the sidecar must know. Everything here may be read by anyone who may
     read the pod."""
 
     job_id: str
     tenant: str
-    role: str  # train, evaluate, export
+    role: str  # prepare, train, evaluate, export
     attempt: int  # fencing number of this launch, from 1
     learner: int  # from 1
     learners: int
@@ -93,7 +104,7 @@ class PodConfig:
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
     restore_own_results: bool = False  # a later attempt goes on with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # where the sidecar serves its MLflow endpoint
-    system_metrics_seconds: float = 10.0  # sampling interval; 0 switches it off
+    system_metrics_seconds: float = SYSTEM_METRICS_SECONDS  # sampling interval; 0 switches it off
     heartbeat_seconds: float = 2.0
 
     def to_json(self) -> str:
@@ -161,6 +172,14 @@ class Keys:
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """What the program wrote into LOG_DIR."""
         return f"{self.learner(job_id, role, attempt, learner)}/files"
+
+    def prepare_request(self, job_id: str, attempt: int) -> str:
+        """What the pod that prepares code and data is asked for (`prepare.documents.PrepareRequest`)."""
+        return f"{self.learner(job_id, 'prepare', attempt, 1)}/request.json"
+
+    def prepared(self, job_id: str, attempt: int) -> str:
+        """What became of it (`prepare.documents.outcome`); written by the pod's sidecar."""
+        return f"{self.learner(job_id, 'prepare', attempt, 1)}/prepared.json"
 
     def artifacts(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """MLflow artifacts that the server could not take before the pod ended: `<n>.data`, and `<n>.json` with
@@ -302,7 +321,8 @@ def learner_environment(
     command: str,
     checkpoint_seconds: float | None,
 ) -> dict[str, str]:
-    """Environment of the user's container: FfDL's names, torch's, MLflow's, then ours. No credential."""
+    """Environment of the user's container: FfDL's names, torch's, MLflow's, then ours. No credential: the token of the
+    MLflow endpoint is added as a reference to the launch's secret."""
     environment = {
         "DATA_DIR": DATA_DIR,
         "MODEL_DIR": CODE_DIR,

@@ -1,8 +1,11 @@
-"""Turns a saved model into what the registry keeps; run as `python -m updraft_learner.export --formats onnx,torch`.
+"""Turns a saved model into what the registry keeps; run as `python -I -m updraft_learner.export --formats onnx,torch`.
 
-Runs as a one-learner pod in the job's own image, with the training's RESULT_DIR restored. Reads what `save_model` wrote
-to RESULT_DIR/model, checks that it reproduces its own example, makes and compares the asked formats, and writes
-RESULT_DIR/export/model (an MLflow model folder) and RESULT_DIR/export/export.json. Registering it is the platform's.
+Runs as a one-learner pod in an image of the platform, without the job's code, environment and data; only the training's
+RESULT_DIR is restored. Reads what `save_model` wrote to RESULT_DIR/model as data, checks that it reproduces its own
+example, makes and compares the asked formats, and writes RESULT_DIR/export/model (an MLflow model folder) and
+RESULT_DIR/export/export.json; no file of the job is copied. The format `mlflow` is the exception: the MLflow model
+folder that the program wrote to RESULT_DIR/model is copied unchecked, for a manifest that says `trust_code`.
+Registering is the platform's.
 Exit codes: 0 done, 64 nothing to export or an unknown format, 65 files do not match their digests, 1 the model is not
 reproduced within the tolerance.
 """
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +40,8 @@ from updraft_learner.model import (
 )
 
 FORMATS = ("onnx", "torch")
+MLFLOW = "mlflow"  # the job's own MLflow model folder, which is trusted and stands alone
+MLFLOW_FILE = "MLmodel"
 DEFAULT_TOLERANCE = 1e-4
 REPORT_FILE = "export.json"
 
@@ -49,7 +56,7 @@ class ExportError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m updraft_learner.export", description=__doc__)
-    parser.add_argument("--formats", required=True, help=f"comma-separated: {', '.join(FORMATS)}")
+    parser.add_argument("--formats", required=True, help=f"comma-separated: {', '.join(FORMATS)}; or {MLFLOW}")
     parser.add_argument("--model", type=Path, help="folder written by save_model (default: RESULT_DIR/model)")
     parser.add_argument(
         "--tolerance", type=float, default=DEFAULT_TOLERANCE, help="largest absolute difference allowed"
@@ -74,47 +81,82 @@ def export(*, wanted: tuple[str, ...], model: Path, target: Path, tolerance: flo
     Raises:
         ExportError: for every reason that this module's docstring lists.
     """
+    if wanted == (MLFLOW,):
+        temporary = _fresh(target)
+        return _finish(target, temporary, _copy_mlflow(model, temporary))
     unknown = [name for name in wanted if name not in FORMATS]
     if unknown or not wanted:
         what = ", ".join(map(repr, unknown)) or "empty"
         raise ExportError(f"--formats is {what}; allowed are {', '.join(FORMATS)}", ExitCode.CONFIGURATION)
     saved = _read(model)
+    temporary = _fresh(target)
     try:
         inputs, outputs = read_example(model / EXAMPLE_FILE, saved)
         started = time.monotonic()
-        program = formats.load(model / PROGRAM_FILE)
+        program = formats.load(model / PROGRAM_FILE, saved, inputs, temporary)
         difference = formats.reproduce(program, saved, inputs, outputs, tolerance)
         _say(f"the saved program reproduces its example within {difference:.1e} ({_seconds(started)})")
         trials = formats.trial_inputs(saved, inputs)
-
-        temporary = target.with_name(f".tmp-{target.name}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         made: dict[str, Any] = {}
         if "onnx" in wanted:
             made["onnx"] = _export_onnx(program, saved, trials, temporary, tolerance)
             if "torch" in wanted:
-                made["torch"] = _copy_torch(model, temporary, difference, tolerance)
+                made["torch"] = _write_torch(program, model, temporary, difference, tolerance)
         else:
             made["torch"] = _export_torch(program, saved, trials, temporary, model, tolerance)
     except ModelError as exc:
         raise ExportError(str(exc), 1) from exc
-    report: dict[str, Any] = {
+    facts = {
         "formats": made,
         "signature": {"inputs": [asdict(t) for t in saved.inputs], "outputs": [asdict(t) for t in saved.outputs]},
         "dynamic_batch": saved.dynamic_batch,
-        "files": {name: asdict(facts) for name, facts in fmt.hash_folder(temporary, flush=True).items()},
         "model_class": saved.model_class,
         "parameters": saved.parameters,
         "training_metrics": dict(saved.metrics),
         "versions": dict(saved.versions),
         "warnings": list(saved.warnings),
     }
+    return _finish(target, temporary, facts)
+
+
+def _fresh(target: Path) -> Path:
+    temporary = target.with_name(f".tmp-{target.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def _finish(target: Path, temporary: Path, facts: dict[str, Any]) -> Path:
+    """Add the files' digests and the attempt that wrote them, and put all of it in its place."""
+    files = {name: asdict(file) for name, file in fmt.hash_folder(temporary, flush=True).items()}
+    report = {**facts, "attempt": runtime.attempt(), "files": files}
     (temporary / REPORT_FILE).write_text(json.dumps(report, indent=1, sort_keys=True), encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
-    _say(f"wrote {len(report['files'])} files for {', '.join(made)}")
+    _say(f"wrote {len(files)} files for {', '.join(facts['formats'])}")
     return target / REPORT_FILE
+
+
+def _copy_mlflow(model: Path, temporary: Path) -> dict[str, Any]:
+    if not (model / MLFLOW_FILE).is_file():
+        raise ExportError(
+            f"there is no MLflow model: {model / MLFLOW_FILE} does not exist. Let the program write one there, such as "
+            'mlflow.sklearn.save_model(model, os.path.join(os.environ["RESULT_DIR"], "model"))',
+            ExitCode.CONFIGURATION,
+        )
+    _require_plain(model)
+    shutil.copytree(model, temporary / "model")
+    size_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+    _say("the job's own MLflow model is taken unchecked, as its manifest says (export.trust_code)")
+    return {"formats": {MLFLOW: {"path": "model", "bytes": size_bytes}}, "model_class": ""}
+
+
+def _require_plain(model: Path) -> None:
+    """Nothing but folders and regular files: a link would name a file of this pod."""
+    for path in (model, *model.rglob("*")):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ExportError(f"{path} is a link or no regular file; save files only", ExitCode.DATA)
 
 
 def _read(model: Path) -> SavedModel:
@@ -124,6 +166,7 @@ def _read(model: Path) -> SavedModel:
             "updraft_learner.save_model(model, example_input) when it is trained, or take `export` out of the manifest",
             ExitCode.CONFIGURATION,
         )
+    _require_plain(model)
     try:
         saved = read_model(model)
     except ModelError as exc:
@@ -148,17 +191,14 @@ def _export_torch(
 ) -> dict[str, Any]:
     started = time.monotonic()
     path, difference = formats.save_mlflow_torch(program, saved, trials, folder / "model", tolerance)
-    _copy_torch(model, folder, difference, tolerance)
+    _write_torch(program, model, folder, difference, tolerance)
     _say(f"PyTorch model made; differs by at most {difference:.1e} on {_sizes(trials)} ({_seconds(started)})")
     return _entry(path, folder, difference, tolerance)
 
 
-def _copy_torch(model: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:
-    beside = folder / "model" / "torch"
-    beside.mkdir()
-    for name in (PROGRAM_FILE, WEIGHTS_FILE):
-        shutil.copyfile(model / name, beside / name)
-    return _entry(beside / PROGRAM_FILE, folder, difference, tolerance)
+def _write_torch(program: Any, model: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:
+    path = formats.write_torch(program, model / WEIGHTS_FILE, folder / "model" / "torch")
+    return _entry(path, folder, difference, tolerance)
 
 
 def _entry(path: Path, folder: Path, difference: float, tolerance: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Called by `updraft_learner.export`. PyTorch, ONNX and MLflow are imported when u
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import tempfile
@@ -13,7 +14,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from updraft_learner.model import Arrays, ModelError, SavedModel, TensorFacts, numpy_of, resize_batch, run
+from updraft_learner.model import (
+    PROGRAM_FILE,
+    WEIGHTS_FILE,
+    Arrays,
+    ModelError,
+    SavedModel,
+    TensorFacts,
+    numpy_of,
+    resize_batch,
+    run,
+)
+from updraft_learner.program_file import UnsafeProgram, rewrite
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -23,10 +35,47 @@ ONNX_PROVIDERS = ["CPUExecutionProvider"]
 EXAMPLE_ROWS = 5  # of the input example that is shown in the registry
 
 
-def load(path: Path) -> Any:
+def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
+    """The saved program, loaded from a file in `scratch` that holds only what is plain data in the job's own.
+
+    Raises:
+        ModelError: the job's file holds anything else, or no program.
+    """
     import torch
 
-    return torch.export.load(path)
+    samples = io.BytesIO()
+    torch.save(((), example) if saved.keyword_inputs else (tuple(example.values()), {}), samples)
+    checked = scratch / "checked.pt2"
+    try:
+        rewrite(path, checked, samples.getvalue())
+        return torch.export.load(checked)
+    except UnsafeProgram as exc:
+        raise ModelError(
+            f"{path.name} is not taken: {exc}. Let updraft_learner.save_model write it, from a model without custom "
+            "operators or classes"
+        ) from exc
+    except Exception as exc:
+        raise ModelError(f"{path.name} cannot be loaded: {exc}") from exc
+    finally:
+        checked.unlink(missing_ok=True)
+
+
+def write_torch(program: Any, weights: Path, folder: Path) -> Path:
+    """Write the loaded program and the job's weights anew to `folder`; returns the program's file.
+
+    Raises:
+        ModelError: the weights are no safetensors file.
+    """
+    import safetensors.torch
+    import torch
+
+    folder.mkdir()
+    try:
+        safetensors.torch.save_file(safetensors.torch.load_file(weights), folder / WEIGHTS_FILE)
+    except safetensors.SafetensorError as exc:
+        raise ModelError(f"{weights.name} cannot be read: {exc}") from exc
+    torch.export.save(program, folder / PROGRAM_FILE)
+    return folder / PROGRAM_FILE
 
 
 def reproduce(program: Any, saved: SavedModel, inputs: Arrays, outputs: Arrays, tolerance: float) -> float:

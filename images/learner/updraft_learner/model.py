@@ -30,6 +30,11 @@ MODEL_FILE = "model.json"
 PROGRAM_FILE = "program.pt2"
 WEIGHTS_FILE = "weights.safetensors"
 EXAMPLE_FILE = "example.npz"
+CLASS_CHARACTERS = 250
+DTYPES = {
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
+}
 BATCH = -1  # in a shape: any size
 
 Arrays = dict[str, Any]  # name -> torch.Tensor, in the order of the signature
@@ -72,6 +77,9 @@ class SavedModel:
             raw[key] = tuple(TensorFacts(t["name"], t["dtype"], tuple(t["shape"])) for t in raw[key])
         raw["warnings"] = tuple(raw["warnings"])
         raw["files"] = {name: FileFacts(**facts) for name, facts in raw["files"].items()}
+        if unknown := sorted({t.dtype for t in (*raw["inputs"], *raw["outputs"])} - DTYPES):
+            raise ValueError(f"{unknown[0]!r} is no type of a tensor")
+        raw["model_class"] = str(raw["model_class"])[:CLASS_CHARACTERS]
         return cls(**raw)
 
 

@@ -1,7 +1,7 @@
-"""What the init container and the sidecar are told: PodConfig, credentials, and where the pod's folders lie.
+"""What the sidecar is told: PodConfig, credentials, and where the pod's folders lie.
 
 Everything comes from the environment: on the local node the folders lie elsewhere than in a cluster, and only
-environment values are rewritten. Called by `stage` and `sidecar`; raises `PodError` for anything that is missing.
+environment values are rewritten. Called by the sidecar; raises `PodError` for anything that is missing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class MlflowCredentials:
 class Credentials:
     s3: S3Credentials
     mlflow: MlflowCredentials
+    endpoint_token: str = field(repr=False)  # what the program has to show to the sidecar's MLflow endpoint
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # role prepare: secrets by name
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,28 @@ class PodPaths:
         return self.at(contract.IO_DIR)
 
     @property
+    def trees(self) -> Path:
+        return self.at(contract.TREES_DIR)
+
+    @property
+    def work_file(self) -> Path:
+        """Role prepare: written by `stage` for the program, which may change it."""
+        return self.at(contract.PREPARE_FILE)
+
+    @property
+    def kept_work_file(self) -> Path:
+        """The same for the sidecar."""
+        return self.private / "prepare.json"
+
+    @property
     def private(self) -> Path:
         """The sidecar's own state and buffers; not for the program, which is the same user."""
         return self.private_root or self.root / ".sidecar"
+
+    @property
+    def staged_file(self) -> Path:
+        """Written by `stage` when everything is laid out: a sidecar that is started again does not do it twice."""
+        return self.private / "staged"
 
     @property
     def restored_file(self) -> Path:
@@ -115,13 +136,18 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> Credentials
     path = Path(environment.get(contract.CREDENTIALS_ENV) or contract.CREDENTIALS_FILE)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        s3, mlflow = raw["s3"], raw["mlflow"]
+        s3, mlflow, token = raw["s3"], raw["mlflow"], raw["endpoint_token"]
+        if not isinstance(token, str) or not token:
+            raise ValueError
         return Credentials(
             s3=S3Credentials(**{name: s3.get(name) for name in S3Credentials.__dataclass_fields__}),
             mlflow=MlflowCredentials(**{name: mlflow.get(name) for name in MlflowCredentials.__dataclass_fields__}),
+            endpoint_token=token,
+            sources={name: dict(values) for name, values in (raw.get("sources") or {}).items()},
         )
     except OSError as exc:
         raise PodError(f"credentials file {path} cannot be read: {exc.strerror}") from exc
     except (ValueError, KeyError, TypeError, AttributeError):
         # Without the cause: a parser's message may quote the content.
-        raise PodError(f'credentials file {path} is not of the form {{"s3": {{...}}, "mlflow": {{...}}}}') from None
+        form = '{"s3": {...}, "mlflow": {...}, "endpoint_token": "..."}'
+        raise PodError(f"credentials file {path} is not of the form {form}") from None

@@ -1,10 +1,9 @@
-"""The init container: lays out code, data, checkpoint and results before the program starts.
+"""Lays out code, data, checkpoint and results in the pod before the program starts; the sidecar's first work.
 
-    python -m updraft_learner.stage
-
-Reads PodConfig and credentials (`pod`), writes below UPDRAFT_ROOT_DIR, verifies every digest, and ends with a code of
-`contract.ExitCode` and one line on stderr when it cannot: a checkpoint that is damaged or not whole has a code of its
-own, since an older one may do. Run again in the same pod, it goes on where it was.
+The program's container waits for `contract.STAGED_FILE`. When staging fails it finds `contract.STAGING_FAILED_FILE`
+instead, says why, and ends with the code of `contract.ExitCode` in it: a checkpoint that is damaged or not whole has a
+code of its own, since an older one may do. Every digest is verified. Done again in the same pod, it goes on where it
+was.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Any, BinaryIO, TextIO
 
 from updraft_learner import contract
 from updraft_learner.contract import ExitCode, Keys, PodConfig
-from updraft_learner.pod import PodError, PodPaths, read_config, read_credentials, read_paths
-from updraft_learner.store import ObjectStore, StorageError, open_store
+from updraft_learner.pod import PodPaths
+from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import (
     DigestMismatch,
     Tree,
@@ -43,34 +42,53 @@ THREADS = 4
 
 
 class StageError(Exception):
-    """Ends the init container with `code`."""
+    """Staging failed; the pod ends with `code`."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
-    """Entry of `python -m updraft_learner.stage`; returns the exit code."""
-    os.umask(0o002)
+def stage_once(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = sys.stdout) -> None:
+    """Lay everything out, unless an earlier sidecar of this pod has done it.
+
+    Raises:
+        StageError: with the code that the pod ends with, and the message for the user.
+    """
+    if paths.staged_file.exists():
+        return
+    before = os.umask(0o002)  # the program may have another user than the files' owner, and the same group
     try:
-        config, paths = read_config(environment), read_paths(environment)
-        stage(config, paths, open_store(config.bucket, read_credentials(environment).s3))
-    except PodError as exc:
-        return _fail(ExitCode.CONFIGURATION, str(exc))
-    except StageError as exc:
-        return _fail(exc.code, str(exc))
+        stage(config, paths, store, out)
+        paths.staged_file.touch()
     except StorageError as exc:
-        return _fail(ExitCode.DATA if exc.kind == "missing" else ExitCode.STORAGE, str(exc))
+        raise StageError(ExitCode.DATA if exc.kind == "missing" else ExitCode.STORAGE, str(exc)) from exc
     except (DigestMismatch, TreeError) as exc:
-        return _fail(ExitCode.DATA, str(exc))
+        raise StageError(ExitCode.DATA, str(exc)) from exc
     except OSError as exc:
+        name = exc.filename or "a file"
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(ExitCode.STORAGE, f"no space left on the pod's disk while writing {exc.filename or 'a file'}")
-        return _fail(ExitCode.STORAGE, f"{exc.filename or 'a file'} cannot be written: {exc.strerror or exc}")
-    except Exception as exc:  # noqa: BLE001 - outermost line of the process
-        return _fail(ExitCode.CONFIGURATION, f"unexpected {type(exc).__name__}: {exc}")
-    return int(ExitCode.DONE)
+            text = f"no space left on the pod's disk while writing {name}"
+        else:
+            text = f"{name} cannot be written: {exc.strerror or exc}"
+        raise StageError(ExitCode.STORAGE, text) from exc
+    finally:
+        os.umask(before)
+
+
+def let_program_start(paths: PodPaths) -> None:
+    """Open the gate in which the program's container waits."""
+    make_folder(paths.io)
+    paths.at(contract.STAGED_FILE).touch()
+
+
+def tell_failure(paths: PodPaths, code: int, reason: str) -> None:
+    """End the program's container in place of the program."""
+    make_folder(paths.io)
+    part = paths.io / f".{secrets.token_hex(8)}"
+    part.write_text(f"{code} {' '.join(reason.split())}\n", encoding="utf-8")
+    part.chmod(0o664)
+    os.replace(part, paths.at(contract.STAGING_FAILED_FILE))
 
 
 def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = sys.stdout) -> None:
@@ -99,6 +117,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     for name, tree, target in trees:
         _lay_out(store, keys, name, tree, target, out)
         _make_group_writable(paths.root, target)
+    if config.role == "prepare":
+        _copy_sources(config, paths, store, out)
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
@@ -106,6 +126,16 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     elif config.restore_own_results:
         _restore_own_results(config, keys, paths, store, out)
     print("stage: done", file=out, flush=True)
+
+
+def _copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    from updraft_learner.prepare.copying import copy_sources
+    from updraft_learner.prepare.errors import SourceError
+
+    try:
+        copy_sources(config, paths, store, out)
+    except SourceError as exc:
+        raise StageError(exc.code, str(exc)) from exc
 
 
 class Progress:
@@ -317,12 +347,3 @@ def _make_group_writable(root: Path, folder: Path) -> None:
     while folder != root and folder.is_relative_to(root):
         make_folder(folder)
         folder = folder.parent
-
-
-def _fail(code: ExitCode, message: str) -> int:
-    print(f"stage: {message}", file=sys.stderr, flush=True)
-    return int(code)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

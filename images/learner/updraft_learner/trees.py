@@ -1,7 +1,7 @@
 """Trees: folders as documents of paths and digests, over blobs that are named by their SHA-256.
 
 Making a tree of a folder or of a zip archive, and laying a tree out again. Moving blobs is the caller's. Used by the
-CLI (uploading code), by staging on the platform, and by the init container. Standard library only.
+CLI (uploading code), by staging on the platform, and by staging in the pod. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -31,6 +33,8 @@ DEFAULT_LIMIT_FILES = 100_000
 PART_PREFIX = ".updraft-part-"
 NAME_BYTES = 255  # longest name of a file or folder on the usual file systems
 SHOWN_CHARACTERS = 300
+IGNORE_FILE_BYTES = 64 << 10
+VISITS = 100  # of one folder, through links to it
 
 
 class TreeError(ValueError):
@@ -124,8 +128,9 @@ def scan(
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES,
     limit_files: int | None = DEFAULT_LIMIT_FILES,
     default_ignores: bool = True,
+    ignores: bool = True,
 ) -> tuple[Tree, dict[str, Path]]:
-    """Make a tree of `folder`; also returns where each blob's content lies.
+    """Make a tree of `folder`; also returns where each blob's content lies. Without `ignores` nothing is left out.
 
     A link to a file or folder inside is followed; one that leads outside is refused by name, as are sockets, pipes and
     devices.
@@ -136,11 +141,16 @@ def scan(
     root = folder.resolve()
     if not root.is_dir():
         raise TreeError(f"{folder} is no folder")
-    rules = root / ignore_file
-    lines = rules.read_text(encoding="utf-8", errors="replace").splitlines() if rules.is_file() else []
-    ignore = Ignore.parse(lines, defaults=default_ignores)
-    found = list(_walk(root, root, "", ignore, (root,)))
-    _check_limits(folder, found, limit_bytes, limit_files, ignore_file)
+    ignore = _ignored(root, ignore_file, default_ignores) if ignores else Ignore.parse([], defaults=False)
+    found = []
+    for item in _walk(root, root, "", ignore, (root,), Counter()):
+        found.append(item)
+        if limit_files is not None and len(found) > limit_files:
+            raise TreeError(
+                f"{folder} has more than {limit_files} files, and the limit is {limit_files}. "
+                f"Leave some out with {ignore_file}"
+            )
+    _check_limits(folder, found, limit_bytes, ignore_file)
     files: list[TreeFile] = []
     blobs: dict[str, Path] = {}
     for relative, path in found:
@@ -149,6 +159,36 @@ def scan(
         files.append(TreeFile(relative, digest, size_bytes, mode))
         blobs[digest] = path
     return Tree(tuple(files)), blobs
+
+
+def remove_ignored(folder: Path, ignore_file: str = IGNORE_FILE) -> None:
+    """Remove from `folder` what `scan` leaves out of it by its ignore file and by default. Raises TreeError."""
+    root = folder.resolve()
+    _remove_ignored(root, "", _ignored(root, ignore_file, True))
+
+
+def _remove_ignored(folder: Path, prefix: str, ignore: Ignore) -> None:
+    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
+        relative = prefix + entry.name
+        real_folder = entry.is_dir(follow_symlinks=False)
+        if ignore.matches(relative, is_folder=entry.is_dir()):
+            if real_folder:
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+        elif real_folder:
+            _remove_ignored(Path(entry.path), f"{relative}/", ignore)
+
+
+def _ignored(root: Path, ignore_file: str, defaults: bool) -> Ignore:
+    rules = root / ignore_file
+    if not rules.is_file():
+        return Ignore.parse([], defaults=defaults)
+    with rules.open("rb") as file:
+        text = file.read(IGNORE_FILE_BYTES + 1)
+    if len(text) > IGNORE_FILE_BYTES:
+        raise TreeError(f"{ignore_file} has more than {IGNORE_FILE_BYTES} bytes, which is the limit; shorten it")
+    return Ignore.parse(text.decode("utf-8", errors="replace").splitlines(), defaults=defaults)
 
 
 def hash_file(path: Path) -> tuple[str, int]:
@@ -249,7 +289,9 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def _walk(root: Path, folder: Path, prefix: str, ignore: Ignore, chain: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+def _walk(
+    root: Path, folder: Path, prefix: str, ignore: Ignore, chain: tuple[Path, ...], visits: Counter[Path]
+) -> Iterator[tuple[str, Path]]:
     for entry in sorted(os.scandir(folder), key=lambda item: item.name):
         relative = prefix + entry.name
         path = Path(entry.path)
@@ -261,9 +303,13 @@ def _walk(root: Path, folder: Path, prefix: str, ignore: Ignore, chain: tuple[Pa
         if entry.is_symlink():
             target = _link_target(root, relative, path)
         if is_folder:
-            if target.resolve() in chain:
+            real = target.resolve()
+            if real in chain:
                 raise TreeError(f"{relative!r} is a link to a folder that holds it; remove it or ignore it")
-            yield from _walk(root, path, f"{relative}/", ignore, (*chain, target.resolve()))
+            visits[real] += 1
+            if visits[real] > VISITS:
+                raise TreeError(f"{relative!r}: links lead to the same folder more than {VISITS} times; remove some")
+            yield from _walk(root, path, f"{relative}/", ignore, (*chain, real), visits)
         elif entry.is_file():
             yield relative, target
         else:
@@ -280,13 +326,7 @@ def _link_target(root: Path, relative: str, path: Path) -> Path:
     return target
 
 
-def _check_limits(
-    folder: Path, found: list[tuple[str, Path]], limit_bytes: int | None, limit_files: int | None, ignore_file: str
-) -> None:
-    if limit_files is not None and len(found) > limit_files:
-        raise TreeError(
-            f"{folder} has {len(found)} files; the limit is {limit_files}. Leave some out with {ignore_file}"
-        )
+def _check_limits(folder: Path, found: list[tuple[str, Path]], limit_bytes: int | None, ignore_file: str) -> None:
     sizes = {relative: path.stat().st_size for relative, path in found}
     total_bytes = sum(sizes.values())
     if limit_bytes is not None and total_bytes > limit_bytes:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
 from updraft.exceptions import NotFoundError
 
 TRAIN_DAG = "train_model"
+PAGE_HEADER = "x-updraft-page"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,27 @@ def airflow_guards() -> Guards:
 
 def refuse_cookie(request: Request) -> None:
     """What acts needs the token in a header. A browser adds the cookie of Airflow's UI to whatever another page on the
-    same host makes it send, whichever its port; the header it does not. Our pages only show."""
+    same host makes it send, whichever its port; the header it does not."""
     if request.method not in ("GET", "HEAD") and not request.headers.get("authorization"):
         raise HTTPException(403, "this needs the token as a bearer header; a browser's cookie is good for reading only")
+
+
+def refuse_foreign_page(request: Request) -> None:
+    """Of the cookie, only what our own pages send: they have Airflow's origin, port included, and add a header that a
+    page of another origin cannot add without asking first. Raises HTTPException 403."""
+    if not (request.headers.get(PAGE_HEADER) and _own_origin(request)):
+        refuse_cookie(request)
+
+
+def _own_origin(request: Request) -> bool:
+    """Browsers set `Origin` with each POST, and no script can change it; `Sec-Fetch-Site` likewise, over HTTPS."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = urlsplit(request.headers.get("origin", ""))
+    if origin.scheme not in ("http", "https") or not origin.netloc:
+        return False
+    public = urlsplit(request.app.state.parts.settings.airflow_public_uri)
+    return origin.netloc == request.headers.get("host") or origin[:2] == public[:2]
 
 
 def caller_of(request: Request) -> Caller:

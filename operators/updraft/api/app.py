@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
-from updraft.api import errors
-from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, team_policy
-from updraft.api.body import BodyLimit
+from updraft.api import bodies, errors
+from updraft.api.access import Guards, Policy, airflow_guards, refuse_cookie, refuse_foreign_page, team_policy
 from updraft.api.deadline import import_client
 from updraft.api.parts import Parts, platform_parts
-from updraft.api.routes import files, health, jobs, manifests, pages, requests, secrets, trees
-from updraft.settings import settings
+from updraft.api.routes import files, health, jobs, manifests, pages, possible, requests, secrets, trees
+from updraft.exceptions import UpdraftError
+from updraft.settings import refuse_open_login, settings
 
+log = logging.getLogger(__name__)
 VERSION = "1"
 PREFIX = "/api/v1"
 READ_ROUTERS: tuple[APIRouter, ...] = (
@@ -23,7 +26,7 @@ READ_ROUTERS: tuple[APIRouter, ...] = (
     files.router,
     manifests.router,
 )
-WRITE_ROUTERS: tuple[APIRouter, ...] = (requests.writing, trees.router, secrets.router)
+WRITE_ROUTERS: tuple[APIRouter, ...] = (possible.router, trees.router, secrets.router)
 
 
 def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
@@ -33,9 +36,10 @@ def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
     app.state.policy = policy
     app.state.login_url = guards.login_url
     errors.install(app)
-    app.add_middleware(BodyLimit)
     for router in READ_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.read)])
+    asking = [Depends(guards.write), Depends(refuse_foreign_page)]  # the pages' buttons send the cookie
+    app.include_router(requests.writing, prefix=PREFIX, dependencies=asking)
     for router in WRITE_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.write), Depends(refuse_cookie)])
     app.include_router(pages.router, dependencies=[Depends(guards.read)], include_in_schema=False)
@@ -43,19 +47,45 @@ def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
     return app
 
 
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, bodies included."""
+    found = app.openapi()
+    found["components"]["schemas"].update(bodies.schemas())
+    return found
+
+
 def _description(app: FastAPI) -> APIRouter:
     """The OpenAPI document, behind the log-in like everything else."""
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
-    def openapi() -> dict[str, object]:
-        return app.openapi()
+    def openapi() -> dict[str, Any]:
+        return document(app)
 
     return router
 
 
+def refusing_app(problem: UpdraftError) -> FastAPI:
+    """An application that answers every request with 503 and the problem."""
+    app = FastAPI(title="Updraft", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.middleware("http")
+    async def refuse(_request: Request, _go_on: Any) -> Response:
+        return errors.answer(503, str(problem))
+
+    return app
+
+
 def platform_app() -> FastAPI:
-    """The application of this process, from its settings and Airflow's auth manager."""
+    """The application of this process, from its settings and Airflow's auth manager. It refuses every request where
+    Airflow has no log-in: the guards of the routes would let everybody in."""
+    from airflow.configuration import conf
+
+    try:
+        refuse_open_login(conf.getboolean("core", "simple_auth_manager_all_admins"))
+    except UpdraftError as exc:
+        log.error("%s", exc)
+        return refusing_app(exc)
     configured = settings()
     # MLflow's library takes seconds to import: it begins now, and not beside a request that imports it too.
     threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()

@@ -26,6 +26,9 @@ STATUSES: Sequence[tuple[type[UpdraftError], int]] = (  # the first that fits
 )
 
 
+SHOWN_ERRORS = 20
+
+
 def answer(status: int, message: str, fields: Sequence[FieldError] = ()) -> JSONResponse:
     body = ErrorAnswer(error=ErrorBody(message=message, fields=tuple(fields)))
     return JSONResponse(body.model_dump(mode="json"), status)
@@ -49,7 +52,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _request(_request: Request, exc: RequestValidationError) -> JSONResponse:
-        fields = [FieldError(field=".".join(map(str, error["loc"])), message=error["msg"]) for error in exc.errors()]
+        shown = exc.errors()[:SHOWN_ERRORS]
+        fields = [FieldError(field=".".join(map(str, error["loc"]))[:200], message=error["msg"]) for error in shown]
         return answer(422, "the request is not valid: " + "; ".join(f"{f.field}: {f.message}" for f in fields), fields)
 
     @app.exception_handler(HTTPException)

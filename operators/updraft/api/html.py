@@ -1,17 +1,21 @@
-"""The pages as HTML. Pure; every value is escaped, there is no script, and no other server is asked for anything."""
+"""The page of a job as HTML, and what it shares with the list. Pure; every value is escaped.
+
+The only script is our own (`static/pages.js`), and no other server is asked for anything.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from updraft.api import timeline
+from updraft.api import curves, timeline
 from updraft.wire import (
+    API_PREFIX,
     PAGES_PREFIX,
     Attempt,
     Checkpoint,
@@ -24,61 +28,51 @@ from updraft.wire import (
     Request,
 )
 
-REFRESH_SECONDS = 5
+SCRIPT = f"{PAGES_PREFIX}/static/pages.js"
+NONCE = "@NONCE@"  # replaced once, where the page is answered
 SHOWN_STATES = 30
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #888; }
-body { font: 14px/1.5 system-ui, sans-serif; margin: 1.5rem 2rem; }
+* { box-sizing: border-box; }
+body { font: 14px/1.5 system-ui, sans-serif; margin: 1.2rem clamp(.7rem, 2vw, 2rem); }
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.8rem; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .25rem 1rem .25rem 0; vertical-align: top; }
 tr { border-bottom: 1px solid var(--line); } th, .soft { color: var(--soft); font-weight: normal; }
 pre { border: 1px solid var(--line); padding: .8rem; overflow-x: auto; max-height: 32rem; }
-td:not(:last-child) { white-space: nowrap; }
+td { overflow-wrap: anywhere; } td .soft, td .state { overflow-wrap: normal; } .wide { overflow-x: auto; }
+.wide td { overflow-wrap: break-word; }
 nav a { margin-right: 1rem; } .state { font-weight: 600; white-space: nowrap; }
 .COMPLETED { color: #2e8b57; } .FAILED { color: #d0342c; } .CANCELLED { color: #b8860b; }
 .RECOVERING { color: #d9822b; } .HALTED, .note { color: #b8860b; }
 progress { width: 8rem; } summary { color: var(--soft); cursor: pointer; margin: .4rem 0; }
-tr:target { outline: 2px solid #b8860b; outline-offset: 2px; }
+button, input, select { font: inherit; padding: .3rem .7rem; max-width: 100%; } button { cursor: pointer; }
+button[data-armed] { background: #d0342c; color: #fff; }
+.actions { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; } .tools input { width: 20rem; }
+.jobs { width: 100%; } .jobs th button { all: unset; cursor: pointer; white-space: nowrap; }
+.jobs th[aria-sort=ascending] button::after { content: " \\2191"; }
+.jobs th[aria-sort=descending] button::after { content: " \\2193"; }
+.jobs td[data-label=Job] { min-width: 9rem; }
+.jobs td[data-label=Reason] { min-width: 14rem; } td, p { white-space: pre-line; }
+.jobs td[data-label=Duration], .jobs td[data-label=Submitted] { white-space: nowrap; }
+@media (max-width: 800px) {
+  .jobs thead { display: none; } .jobs, .jobs tbody { display: block; }
+  .jobs tr { display: block; padding: .6rem 0; } .jobs tr[hidden] { display: none; }
+  .jobs td { display: block; padding: .1rem 0; } .jobs td:empty { display: none; }
+  .jobs td::before { content: attr(data-label) ": "; color: var(--soft); }
+  .jobs td[data-label=Job]::before { content: none; }
+}
 """
 
 
-def page(title: str, body: str, *, refresh: bool) -> str:
-    again = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' if refresh else ""
+def page(title: str, body: str, *, live: bool) -> str:
+    """`live`: the page's script asks for it again every few seconds. `NONCE` is replaced where the page is answered."""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{again}<title>{escape(title)}</title>'
-        f"<style>{STYLE}{timeline.STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<script nonce="{NONCE}" src="{SCRIPT}" defer></script>'  # before any text of a user
+        f"<title>{escape(title)}</title><style>{STYLE}{timeline.STYLE}{curves.STYLE}</style></head>"
+        f'<body data-live="{"yes" if live else "no"}"><h1>{escape(title)}</h1>{body}</body></html>'
     )
-
-
-def jobs_page(jobs: Sequence[JobSummary]) -> str:
-    if not jobs:
-        return page(
-            "Updraft jobs", "<p>No jobs yet. Submit one: <code>updraft submit MANIFEST</code></p>", refresh=True
-        )
-    rows = [
-        (
-            f'<a href="{PAGES_PREFIX}/{quote(job.id, safe="")}">{escape(job.id)}</a>',
-            state(job.state),
-            attempt_cell(job),
-            bar(job.progress),
-            escape(f"{job.model.name} v{job.model.version}") if job.model else "",
-            moment(job.created_at),
-            escape(job.user or ""),
-            "<br>".join([escape(job.reason), *notes(job)]),
-        )
-        for job in jobs
-    ]
-    headings = ("job", "state", "attempt", "progress", "model", "submitted (UTC)", "by", "reason")
-    return page("Updraft jobs", table(headings, rows), refresh=any(not job.ended for job in jobs))
-
-
-def attempt_cell(job: JobSummary) -> str:
-    if not job.attempt:
-        return ""
-    if job.loss is None or job.state not in ("RECOVERING", "FAILED"):
-        return str(job.attempt)
-    label = f" <code>{escape(job.loss.label)}</code>" if job.loss.label else ""
-    return f"{job.loss.attempt}: {escape(job.loss.cause)}{label}"
 
 
 def notes(job: JobSummary) -> list[str]:
@@ -98,40 +92,107 @@ class JobFacts:
     metrics: Metrics | None = None
     logs: LogPage | None = None
     trouble: Sequence[str] = ()  # parts that did not answer
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
 def job_page(job: JobDetail, facts: JobFacts, airflow_url: str, now: datetime) -> str:
-    parts = [
-        f'<nav><a href="{PAGES_PREFIX}">All jobs</a>{"".join(links(job))}</nav>',
-        f"<p>{state(job.state)} {escape(job.reason)}</p>",
-        *(f"<p>{note}</p>" for note in notes(job)),
-        *(f'<p class="FAILED">{escape(text)}</p>' for text in facts.trouble),
-    ]
-    if job.model is not None:
-        alias = f" @{job.model.alias}" if job.model.alias else ""
-        parts.append(f"<p>Model {escape(job.model.name)} version {escape(job.model.version + alias)}</p>")
-    if picture := timeline.draw(job, facts.attempts, facts.checkpoints, now):
-        parts += ["<h2>Attempts</h2>", picture]
-    parts += ["<h2>States</h2>", _states(job)]
-    if facts.requests:
-        asked = [_request_row(item) for item in facts.requests]
-        parts += ["<h2>Requests</h2>", table(("at (UTC)", "asked", "by", "changes", "answer"), asked)]
-    if facts.checkpoints:
-        parts += ["<h2>Checkpoints</h2>", _checkpoints(facts.checkpoints)]
-    if job.learners:
-        headings = ("role", "learner", "attempt", "phase", "progress", "warnings")
-        parts += ["<h2>Learners</h2>", table(headings, [_learner_row(item) for item in job.learners])]
-    if facts.metrics is not None and facts.metrics.last:
-        last = facts.metrics.last.items()
-        rows_ = [(escape(name), "NaN" if value is None else f"{value:.6g}") for name, value in last]
-        parts += ["<h2>Metrics</h2>", table(("metric", "last"), rows_)]
-    if not job.ended:
-        parts += ["<h2>Halt, resume, cancel</h2>", _verbs(job, airflow_url)]
-    if facts.logs is not None and facts.logs.lines:
-        lines = "\n".join(escape(line.line) for line in facts.logs.lines)
-        parts += [f"<h2>Log of {escape(facts.logs.role)}, learner {facts.logs.learner}, its end</h2>"]
-        parts += [f"<pre>{lines}</pre>"]
-    return page(job.id, "".join(parts), refresh=not job.ended)
+    halting = "" if job.ended else _actions(job, airflow_url) if job.transitions else _only_cancel(job)
+    parts = {
+        "head": f"<p>{state(job.state)} {escape(job.reason)}</p>{_facts(job, now)}",
+        "notes": "".join(
+            [*(f"<p>{note}</p>" for note in notes(job)), *(f'<p class="FAILED">{escape(t)}</p>' for t in facts.trouble)]
+        ),
+        "actions": halting,
+        "attempts": titled("Attempts", timeline.draw(job, facts.attempts, facts.checkpoints, now)),
+        "metrics": _metrics(facts),
+        "log": _log(facts.logs, facts.attempts),
+        "states": titled("States", _states(job)),
+        "requests": titled("Requests", _requests(facts.requests)),
+        "checkpoints": titled("Checkpoints", _checkpoints(facts.checkpoints) if facts.checkpoints else ""),
+        "learners": titled("Learners", _learners(job.learners)),
+        "manifest": _manifest(facts.manifest),
+    }
+    nav = f'<nav><a href="{PAGES_PREFIX}">All jobs</a><span data-part="links">{"".join(links(job))}</span></nav>'
+    body = "".join(f'<div data-part="{name}">{text}</div>' for name, text in parts.items())
+    # Outside the parts, so that an answer stays when they are shown anew.
+    told = '<p><output id="told" role="status"></output></p>'
+    return page(job.id, nav + told + body, live=not job.ended)
+
+
+def titled(title: str, text: str) -> str:
+    return f'<h2>{title}</h2><div class="wide">{text}</div>' if text else ""
+
+
+def _facts(job: JobDetail, now: datetime) -> str:
+    until = job.updated_at if job.ended else now
+    alias = f" @{job.model.alias}" if job.model and job.model.alias else ""
+    model = f"{job.model.name} version {job.model.version}{alias}" if job.model else ""
+    rows = (
+        ("Submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC by {job.user or 'unknown'}"),
+        ("Duration", timeline.span((until - job.created_at).total_seconds())),
+        ("Model", model),
+    )
+    return (
+        f"<table>{''.join(f'<tr><th>{name}</th><td>{escape(text)}</td></tr>' for name, text in rows if text)}</table>"
+    )
+
+
+def _metrics(facts: JobFacts) -> str:
+    """The program's own as curves and in sight; those of the platform folded."""
+    if facts.metrics is None or not facts.metrics.last:
+        return ""
+    last = facts.metrics.last
+    theirs = curves.own(list(last))
+    others = [name for name in last if name not in theirs]
+    text = curves.draw(facts.metrics.history, facts.attempts)
+    if theirs:
+        text += _values({name: last[name] for name in theirs})
+    if others:
+        text += f"<details><summary>{len(others)} system metrics of the learners</summary>"
+        text += f"{_values({name: last[name] for name in others})}</details>"
+    return titled("Metrics", text)
+
+
+def _values(values: Mapping[str, float | None]) -> str:
+    rows = [(escape(name), "NaN" if value is None else f"{value:.6g}") for name, value in values.items()]
+    return table(("metric", "last"), rows)
+
+
+def _log(logs: LogPage | None, attempts: Sequence[Attempt]) -> str:
+    """The end of one attempt's log, and links to those of the others."""
+    if logs is None:
+        return ""
+    lines = "\n".join(escape(line.line) for line in logs.lines) or "(nothing was written)"
+    title = f"Log of {escape(logs.role)}, learner {logs.learner}, attempt {logs.attempt}, its end"
+    others = [item.number for item in attempts if item.role == logs.role and item.number != logs.attempt]
+    more = "".join(f' <a href="?attempt={number}#log">attempt {number}</a>' for number in others)
+    return f'<h2 id="log">{title}</h2>{f"<p>Others:{more}</p>" if more else ""}<pre class="log">{lines}</pre>'
+
+
+def _requests(found: Sequence[Request]) -> str:
+    asked = [_request_row(item) for item in found]
+    return table(("at (UTC)", "asked", "by", "changes", "answer"), asked) if asked else ""
+
+
+def _learners(found: Sequence[Learner]) -> str:
+    headings = ("role", "learner", "attempt", "phase", "progress", "warnings")
+    return table(headings, [_learner_row(item) for item in found]) if found else ""
+
+
+def _manifest(manifest: Mapping[str, Any]) -> str:
+    if not manifest:
+        return ""
+    params = manifest.get("params")
+    text = ""
+    if isinstance(params, Mapping) and params:
+        rows = [(escape(str(name)), escape(shown(value))) for name, value in params.items()]
+        text = titled("Params", table(("param", "value"), rows))
+    whole = escape(json.dumps(manifest, indent=2, default=str))
+    return f"{text}<h2>Manifest</h2><details><summary>Show the manifest</summary><pre>{whole}</pre></details>"
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _states(job: JobDetail) -> str:
@@ -156,7 +217,7 @@ def flat(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name} = {value if isinstance(value, str) else json.dumps(value)}"
+            yield f"{prefix}{name} = {shown(value)}"
 
 
 def _checkpoints(found: Sequence[Checkpoint]) -> str:
@@ -196,22 +257,32 @@ def _learner_row(learner: Learner) -> tuple[str, ...]:
     )
 
 
-def _verbs(job: JobDetail, airflow_url: str) -> str:
-    """How each is done from here: this page itself only shows."""
+def _actions(job: JobDetail, airflow_url: str) -> str:
+    """Buttons that ask the job; its script posts to the routes of halt, resume and cancel."""
     halted = job.state == "HALTED"
-    verbs = (
-        ("halt", not halted, "saves a checkpoint, stops, and frees what it holds; it can go on later"),
-        ("resume", halted, "goes on from its checkpoint, as it was or with changes"),
-        ("cancel", True, "ends as CANCELLED, for good"),
+    going = "resume" if halted else "halt"
+    what = "Resume" if halted else "Halt"
+    if job.cancel_requested:
+        return '<p class="note">The job is being cancelled.</p>'
+    return (
+        f'<h2>{what}, cancel</h2><p class="actions">{_button(job, going, what)}'
+        f"{_button(job, 'cancel', 'Cancel', confirm='Click again: it ends for good')}</p>"
+        f'<p class="soft">In a terminal: <code>updraft {going} {escape(job.id)}</code>. '
+        "Halting saves a checkpoint and frees what the job holds. "
+        f'To resume with changes, trigger <a href="{escape(airflow_url)}/dags/resume_job" target="_top">'
+        "resume_job</a>.</p>"
     )
-    rows = ""
-    for verb, possible, what in verbs:
-        dag, job_id = f"{verb}_job", f"<code>{escape(job.id)}</code>"
-        link = f'<a href="{escape(airflow_url)}/dags/{dag}" target="_top">{dag}</a>'
-        how = f"In Airflow: trigger {link} with the job {job_id}. In a terminal: <code>updraft {verb}</code> {job_id}"
-        cells = f"<td>{verb.capitalize()}</td><td>The job {what}.<br>{how if possible else 'Not possible now.'}</td>"
-        rows += f"<tr id={verb}{'' if possible else ' class=soft'}>{cells}</tr>"
-    return f"<table>{rows}</table>"
+
+
+def _only_cancel(job: JobDetail) -> str:
+    """Of a job that is not recorded: there is nobody yet who would obey a request."""
+    return f'<p class="soft">In a terminal, <code>updraft cancel {escape(job.id)}</code> ends it.</p>'
+
+
+def _button(job: JobDetail, verb: str, label: str, confirm: str = "") -> str:
+    url = escape(f"{API_PREFIX}/jobs/{quote(job.id, safe='')}/{verb}")
+    asks = f' data-confirm="{confirm}"' if confirm else ""
+    return f'<button type="button" id="{verb}" data-verb="{verb}" data-url="{url}"{asks}>{label}</button>'
 
 
 def links(job: JobDetail) -> Iterable[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from updraft.api.accepted import AcceptedRuns, AirflowRuns
 from updraft.api.deadline import Deadline
+from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import UnavailableError
 from updraft.settings import Settings
@@ -28,6 +30,9 @@ class Tracking(Protocol):
 
     def last(self, run_id: str) -> Mapping[str, float]: ...
 
+    def last_of(self, experiment_ids: Sequence[str], run_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
+        """Last value of each metric of each run, by run."""
+
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
         """(step, unix seconds, value) in the order of steps."""
 
@@ -36,6 +41,12 @@ class Cluster(Protocol):
     """Kubernetes, as far as the routes need it."""
 
     def check(self) -> str: ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """As the API lists them, in plain JSON."""
+
+    def check_claim(self, tenant: str, name: str, learners: int) -> None:
+        """Raises RefusedError for a claim that so many learners cannot read."""
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None: ...
 
@@ -53,7 +64,10 @@ class Parts:
     store: JobStore
     tracking: Tracking
     cluster: Cluster
+    accepted: AcceptedRuns
     deadline: Deadline = field(default_factory=Deadline)
+    room: UploadRoom = field(default_factory=UploadRoom)
+    check_data: Callable[[str, str], None] = lambda _source, _tenant: None  # raises DataError, RefusedError
 
     def check_ledger(self) -> str:
         self.ledger().jobs(limit=1)
@@ -63,7 +77,7 @@ class Parts:
 def platform_parts(settings: Settings) -> Parts:
     """The parts of the platform that these settings describe. Connects to nothing."""
     from updraft.ledger import open_ledger
-    from updraft.storage import platform_store
+    from updraft.storage import check_there, platform_store
 
     return Parts(
         settings=settings,
@@ -71,6 +85,8 @@ def platform_parts(settings: Settings) -> Parts:
         store=JobStore(lambda: platform_store(settings)),
         tracking=MlflowTracking(settings),
         cluster=KubernetesCluster(settings),
+        accepted=AirflowRuns(),
+        check_data=lambda source, tenant: check_there(source, tenant, settings),
     )
 
 
@@ -102,6 +118,11 @@ class MlflowTracking:
 
         return tracking.metrics(tracking.client(self.settings), run_id)
 
+    def last_of(self, experiment_ids: Sequence[str], run_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
+        from updraft import tracking
+
+        return tracking.metrics_of(tracking.client(self.settings), experiment_ids, run_ids)
+
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
         from mlflow.exceptions import MlflowException
 
@@ -126,6 +147,21 @@ class KubernetesCluster:
         if not nodes.items:
             raise UnavailableError("the cluster answers, but has no node")
         return "the cluster answers"
+
+    def nodes(self) -> list[dict[str, Any]]:
+        from updraft.kubernetes.secrets import core_api
+
+        with self._errors():
+            core = core_api(self.settings)
+            listed = core.list_node(_request_timeout=HEALTH_SECONDS)
+            return list(core.api_client.sanitize_for_serialization(listed)["items"])
+
+    def check_claim(self, tenant: str, name: str, learners: int) -> None:
+        from updraft.kubernetes.claims import read_claim
+        from updraft.kubernetes.secrets import core_api
+
+        with self._errors():
+            read_claim(core_api(self.settings), self.settings.namespace(tenant), name, learners)
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         from updraft.kubernetes.secrets import put_secret

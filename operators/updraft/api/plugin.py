@@ -12,6 +12,7 @@ import sys
 from airflow.plugins_manager import AirflowPlugin
 
 from updraft.api.lazy import LazyApp
+from updraft.timetables import CronTimetable, OnDemandTimetable
 
 OF_THE_FOLDER = "updraft_plugin"  # as Airflow names the module of plugins/updraft_plugin.py; folders come first
 
@@ -21,6 +22,7 @@ class UpdraftPlugin(AirflowPlugin):
 
     name = "updraft"
     fastapi_apps = [{"name": "Updraft", "app": LazyApp(), "url_prefix": "/updraft"}]
+    timetables = [OnDemandTimetable, CronTimetable]
     external_views = [
         {"name": "Updraft jobs", "href": "/updraft/jobs", "destination": "nav", "url_route": "updraft-jobs"}
     ]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from updraft.api import views
+from updraft.api import accepted, views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
 from updraft.exceptions import NotFoundError, UnavailableError
@@ -45,14 +46,43 @@ class Reader:
         return job
 
     def jobs(self, state: str | None, name: str | None, limit: int) -> list[JobSummary]:
+        """Newest first, with those that Airflow has accepted and nothing has recorded."""
         wanted = state_of(state)
+        accepted = self._accepted(wanted, name)  # first: one that is recorded meanwhile is found in the ledger then
+        records = self.records(limit, wanted, name)
+        recorded = {job.id for job in records}
+        found: list[JobSummary | Job] = [*records, *(job for job in accepted if job.id not in recorded)]
+        found.sort(key=_age, reverse=True)
+        return [
+            self._summary(job, i < PROGRESS_OF) if isinstance(job, Job) else job for i, job in enumerate(found[:limit])
+        ]
+
+    def accepted(self, job_id: str) -> JobDetail | None:
+        """The job if Airflow has accepted it and nothing has recorded it."""
+        return next((job for job in self._accepted() if job.id == job_id), None)
+
+    def _accepted(self, state: State | None = None, name: str | None = None) -> list[JobDetail]:
+        parts, ledger = self.parts, self.parts.ledger
+        runs = parts.accepted.unrecorded(lambda pairs: parts.deadline.call("ledger", lambda: ledger().recorded(pairs)))
+        url = parts.settings.airflow_public_uri.rstrip("/")
+        jobs = [accepted.detail(run, url) for run in runs]
+        return [
+            job
+            for job in jobs
+            if self.policy(self.caller, job.tenant)
+            and (state is None or job.state == state)
+            and (name is None or job.name == name)
+        ]
+
+    def records(self, limit: int, state: State | None = None, name: str | None = None) -> list[Job]:
+        """The jobs of the caller's tenants, newest first."""
         tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
         found = self.parts.deadline.call(
             "ledger",
-            lambda: [job for t in tenants for job in self.parts.ledger().jobs(t, wanted, name, limit)],
+            lambda: [job for t in tenants for job in self.parts.ledger().jobs(t, state, name, limit)],
         )
         found.sort(key=lambda job: (job.submitted_at, job.id), reverse=True)
-        return [self._summary(job, i < PROGRESS_OF) for i, job in enumerate(found[:limit])]
+        return found[:limit]
 
     def _summary(self, job: Job, look: bool) -> JobSummary:
         known, progress = self._known(job), None
@@ -72,7 +102,12 @@ class Reader:
         return self.parts.deadline.call("ledger", ask)
 
     def detail(self, job_id: str) -> JobDetail:
-        job = self.job(job_id)
+        try:
+            job = self.job(job_id)
+        except NotFoundError:
+            if (found := self.accepted(job_id)) is not None:
+                return found
+            job = self.job(job_id)  # it may have been recorded between the two looks
         known = self._known(job)
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)
@@ -125,6 +160,10 @@ class Reader:
         except UnavailableError:
             statuses = []
         return Learners(attempts, tuple(statuses))
+
+
+def _age(job: JobSummary | Job) -> tuple[datetime, str]:
+    return (job.submitted_at if isinstance(job, Job) else job.created_at, job.id)
 
 
 def learner_count(job: Job) -> int:

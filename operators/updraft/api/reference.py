@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from updraft.api.access import Caller, Guards
-from updraft.api.app import create_app
+from updraft.api.app import create_app, document
 from updraft.api.parts import platform_parts
 from updraft.settings import Settings
 
@@ -31,13 +31,16 @@ Starting, halting, resuming and cancelling are runs of Airflow's DAGs, which Air
 jobs of every tenant.
 
 **Errors** are `{"error": {"message": text, "fields": [{"field": path, "message": text}]}}` with 401 (no valid token),
-403, 404, 409 (not possible now), 413 (over a limit), 422 (the content is wrong) or 503 (a part of the platform,
+403, 404, 408 (the body came too slowly), 409 (not possible now), 413 (over a limit), 415 (not JSON),
+422 (the content is wrong) or 503 (a part of the platform,
 named in the message, did not answer within 5 s, for `/trees` 120 s). Values of secrets are in no answer and no log.
 
 **Starting a job** is Airflow's: `POST /api/v2/dags/train_model/dagRuns` with
 `{"dag_run_id": JOB, "logical_date": null, "conf": {"manifest": {...}}}`. The run's id is the job's id; the same id
 again is 409. Code and data folders are uploaded first: `POST trees/missing`, `PUT blobs/...` for each that is missing,
-`PUT trees/...`; the manifest then names them as `tree:SHA256`.
+`PUT trees/...`; the manifest then names them as `tree:SHA256`. A manifest in `jobs/` has a DAG of its own, whose form
+is filled in with it: with `"conf": {"manifest": {...}}` it runs that manifest instead, if it has a name, else its own
+with these values.
 
 **Pages.** `/updraft/jobs` and `/updraft/jobs/JOB` are the same facts as HTML, shown in Airflow's navigation as
 "Updraft jobs".
@@ -45,10 +48,10 @@ again is 409. Code and data folders are uploaded first: `POST trees/missing`, `P
 
 
 def write() -> str:
-    document = _app_document()
-    schemas = document["components"]["schemas"]
+    described = _app_document()
+    schemas = described["components"]["schemas"]
     parts = [HEAD, "## Routes\n"]
-    for path, methods in document["paths"].items():
+    for path, methods in described["paths"].items():
         for method, route in methods.items():
             parts += _route(f"{method.upper()} {path}", route)
     parts.append("## Answers\n")
@@ -64,7 +67,7 @@ def _app_document() -> dict[str, Any]:
 
     example = Settings(ledger_url="sqlite:////x", s3_endpoint="x", mlflow_uri="x", credentials_file=Path("x"))
     app = create_app(platform_parts(example), Guards(nobody, nobody), lambda _caller, _tenant: False)
-    return app.openapi()
+    return document(app)
 
 
 def _route(title: str, route: Mapping[str, Any]) -> Iterator[str]:

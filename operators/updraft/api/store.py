@@ -46,6 +46,11 @@ class JobStore:
     def missing(self, tenant: str, tree: Tree) -> list[str]:
         return sorted(self.content(tenant).missing(tree))
 
+    def stored_bytes(self, tenant: str) -> int:
+        """Size of the tenant's code and data, uploaded or staged. Lists them all."""
+        with platform_errors():
+            return sum(item.size for item in self.open_store().list(Keys(tenant).blob("")))
+
     def put_blob(self, tenant: str, content: BinaryIO, sha256: str, limit_bytes: int) -> None:
         self.content(tenant).put_blob(content, sha256, limit_bytes=limit_bytes)
 

@@ -97,7 +97,7 @@ def draw(job: JobDetail, attempts: Sequence[Attempt], checkpoints: Sequence[Chec
     ]
     for attempt in shown:
         before = next((a for a in reversed(attempts) if a.role == attempt.role and a.number < attempt.number), None)
-        own = [item for item in checkpoints if item.attempt == attempt.number]
+        own = [item for item in checkpoints if attempt.role == "train" and item.attempt == attempt.number]
         lane = "".join([backdrop, *_bar(attempt, before, scale), *_marks(own, scale)])
         parts.append(f'<div class="who">{attempt.number} {escape(attempt.role)}</div><div class="lane">{lane}</div>')
         parts.append(f'<p class="told">{told(attempt)}</p>')

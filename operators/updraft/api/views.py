@@ -13,6 +13,7 @@ from updraft import wire
 from updraft.api import history
 from updraft.ledger import Attempt, Job, Request, Transition
 from updraft.lifecycle import State, Verdict
+from updraft.mlflow_pages import run_page, version_page
 from updraft.settings import Settings
 from updraft_learner.contract import LearnerStatus
 
@@ -135,7 +136,7 @@ def model(version: Any, promotion: Any, settings: Settings) -> wire.Model | None
         name=name,
         version=text,
         alias=str(promotion.get("alias", "champion")) if promoted else None,
-        url=f"{settings.mlflow_browser_uri}/#/models/{quote(name, safe='')}/versions/{quote(text, safe='')}",
+        url=version_page(settings.mlflow_browser_uri, name, text),
     )
 
 
@@ -143,7 +144,7 @@ def links(job: Job, settings: Settings) -> wire.Links:
     airflow = settings.airflow_public_uri.rstrip("/")
     run = None
     if job.mlflow_run_id:
-        run = f"{settings.mlflow_browser_uri}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+        run = run_page(settings.mlflow_browser_uri, job.mlflow_experiment_id or "", job.mlflow_run_id)
     return wire.Links(
         airflow_run=f"{airflow}/dags/{quote(job.dag_id, safe='')}/runs/{quote(job.run_id, safe='')}",
         mlflow_run=run,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
@@ -65,6 +69,27 @@ def plain(text: str) -> str:
     return "".join(shown)
 
 
+def folded(text: str, console: Console, hang: int) -> str:
+    """On a terminal: lines that are too long are broken between words, and go on after `hang` spaces. A line with a
+    word for which that leaves no room, such as an address, stays whole, as does all text where there is no terminal."""
+    if not console.is_terminal:
+        return text
+
+    def fold(line: str) -> str:
+        if max((len(word) for word in line.split()), default=0) + hang > console.width:
+            return line
+        return textwrap.fill(
+            line,
+            console.width,
+            subsequent_indent=" " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+
+    return "\n".join(fold(line) for line in text.split("\n"))
+
+
 def out() -> Console:
     from rich.console import Console
 
@@ -77,9 +102,24 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
+def program() -> str:
+    """What to type for this command: `updraft` where the shell finds it, else its path."""
+    if named := os.environ.get("UPDRAFT_PROGRAM"):  # by scripts/bootstrap.py, whose PATH is not the shell's
+        return named
+    own, found = Path(sys.executable).parent / "updraft", shutil.which("updraft")
+    if not own.exists() or (found is not None and os.path.samefile(found, own)):
+        return "updraft"
+    return os.path.relpath(own)
+
+
 def say(text: str, style: str | None = None) -> None:
     """What comes from elsewhere is never read as markup, nor by the terminal."""
     out().print(plain(text), style=style, markup=False)
+
+
+def note(text: str) -> None:
+    """What is being done, beside the command's own output."""
+    err().print(plain(text), markup=False)
 
 
 def warn(text: str) -> None:
@@ -134,13 +174,14 @@ def report(exc: UpdraftError, *, as_json: bool) -> None:
         sys.stderr.write(as_json_text(document, indent=2) + "\n")
         return
     console = err()
-    console.print("error:", style="bold red", end=" ")
-    console.print(plain(str(exc)), markup=False)
+    console.print("error:", style="bold red", end="")
+    console.print(folded(plain(f"error: {exc}"), console, 4).removeprefix("error:"), markup=False)
     if isinstance(exc, InvalidRequestError):
         for field, message in exc.fields:
             if message in str(exc):  # the platform's own errors name their fields in the text too
                 continue
-            console.print(plain(f"  {message if message.startswith(field) else f'{field}: {message}'}"), markup=False)
+            line = plain(f"  {message if message.startswith(field) else f'{field}: {message}'}")
+            console.print(folded(line, console, 4), markup=False)
 
 
 def handled(command: Callable[P, R]) -> Callable[P, R]:
@@ -163,6 +204,7 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+STRETCH_COLUMNS = 24  # less room than that is none for a sentence
 PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -212,11 +254,18 @@ def number(value: float | None) -> str:
 
 
 def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch: str | None = None) -> None:
-    """A table on a terminal; in a pipe, one line for each row and columns that are never cut."""
+    """A table on a terminal; in a pipe, one line for each row. No cell is ever cut: on a terminal that is too narrow
+    for all columns, `stretch` stands on a line of its own below its row, and other columns that do not fit follow it
+    as `heading value`."""
     from rich.table import Table
     from rich.text import Text
 
     console = out()
+    if console.is_terminal:
+        narrow = _fold(headings, [[_cell(str(cell), console) for cell in row] for row in rows], stretch, console.width)
+        if narrow is not None:
+            _print_folded(console, headings, rows, *narrow)
+            return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
@@ -226,6 +275,51 @@ def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch:
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
     console.print(table)
+
+
+def _fold(
+    headings: tuple[str, ...], rows: list[list[str]], stretch: str | None, width: int
+) -> tuple[list[int], list[int]] | None:
+    """Which columns stay in the table and which stand below each row; None when everything fits as it is."""
+    widths = [max(len(line) for line in (head, *(row[n] for row in rows))) for n, head in enumerate(headings)]
+    whole = [n for n, head in enumerate(headings) if head != stretch]
+    room = width - sum(widths[n] + 2 for n in whole)
+    last = headings.index(stretch) if stretch in headings else None
+    if room >= 0 and (last is None or room >= min(widths[last], STRETCH_COLUMNS)):
+        return None
+    stay: list[int] = []
+    for n in whole:  # in the order of their weight: the first ones say which row it is
+        if sum(widths[m] + 2 for m in (*stay, n)) <= width or not stay:
+            stay.append(n)
+    below = [n for n in whole if n not in stay] + ([last] if last is not None else [])
+    return stay, below
+
+
+def _print_folded(
+    console: Console, headings: tuple[str, ...], rows: list[tuple[Any, ...]], stay: list[int], below: list[int]
+) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    def text(cell: Any) -> Text:
+        return Text(_cell(str(cell), console), cell.style if isinstance(cell, Text) else "")
+
+    widths = [max(len(headings[n]), *(len(text(row[n])) for row in rows)) for n in stay]
+    head = "  ".join(headings[n].ljust(width) for n, width in zip(stay, widths, strict=True))
+    console.print(Text(head.rstrip(), "bold"), soft_wrap=True)
+    for row in rows:
+        line = Text()
+        for n, width in zip(stay, widths, strict=True):
+            line.append_text(text(row[n])).append(" " * (width - len(text(row[n])) + 2))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+        parts = [
+            (cell if headings[n] in ("reason", "metrics") else f"{headings[n]} {cell}")
+            for n in below
+            if (cell := text(row[n]).plain)
+        ]
+        if parts:
+            console.print(Padding(Text("; ".join(parts), "dim"), (0, 0, 0, 4)))
 
 
 def _cell(text: str, console: Console) -> str:

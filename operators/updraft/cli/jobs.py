@@ -1,4 +1,4 @@
-"""Commands that make and end jobs: validate, submit, cancel."""
+"""Commands that make and end jobs: validate, submit, export, cancel."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from updraft.cli.console import (
     JsonOption,
     error_fields,
     handled,
+    note,
     print_json,
+    program,
     report,
     say,
     size,
     warn,
 )
-from updraft.exceptions import UnavailableError
+from updraft.exceptions import DataError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from updraft.client import Client
+    from updraft.manifest import Loaded
+    from updraft.wire import Validation
 
 ManifestArgument = Annotated[
     Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job; an FfDL V1 manifest is converted.")
@@ -37,6 +41,7 @@ FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Show the job
 def register(app: typer.Typer) -> None:
     app.command()(validate)
     app.command()(submit)
+    app.command("export")(export_job)
     app.command()(cancel)
 
 
@@ -57,7 +62,7 @@ def validate(
         warnings += loaded.warnings
         if not offline:
             with Client() as client:
-                found = client.validate(loaded.manifest.canonical())
+                found = _judged(client, loaded)
             warnings += [w for w in found.warnings if w not in warnings]
             if not found.valid:
                 _refuse(str(manifest), [e.model_dump() for e in found.errors], warnings, as_json=as_json)
@@ -66,13 +71,22 @@ def validate(
             raise
         _refuse(str(manifest), error_fields(exc), warnings, as_json=True)
     except UnavailableError as exc:
-        warn(f"only the file was checked, the platform was not asked: {exc}")
+        warn(f"only the manifest was checked, the platform does not answer: {exc}")
     if as_json:
         print_json({"valid": True, "errors": [], "warnings": warnings})
         return
     for warning in warnings:
         warn(warning)
     say(f"{manifest}: valid", "green")
+
+
+def _judged(client: Client, loaded: Loaded) -> Validation:
+    """What the platform says of the manifest and of what it needs; the manifest alone to whoever may not start jobs."""
+    try:
+        return client.possible(loaded.manifest.canonical(), secrets=loaded.secrets)
+    except RefusedError as exc:
+        warn(f"only the manifest was checked, not the image, the nodes, the data and the secrets it needs: {exc}")
+        return client.validate(loaded.manifest.canonical())
 
 
 def _refuse(source: str, errors: list[dict[str, str]], warnings: list[str], *, as_json: bool) -> None:
@@ -93,26 +107,46 @@ def submit(
         str | None,
         typer.Option("--id", help="Id of the job; the same manifest under the same id is submitted once."),
     ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--params",
+            metavar="NAME=VALUE",
+            help="Another value for one of the manifest's params, such as epochs=5; may be given again.",
+        ),
+    ] = None,
     follow: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Pack and upload the code, start the job, print its id."""
     from updraft.client import Client
 
+    given = read_params(params or [])
     with Client() as client:
         with _upload_display(quiet=as_json) as on_progress:
-            job = client.submit(manifest, job_id=job_id, on_progress=on_progress)
+            job = client.submit(manifest, job_id=job_id, on_progress=on_progress, params=given, on_wait=note)
         for warning in job.warnings:
             warn(warning)
         if not as_json:
             say(f"{job.id} {'was submitted before' if job.existed else 'submitted'}")
             if not follow:
-                say(f"follow it with: updraft show {job.id} --follow")
+                say(f"follow it with: {program()} show {job.id} --follow")
         if not follow:
             if as_json:
                 print_json({"id": job.id, "existed": job.existed, "warnings": list(job.warnings)})
             return
         follow_to_end(client, job.id, as_json=as_json)
+
+
+def read_params(assignments: list[str]) -> dict[str, str]:
+    """Raises DataError."""
+    given: dict[str, str] = {}
+    for item in assignments:
+        name, equals, value = item.partition("=")
+        if not equals or not name or name in given:
+            raise DataError(f"--params {item!r}: write NAME=VALUE, each name once, such as lr=0.01")
+        given[name] = value
+    return given
 
 
 def follow_to_end(client: Client, job_id: str, *, as_json: bool) -> None:
@@ -122,7 +156,8 @@ def follow_to_end(client: Client, job_id: str, *, as_json: bool) -> None:
     try:
         final = client.wait(job_id) if as_json else follow(client, job_id)
     except KeyboardInterrupt:
-        warn(f"job {job_id} goes on; `updraft show {job_id} --follow` shows it, `updraft cancel {job_id}` ends it")
+        name = program()
+        warn(f"job {job_id} goes on; `{name} show {job_id} --follow` shows it, `{name} cancel {job_id}` ends it")
         raise
     if as_json:
         print_json(final)
@@ -154,6 +189,30 @@ def _upload_display(*, quiet: bool) -> AbstractContextManager[Callable[[str, int
             yield on_progress
 
     return shown()
+
+
+@handled
+def export_job(
+    job: JobArgument,
+    manifest: ManifestArgument,
+    follow: FollowOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate, export, register and promote what an ended job stored, in a new job, without training again."""
+    from updraft.client import Client
+    from updraft.client.export_again import export_again
+
+    with Client() as client:
+        with _upload_display(quiet=as_json) as on_progress:
+            made = export_again(client, job, manifest, on_progress=on_progress)
+        for warning in made.warnings:
+            warn(warning)
+        if not as_json:
+            say(f"{made.id} submitted; it begins with the results of {job}")
+        if follow:
+            follow_to_end(client, made.id, as_json=as_json)
+        elif as_json:
+            print_json({"id": made.id, "exported_from": job})
 
 
 @handled

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from updraft.cli.console import ago, duration, number, out, plain, state_style
-from updraft.exceptions import UnavailableError
+from updraft.cli.console import ago, duration, folded, number, out, plain, state_style
+from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.5
 PATIENCE_SECONDS = 300.0
 SHOWN_METRICS = 6
+LAST_LINES = 20
 MARKS = {
     "success": ("✓", "green"),
     "failed": ("✗", "red"),
@@ -82,13 +83,27 @@ def follow(
         final = _follow_live(client, job_id, console, poll_seconds, patience_seconds, sleep)
     else:
         final = _follow_lines(client, job_id, console, poll_seconds, patience_seconds, sleep)
-    for line in summary(final, last_metrics(client, final)):
+    print_summary(console, final, last_metrics(client, final))
+    for line in last_words(client, final):
         _print(console, line)
     return final
 
 
-def _print(console: Console, line: str) -> None:
-    console.print(plain(line), markup=False, highlight=False, emoji=False)
+def last_words(client: Client, job: JobDetail) -> list[str]:
+    """The program's last lines of a job that FAILED, with a heading; none where there is no log."""
+    if job.state != "FAILED" or not job.attempt:
+        return []
+    learner = next((item for item in job.learners if item.role == "train" and item.phase == "failed"), None)
+    number = learner.learner if learner is not None else 1
+    try:
+        lines = client.last_lines(job.id, LAST_LINES, learner=number)
+    except UpdraftError:
+        return []
+    return ["", f"last lines of learner {number}:", *(f"  {line.line}" for line in lines)] if lines else []
+
+
+def _print(console: Console, line: str, hang: int = 0) -> None:
+    console.print(folded(plain(line), console, hang), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _follow_live(
@@ -178,7 +193,7 @@ def render(snapshot: Snapshot) -> RenderableType:
     )
     stages = Table.grid(padding=(0, 2))
     for stage in snapshot.stages:
-        mark, style = MARKS.get(stage.state, WAITING)
+        mark, style = MARKS.get(stage_state(stage, job), WAITING)
         name = Text(plain(stage.name), style)
         stages.add_row(Text(mark, style), name, stage_time(stage, snapshot.at), stage_note(stage))
     lost = [job.loss.text] if job.loss is not None and (not job.ended or job.loss.attempt == job.attempt) else []
@@ -192,11 +207,18 @@ def render(snapshot: Snapshot) -> RenderableType:
         parts.append(bar)
     elif progress is not None or job.metrics:
         parts.append(Text(plain(training_text(snapshot))))
-    if len(job.learners) > 1:
-        parts.append(Text(plain("  ".join(learner_text(learner) for learner in job.learners)), "dim"))
+    shown = [learner for learner in job.learners if learner.role != "prepare"]  # it has ended before the others begin
+    if len(shown) > 1:
+        parts.append(Text(plain("  ".join(learner_text(learner) for learner in shown)), "dim"))
     if snapshot.trouble:
         parts.append(Text(plain(f"no answer, asking again: {snapshot.trouble}"), "yellow"))
     return Group(*parts)
+
+
+def stage_state(stage: Stage, job: JobDetail) -> str:
+    """The state that Airflow has, or `removed` for a task that had not ended when its job did: it does not run."""
+    unfinished = stage.state not in ("success", "failed", *NOT_RUN)
+    return "removed" if job.ended and unfinished else stage.state
 
 
 def notes(job: JobSummary) -> list[str]:
@@ -227,7 +249,7 @@ def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
     before = {stage.name: stage for stage in previous.stages} if previous is not None else {}
     for stage in current.stages:
         told_phase = _phase(before.get(stage.name))
-        phase = _phase(stage)
+        phase = None if current.job.ended and stage.ended_at is None else _phase(stage)
         if phase is not None and phase != told_phase:
             seconds = stage_time(stage, current.at) if stage.ended_at else ""
             took = f" after {seconds}" if seconds else ""
@@ -240,8 +262,9 @@ def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
 
 
 def _phase(stage: Stage | None) -> str | None:
-    """A task that has started runs, also while it is deferred or queued to wake up."""
-    if stage is None:
+    """A task that has started runs, also while it is deferred or queued to wake up. Airflow gives a start to those that
+    it passes over too."""
+    if stage is None or stage.state in ("upstream_failed", "removed"):
         return None
     if stage.state in ("success", "failed", "skipped"):
         return stage.state
@@ -302,8 +325,16 @@ def last_metrics(client: Client, job: JobDetail) -> dict[str, float | None]:
     return {k: v for k, v in found.items() if not k.startswith("system/")} or dict(job.metrics)
 
 
-def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[str]:
-    """The end of a job in lines: verdict, metrics, model, addresses."""
+def print_summary(console: Console, job: JobDetail, metrics: dict[str, float | None]) -> None:
+    rows = summary(job, metrics)
+    width = max(len(label) for label, _ in rows)
+    _print(console, "")
+    for label, text in rows:
+        _print(console, f"{label:<{width}}  {text}", width + 2)
+
+
+def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[tuple[str, str]]:
+    """The end of a job, each fact with its label: verdict, metrics, model, addresses."""
     rows: list[tuple[str, str]] = [("job", job.id), ("verdict", f"{job.state}: {job.reason}")]
     seconds = (job.updated_at - job.created_at).total_seconds()
     rows.append(("time", duration(seconds)))
@@ -318,9 +349,7 @@ def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[str]:
     if job.model is not None:
         alias = f" @{job.model.alias}" if job.model.alias else ""
         rows.append(("model", f"{job.model.name} version {job.model.version}{alias}"))
-    rows += urls(job)
-    width = max(len(label) for label, _ in rows)
-    return ["", *(f"{label:<{width}}  {text}" for label, text in rows)]
+    return [*rows, *urls(job)]
 
 
 def urls(job: JobDetail) -> list[tuple[str, str]]:
@@ -337,11 +366,21 @@ def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """The verdict's evidence, short: plain values only."""
     rows = []
     for key, value in verdict.items():
-        if isinstance(value, dict):
-            named = {f"learner {k}" if str(k).isdigit() else k: v for k, v in value.items() if v is not None}
-            value = ", ".join(f"{k}: {v}" for k, v in named.items())
-        elif isinstance(value, list):
-            value = ", ".join(map(str, value))
+        value = _words(value)
         if value not in (None, "", [], {}) and key not in ("state", "reason"):
             rows.append((key.replace("_", " "), str(value)[:200]))
     return rows
+
+
+def _words(value: Any) -> Any:
+    """A document of any depth as words: no brackets, quotes or Nones of Python."""
+    if isinstance(value, dict):
+        parts = []
+        for key, inner in value.items():
+            name, words = f"learner {key}" if str(key).isdigit() else key, _words(inner)
+            if words not in (None, ""):
+                parts.append(f"{name} ({words})" if isinstance(inner, dict) else f"{name}: {words}")
+        return ", ".join(parts)
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_words(item)) for item in value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value

@@ -178,7 +178,7 @@ def checkpoints(
         return
     if kept:
         headings = ("checkpoint", "step", "attempt", "size", "made", "metrics", *(("state",) if all_states else ()))
-        print_table(headings, [_checkpoint_row(item, all_states) for item in kept])
+        print_table(headings, [_checkpoint_row(item, all_states) for item in kept], stretch="metrics")
     elif not gone:
         say("no checkpoints")
     if gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +26,13 @@ from updraft.cli.console import (
     warn,
 )
 from updraft.cli.jobs import FollowOption, follow_to_end
-from updraft.exceptions import NotFoundError, RefusedError
+from updraft.exceptions import NotFoundError, RefusedError, UpdraftError
 
 if TYPE_CHECKING:
-    from updraft.wire import JobDetail, JobSummary, MetricPoint, Metrics, Progress, Stage
+    from collections.abc import Iterable
+
+    from updraft.client import Client
+    from updraft.wire import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
 METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and an address has a length
@@ -109,8 +113,7 @@ def _print_job(job: JobDetail, stages: list[Stage]) -> None:
     ]
     print_table(("since", "state", "reason"), history, stretch="reason")
     if job.ended:
-        for line in live.summary(job, dict(job.metrics)):
-            say(line)
+        live.print_summary(out(), job, dict(job.metrics))
     else:
         for label, url in live.urls(job):
             say(f"{label}: {url}")
@@ -121,25 +124,48 @@ def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     learner: Annotated[int, typer.Option("--learner", "-l", min=1, help="Which learner, from 1.")] = 1,
-    role: Annotated[str, typer.Option("--role", help="train, evaluate or export.")] = "train",
+    role: Annotated[str, typer.Option("--role", help="prepare, train, evaluate or export.")] = "train",
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which launch; default: the latest.")] = None,
-    after: Annotated[int, typer.Option("--after", min=0, help="Begin after the line of this number.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many lines.")] = None,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Begin after the line of this number.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="The last so many lines; with --after, the first.")
+    ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Print each line's time before it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print what a learner wrote, without colours and control characters; with --json one document per line."""
     import sys
 
+    from updraft.cli.console import err
     from updraft.client import Client
 
     with Client() as client:
-        lines = client.logs(job, learner=learner, role=role, attempt=attempt, after=after, limit=limit, follow=follow)
+        where: dict[str, Any] = {"learner": learner, "role": role, "attempt": attempt}
+        if attempt is None and (earlier := _earlier_attempts(client, job, role)):
+            err().print(earlier, markup=False)
+        lines: Iterable[LogLine]
+        if limit is not None and after is None:
+            last = client.last_lines(job, limit, **where)
+            follows: dict[str, Any] = {"follow": True, "after": last[-1].n if last else 0}
+            lines = chain(last, client.logs(job, **where, **follows) if follow else ())
+        else:
+            lines = client.logs(job, **where, after=after or 0, limit=limit, follow=follow)
         for line in lines:
             shown = f"{line.t} {line.line}" if timestamps else line.line
             sys.stdout.write((as_json_text(line) if as_json else plain(shown)) + "\n")
             if follow:
                 sys.stdout.flush()
+
+
+def _earlier_attempts(client: Client, job: str, role: str) -> str:
+    """Where the log of what ran before the latest launch is; empty when nothing did."""
+    try:
+        numbers = [str(item.number) for item in client.attempts(job).attempts if item.role == role]
+    except UpdraftError:  # the question for the log says what is wrong
+        return ""
+    if len(numbers) < 2:
+        return ""
+    return f"attempt {numbers[-1]}; --attempt {' or '.join(numbers[:-1])} shows an earlier one's log"
 
 
 @handled
@@ -218,8 +244,12 @@ def download(
         if kind == "checkpoint:latest":
             kind = f"checkpoint:{_latest_checkpoint(client.checkpoints(job).checkpoints, job)}"
         written = client.download(job, kind, folder)
-    if not written:
-        raise NotFoundError(f"job {job} has no {kind} to download")
+        if not written:
+            results, found = client.files(job, "results").files, client.checkpoints(job).checkpoints
+            raise NotFoundError(
+                f"job {job} has no {kind} to download; what it stored: {len(results)} files of results "
+                f"(updraft download {job} results) and {len(found)} checkpoints (checkpoint:latest)"
+            )
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
     else:
@@ -243,16 +273,16 @@ def open_pages(
     from updraft.client import Client
 
     with Client() as client:
-        if job is None:
-            url = client.http.connection.airflow_url
-            pages = [("Airflow", url), ("jobs", f"{url}/updraft/jobs")]
-        else:
-            pages = live.urls(client.job(job))
+        airflow_url = url = client.http.connection.airflow_url
+        pages = [("Airflow", url), ("jobs", f"{url}/updraft/jobs")] if job is None else live.urls(client.job(job))
     if as_json:
         print_json(dict(pages))
         return
     for label, url in pages:
         say(f"{label}: {url}")
+    from updraft.stack.display import show_logins
+
+    show_logins(airflow_url)
     import webbrowser
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from updraft.cli.console import Exit, JsonOption, err, handled, print_json, say, size
+from updraft.cli.console import Exit, JsonOption, err, handled, print_json, program, say, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def init(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str],
     if as_json:
         print_json({"home": str(home.root), **config.model_dump()})
     else:
-        say(f"{home.root} is set up; start it with: updraft up")
+        say(f"{home.root} is set up; start it with: {program()} up")
 
 
 @handled

@@ -5,7 +5,6 @@ http.py        the authenticated session
 client.py      the verbs
 submission.py  packing and starting
 requests.py    halting and resuming, and waiting for the answer
-unrecorded.py  a job that only Airflow knows so far
 transfer.py    bytes in bulk
 """
 

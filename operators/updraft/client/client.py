@@ -6,13 +6,14 @@ Submits through Airflow's REST API, reads through the plugin's routes; never a d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+from updraft.client.airflow_runs import TRAIN_DAG, dag_of, find_run, start_run
 from updraft.client.config import Connection, load_config
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
@@ -36,7 +37,6 @@ from updraft.wire import (
     Validation,
 )
 
-TRAIN_DAG = "train_model"
 DEFAULT_TENANT = "default"
 LIFE_CYCLE = (
     "admit",
@@ -51,6 +51,8 @@ LIFE_CYCLE = (
     "release",
 )
 POLL_SECONDS = 2.0
+PARTS_SECONDS = 60.0  # for parts that are late or away, before a submission is given up
+NOT_NEEDED = frozenset({"mlflow"})  # for a submission: the job's first task waits for it
 WAIT_SECONDS = 600.0  # for the answer to a request: halting waits for a checkpoint
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
@@ -121,37 +123,60 @@ class Client:
         job_id: str | None = None,
         base: Path | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
+        params: Mapping[str, str] | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> Job:
         """Pack, upload and start; returns when Airflow has recorded the run.
 
         `manifest` is a file or a mapping; paths in it are relative to the file's folder, or to `base`. `job_id` makes
-        the call repeatable: the same manifest under the same id is the same job. `on_progress(what, bytes done, bytes
-        in all)` is told of uploads. Raises ManifestError, RefusedError, DataError or UnavailableError; then nothing
+        the call repeatable: the same manifest under the same id is the same job. `params` replaces values of the
+        manifest's params, as text. `on_progress(what, bytes done, bytes in all)` is told of uploads, `on_wait(text)` of
+        what is waited for. Raises ManifestError, RefusedError, DataError or UnavailableError; then nothing
         was submitted.
         """
         from updraft.client.submission import submit
 
-        return submit(self, manifest, job_id=job_id, base=base, on_progress=on_progress)
+        return submit(self, manifest, job_id=job_id, base=base, on_progress=on_progress, params=params, on_wait=on_wait)
 
     def validate(self, manifest: Mapping[str, Any]) -> Validation:
         """What the platform thinks of a manifest; this machine's files are not looked at."""
         return Validation.model_validate(self.http.json("POST", f"{API_PREFIX}/validate", body=dict(manifest)))
 
+    def possible(self, manifest: Mapping[str, Any], *, secrets: Iterable[str] = ()) -> Validation:
+        """What of a manifest cannot run on the platform as it is: its image, its size, its data, its secrets but for
+        those named in `secrets`, which are about to be made. Needs the right to start jobs."""
+        body = {"manifest": dict(manifest), "secrets": list(secrets)}
+        return Validation.model_validate(self.http.json("POST", f"{API_PREFIX}/possible", body=body, repeatable=True))
+
     def health(self) -> Health:
         return Health.model_validate(self.http.json("GET", f"{API_PREFIX}/health"))
 
-    def check_health(self) -> Health:
-        """Raises UnavailableError naming each part that a new job needs and that does not answer."""
-        health = self.health()
-        down = [part for part in health.parts if not part.ok]
-        if down:
-            names = " and ".join(PART_TITLES.get(part.name, part.name) for part in down)
-            why = "; ".join(part.detail for part in down)
-            raise UnavailableError(
-                f"{names} {'is' if len(down) == 1 else 'are'} not reachable ({why}); nothing was submitted. "
-                "`updraft status` shows the parts"
-            )
-        return health
+    def check_health(self, on_wait: Callable[[str], None] | None = None) -> Health:
+        """The platform's health once every part answers that submitting needs; MLflow is told later.
+
+        Waits up to `PARTS_SECONDS` for parts that do not answer, which a busy machine makes late; `on_wait` is told
+        what is waited for. Raises UnavailableError naming them.
+        """
+        waited_seconds, told = 0.0, ""
+        while True:
+            asked = time.monotonic()
+            health = self.health()
+            down = [part for part in health.parts if not part.ok and part.name not in NOT_NEEDED]
+            if not down:
+                return health
+            names = " and ".join(PART_TITLES.get(part.name, part.name).replace("The ", "the ") for part in down)
+            if waited_seconds >= PARTS_SECONDS:
+                why = "; ".join(part.detail for part in down)
+                are = "is" if len(down) == 1 else "are"
+                raise UnavailableError(
+                    f"{names[0].upper()}{names[1:]} {are} not reachable ({why}); nothing was submitted. "
+                    "`updraft status` shows the parts"
+                )
+            if on_wait is not None and names != told:
+                on_wait(f"waiting for {names}, up to {PARTS_SECONDS:.0f} s")
+            told = names
+            self._sleep(POLL_SECONDS)
+            waited_seconds += POLL_SECONDS + time.monotonic() - asked
 
     # --- Reading --------------------------------------------------------------------------------------
     def jobs(self, *, state: str | None = None, name: str | None = None, limit: int = 50) -> list[JobSummary]:
@@ -161,15 +186,7 @@ class Client:
 
     def job(self, job_id: str) -> JobDetail:
         """Raises NotFoundError when neither the platform nor Airflow knows the id."""
-        try:
-            return JobDetail.model_validate(self.http.json("GET", _job(job_id)))
-        except NotFoundError as unknown:
-            run = self._run(job_id)
-            if run is None:
-                raise unknown
-            from updraft.client.unrecorded import from_run
-
-            return from_run(self.http, job_id, run)
+        return JobDetail.model_validate(self.http.json("GET", _job(job_id)))
 
     def transitions(self, job_id: str) -> TransitionList:
         return TransitionList.model_validate(self.http.json("GET", f"{_job(job_id)}/transitions"))
@@ -230,6 +247,13 @@ class Client:
             else:
                 self._sleep(poll_seconds)
 
+    def last_lines(
+        self, job_id: str, count: int, *, learner: int = 1, role: str = "train", attempt: int | None = None
+    ) -> tuple[LogLine, ...]:
+        """The last `count` lines of one learner's log."""
+        query = {"learner": learner, "role": role, "attempt": attempt, "limit": count, "last": True}
+        return LogPage.model_validate(self.http.json("GET", f"{_job(job_id)}/logs", params=query)).lines
+
     def metrics(self, job_id: str, *keys: str) -> Metrics:
         """Last values, and the history of the keys asked for."""
         return Metrics.model_validate(
@@ -272,7 +296,7 @@ class Client:
         try:
             return str(self.act(job_id, "cancel")["message"])
         except NotFoundError:
-            run = self._run(job_id)
+            run = find_run(self.http, job_id)
             if run is None:
                 raise
         if run.get("state") in AIRFLOW_ENDS:
@@ -342,33 +366,18 @@ class Client:
         self.http.json("DELETE", _secret(name), params={"tenant": tenant})
 
     # --- Airflow's own record of a job ----------------------------------------------------------------
-    def trigger(self, job_id: str, conf: dict[str, Any]) -> None:
+    def trigger(self, job_id: str, conf: dict[str, Any], dag_id: str = TRAIN_DAG) -> None:
         """Start the job's DAG run. Raises ConflictError when there is a run of that id."""
-        try:
-            self.http.json(
-                "POST",
-                f"/api/v2/dags/{TRAIN_DAG}/dagRuns",
-                body={"dag_run_id": job_id, "logical_date": None, "conf": conf},
-            )
-        except NotFoundError as exc:
-            raise UnavailableError(
-                f"Airflow does not know the DAG {TRAIN_DAG} yet; it has just started, or the DAG has an import error "
-                f"({self.http.connection.airflow_url}/dags)"
-            ) from exc
+        start_run(self.http, dag_id, job_id, conf)
+
+    def dag_for(self, job_id: str, name: str) -> str:
+        """The DAG that has a run of this id, else the one that starts jobs of this name."""
+        run = find_run(self.http, job_id)
+        return str(run["dag_id"]) if run is not None else dag_of(self.http, name)
 
     def run_conf(self, job_id: str) -> dict[str, Any] | None:
-        run = self._run(job_id)
+        run = find_run(self.http, job_id)
         return None if run is None else dict(run.get("conf") or {})
-
-    def _run(self, job_id: str) -> dict[str, Any] | None:
-        """Airflow's run of `train_model` with that id; None if there is none. Other DAGs are not asked."""
-        try:
-            found = self.http.json("GET", _dag_run(TRAIN_DAG, job_id))
-        except NotFoundError:
-            return None
-        if not isinstance(found, dict):
-            raise UnavailableError("Airflow answered a DAG run with something else")
-        return found
 
 
 def _job(job_id: str) -> str:

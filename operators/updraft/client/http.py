@@ -36,6 +36,8 @@ class InvalidRequestError(RefusedError):
     def __init__(self, message: str, fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.fields = fields
+        for _, text in fields:  # for a traceback; the command line prints the fields itself
+            self.add_note(text)
 
 
 class Session:
@@ -73,11 +75,18 @@ class Session:
         params: Mapping[str, Any] | None = None,
         body: Any = None,
         content: Body | None = None,
+        content_length: int | None = None,
         timeout_seconds: float | None = None,
+        repeatable: bool = False,
     ) -> Any:
-        """The decoded answer, None for an empty one. Raises the exceptions of `raise_for`."""
+        """The decoded answer, None for an empty one. Raises the exceptions of `raise_for`.
+
+        `repeatable`: a POST that changes nothing, so that it may be sent again when nobody answered."""
         timeout = TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds, connect=TIMEOUT.connect)
-        response = self._send(method, path, params=params, body=body, content=content, timeout=timeout)
+        attempts = ATTEMPTS if repeatable or method in SAFE_METHODS else 1
+        response = self._send(
+            method, path, attempts, params=params, body=body, content=content, length=content_length, timeout=timeout
+        )
         if not response.content:
             return None
         try:
@@ -110,12 +119,16 @@ class Session:
         self,
         method: str,
         path: str,
+        attempts: int,
         *,
         params: Mapping[str, Any] | None,
         body: Any,
         content: Body | None,
+        length: int | None,
         timeout: httpx.Timeout,
     ) -> httpx.Response:
+        announced = {} if length is None else {"Content-Length": str(length)}
+
         def once(fresh: bool) -> httpx.Response:
             with self._wrap(method, path):
                 return self._http.request(
@@ -124,7 +137,7 @@ class Session:
                     params=_present(params or {}),
                     json=body,
                     content=content() if callable(content) else content,
-                    headers=self._headers(fresh),
+                    headers={**self._headers(fresh), **announced},
                     timeout=timeout,
                 )
 
@@ -136,11 +149,11 @@ class Session:
                 raise_for(response, self.connection.airflow_url)
             return response
 
-        return self._retrying(method)(attempt)
+        return self._retrying(attempts)(attempt)
 
-    def _retrying(self, method: str) -> Retrying:
+    def _retrying(self, attempts: int) -> Retrying:
         return Retrying(
-            stop=stop_after_attempt(ATTEMPTS if method in SAFE_METHODS else 1),
+            stop=stop_after_attempt(attempts),
             wait=self._wait,
             retry=retry_if_exception_type(_TransientError),
             reraise=True,
@@ -176,7 +189,7 @@ class Session:
                 raise_for(response, self.connection.airflow_url)
             return response
 
-        response = self._retrying("GET")(ask)  # a log-in may be repeated
+        response = self._retrying(ATTEMPTS)(ask)  # a log-in may be repeated
         if response.status_code in (400, 401, 403):
             raise RefusedError(
                 f"Airflow at {self.connection.airflow_url} refused the log-in of user {self.connection.username!r}; "

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from updraft.client.client import Client, Job
+from updraft.client.client import NOT_NEEDED, Client, Job
+from updraft.client.code_scan import export_warning
 from updraft.client.http import ConflictError, InvalidRequestError
 from updraft.client.transfer import upload_tree
 from updraft.exceptions import DataError, RefusedError, UnavailableError
@@ -29,12 +30,14 @@ from updraft.manifest import (
     ManifestError,
     load_any,
     local_sources,
+    parse,
     parse_any,
     refuse_unsupported,
     with_files,
+    with_params,
     with_trees,
 )
-from updraft.wire import Limits, TreeBody
+from updraft.wire import PART_TITLES, Health, Limits, TreeBody
 from updraft_learner import trees
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ def submit(
     job_id: str | None,
     base: Path | None,
     on_progress: OnProgress | None,
+    params: Mapping[str, str] | None = None,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Job:
     """See `Client.submit`."""
     if job_id is not None and not is_job_id(job_id):
@@ -58,13 +63,25 @@ def submit(
             "beginning with a letter and ending with a letter or digit"
         )
     loaded = read_manifest(manifest, base)
-    folder = _base_folder(manifest, base)
-    health = client.check_health()
-    _ask_platform(client, loaded.manifest)
+    if params:
+        changed = parse(with_params(loaded.manifest.canonical(), params), source="--params")
+        loaded = replace(loaded, manifest=changed)
+    folder = base_folder(manifest, base)
+    health = client.check_health(on_wait)
+    ask_platform(client, loaded.manifest, secrets=loaded.secrets)
     ready = upload_sources(client, loaded.manifest, folder, health.limits, on_progress)
     for name, values in loaded.secrets.items():
         client.set_secret(name, dict(values), tenant=loaded.manifest.tenant)
-    return _start(client, ready, job_id, loaded.warnings)
+    return start(client, ready, job_id, (*loaded.warnings, *told_later(health)))
+
+
+def told_later(health: Health) -> tuple[str, ...]:
+    """What the job's submitter is to know of parts that are away and that accepting it does not need."""
+    away = [part for part in health.parts if not part.ok and part.name in NOT_NEEDED]
+    return tuple(
+        f"{PART_TITLES[part.name]} does not answer ({part.detail}); the job is accepted and begins once it does"
+        for part in away
+    )
 
 
 def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = None) -> Loaded:
@@ -82,10 +99,13 @@ def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = 
     if loaded.manifest.schedule is not None:
         once = "schedule: a submitted job runs once, now; put its folder below jobs/ for a DAG that runs by its cron"
         loaded = replace(loaded, warnings=(*loaded.warnings, once))
+    if code := local_sources(loaded.manifest).get("code"):
+        forgotten = export_warning(loaded.manifest, base_folder(manifest, base) / code)
+        loaded = replace(loaded, warnings=(*loaded.warnings, *([forgotten] if forgotten else [])))
     return loaded
 
 
-def _base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) -> Path:
+def base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) -> Path:
     if base is not None:
         return base
     if isinstance(manifest, Path) or (isinstance(manifest, str) and "\n" not in manifest):
@@ -93,9 +113,10 @@ def _base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) ->
     return Path.cwd()
 
 
-def _ask_platform(client: Client, manifest: Manifest) -> None:
-    """Raises InvalidRequestError for what only the platform knows: its tenants, its images."""
-    answer = client.validate(manifest.canonical())
+def ask_platform(client: Client, manifest: Manifest, *, secrets: Iterable[str] = ()) -> None:
+    """Raises InvalidRequestError for what only the platform knows: tenants, images, nodes, data, and secrets but for
+    those that are about to be made."""
+    answer = client.possible(manifest.canonical(), secrets=secrets)
     if not answer.valid:
         fields = tuple((error.field, error.message) for error in answer.errors)
         raise InvalidRequestError("the platform refuses the manifest; nothing was submitted", fields)
@@ -149,12 +170,13 @@ def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]
     return trees.Tree((trees.TreeFile(path.name, digest, size_bytes),)), {digest: path}
 
 
-def _start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Job:
+def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Job:
     chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
     conf = {"manifest": manifest.canonical()}
+    dag_id = client.dag_for(chosen, manifest.name)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            client.trigger(chosen, conf)
+            client.trigger(chosen, conf, dag_id)
         except ConflictError:
             if not _same(client.run_conf(chosen), conf):
                 raise RefusedError(

@@ -47,7 +47,13 @@ def upload_tree(
     def send(digest: str) -> None:
         nonlocal done
         path = sources[digest]
-        session.json("PUT", f"{API_PREFIX}/blobs/{digest}", params=query, content=lambda: _chunks(path))
+        size_bytes = sizes[digest]
+        session.json(
+            *("PUT", f"{API_PREFIX}/blobs/{digest}"),
+            params=query,
+            content=lambda: _chunks(path, size_bytes),
+            content_length=size_bytes,
+        )
         with lock:
             done += sizes[digest]
             if on_progress is not None:
@@ -66,13 +72,20 @@ def upload_tree(
     session.json("PUT", f"{API_PREFIX}/trees/{sha256}", params=query, body=body, timeout_seconds=patience_seconds)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """The file's content. Raises DataError unless it has `size_bytes`, which the request has announced."""
+    sent_bytes = 0
     try:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
+                sent_bytes += len(chunk)
+                if sent_bytes > size_bytes:
+                    break
                 yield chunk
     except OSError as exc:
         raise DataError(f"{path}: cannot be read ({exc.strerror})") from exc
+    if sent_bytes != size_bytes:
+        raise DataError(f"{path}: changed while it was being uploaded; submit again once nothing writes to it")
 
 
 def download_files(

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
-from updraft.guardian.records import launch_of, learners_of, ledger, manifest_of, memory_mib
+from updraft.guardian.records import PREPARE, launch_of, learners_of, ledger, manifest_of, memory_limit_mib
 from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, with_last_seen
-from updraft.recovery.outcome import Action, Cause, Outcome, evidence, judge
+from updraft.recovery.outcome import MORE_TO_TRAIN, Action, Cause, Outcome, evidence, judge, with_checkpoint
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM, QUOTA_TOO_SMALL, Budgets, Loss, Relaunch, decide, gives_back
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 from updraft.settings import settings
+from updraft_learner.checkpoint import DEFAULT_EVERY_SECONDS
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PEER_STOP_SECONDS = 10  # learners whose peer was lost cannot go on: they only have to leave
+MORE_TO_PREPARE = "judge a part of the data, or raise UPDRAFT_VALIDATION_MEMORY_BYTES"
 # Why the watching ended, where that is itself the cause.
 ENDINGS = {
     "cancelled": Cause.CANCELLED,
@@ -249,8 +252,9 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         learners=launch.learners,
         markers=markers,
         tails=seen.tails,
-        memory=f"{memory_mib(manifest)} MiB",
-        rules=manifest.failures,
+        memory=f"{memory_limit_mib(manifest, launch.role)} MiB",
+        rules=() if launch.role == PREPARE else manifest.failures,
+        more_memory=MORE_TO_PREPARE if launch.role == PREPARE else MORE_TO_TRAIN,
     )
     kind = seen.kind
     if kind == "halted" and ledger().pending(job.id, "halt") is None:
@@ -269,24 +273,30 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         return Outcome(cause, seen.reason, facts, label, action)
     assert outcome is not None
     if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
+        every = manifest.checkpoints.every
+        every_seconds = DEFAULT_EVERY_SECONDS if every is None else every.total_seconds()
         final = stored.latest_checkpoint(launch.tenant, launch.job_id)
-        if final is None:
-            return Outcome(
-                Cause.PROGRAM,
-                "the manifest asks for checkpoints, but the program wrote none: call "
-                "updraft_learner.Checkpointer, or write a folder with a COMPLETE file below $CHECKPOINT_DIR, "
-                "or remove `checkpoints` from the manifest",
-                outcome.evidence,
-                "program.no_checkpoint",
-            )
-        return replace(outcome, evidence={**outcome.evidence, "final_checkpoint": final})
+        return with_checkpoint(outcome, final, _ran_seconds(job.id, launch), every_seconds)
     return outcome
+
+
+def _ran_seconds(job_id: str, launch: Launch) -> float:
+    """How long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them run."""
+    book = ledger()
+    attempt = book.current_attempt(job_id, launch.role)
+    steps = [step for step in book.transitions(job_id) if attempt is not None and step.at >= attempt.started_at]
+    began = next((step.at for step in steps if step.to_state is State.PROCESSING), None)
+    if began is None:
+        return 0.0
+    over = next((step.at for step in steps if step.to_state is State.STORING and step.at >= began), book.now())
+    return (over - began).total_seconds()
 
 
 def _why_never(job: Job, launch: Launch, words: str) -> str | None:
     """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
     through before: it has work to lose."""
-    if any(a.label != NO_QUOTA for a in ledger().attempts(job.id) if a.number != launch.attempt):
+    others = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number != launch.attempt]
+    if any(a.label != NO_QUOTA for a in others):
         return None
     if (never := quota.never_fits(words, launch.learners)) is None:
         return None
@@ -301,7 +311,8 @@ def never_fits(job_id: str, refused: Attempt) -> str | None:
     job = book.job(job_id)
     if refused.revision != job.revision or book.in_line(job_id):
         return None
-    others = [a for a in book.attempts(job_id) if a.number != refused.number and a.revision == refused.revision]
+    of_role = [a for a in book.attempts(job_id) if a.role == refused.role and a.revision == refused.revision]
+    others = [a for a in of_role if a.number != refused.number]
     if any(a.label != NO_QUOTA for a in others):
         return None
     learners = learners_of(manifest_of(job), refused.role)

@@ -48,7 +48,7 @@ class Attention:
         if self._clock() < self._next or self._launch.role != "train":
             return None
         self._next = self._clock() + PACE.turn_seconds()
-        running = [pod.learner for pod in pods if pod.main.state == "running"]
+        running = [pod.learner for pod in pods if pod.runs]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))
         except UpdraftError as exc:  # the store or the ledger is away: nothing is concluded from that

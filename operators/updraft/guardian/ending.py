@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TASKS = {"train": "train", "evaluate": "evaluate", "export_model": "export"}  # task -> role of its pods
+TASKS = {
+    "stage_data": "prepare",
+    "train": "train",
+    "evaluate": "evaluate",
+    "export_model": "export",
+}  # task -> role of its pods
 
 
 def end(job: Job, verdict: Verdict) -> Job:

@@ -9,10 +9,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
-from updraft.kubernetes import gang
+from updraft.kubernetes import gang, logend
 from updraft.kubernetes.flow import Flow
 from updraft.kubernetes.logs import CHUNK_CHARACTERS, CHUNK_LINES, MAX_LINE_BYTES, Cursor, Line, Reader
 from updraft.recovery.facts import PodFacts
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PART_BYTES = 1 << 16
+CLOSE_SECONDS = 8.0  # kept of the limit for the last lines of a log that is longer than can be read
 
 
 class LastWords:
@@ -33,7 +35,8 @@ class LastWords:
 
     def __init__(self, core: CoreV1Api, launch: Launch, pods: Sequence[PodFacts], *, limit_seconds: float) -> None:
         self._core, self._launch = core, launch
-        self._deadline = time.monotonic() + limit_seconds
+        self._deadline = time.monotonic() + limit_seconds  # of the whole
+        self._read_until = self._deadline - CLOSE_SECONDS
         said = [pod for pod in pods if pod.main.state in ("running", "terminated")]
         self._heard = {pod.name: threading.Event() for pod in said}
         self._threads = [threading.Thread(target=self._read, args=(pod,), daemon=True) for pod in said]
@@ -65,31 +68,54 @@ class LastWords:
 
         launch = self._launch
         book = objects.LogBook.open(launch.tenant, launch.job_id, launch.role, launch.attempt, pod.learner)
-        reader = Reader(Cursor(n=book.last.n, t=book.last.t, same=book.last.same))
-        response = gang.call(
-            f"read the log of {pod.name}",
-            self._core.read_namespaced_pod_log,
-            pod.name,
-            launch.namespace,
-            container=MAIN_CONTAINER,
-            follow=True,
-            timestamps=True,
-            _preload_content=False,
-        )
+        cursor = Cursor(n=book.last.n, t=book.last.t, same=book.last.same)
+        response = self._open(pod, follow=True)
         if pod.main.state == "running":
             self._heard[pod.name].set()
         lines: list[Line] = []
         characters = 0
         try:
-            for line in _lines(response, reader, Flow(), self._deadline):
+            for line in _lines(response, Reader(cursor), Flow(), self._read_until):
                 lines.append(line)
                 characters += len(line.line)
                 if len(lines) >= CHUNK_LINES or characters >= CHUNK_CHARACTERS:
                     _store(book, lines)
                     characters = 0
         finally:
-            response.release_conn()
+            response.close()  # what is unread would stand before the next answer
             _store(book, lines)
+        if time.monotonic() >= self._read_until:
+            self._close(pod, book, cursor)
+
+    def _close(self, pod: PodFacts, book: Any, cursor: Cursor) -> None:
+        """Record the last lines of a log that could not be read to its end in time."""
+        response = self._open(pod, tail_lines=logend.END_LINES, limit_bytes=logend.END_BYTES)
+        end = logend.raw_lines(response.data)
+        if logend.lines_after(replace(cursor), end, None):
+            _store(book, logend.lines_after(cursor, end, self._count(pod, cursor, end)))
+
+    def _count(self, pod: PodFacts, cursor: Cursor, end: Sequence[bytes]) -> int | None:
+        counter, until = logend.Counter(cursor, end), time.monotonic() + logend.COUNT_SECONDS
+        response = self._open(pod)
+        try:
+            for part in response.stream(PART_BYTES, decode_content=False):
+                if counter.read(part) or time.monotonic() >= until:
+                    break
+        finally:
+            response.close()
+        return counter.counted
+
+    def _open(self, pod: PodFacts, **options: Any) -> Any:
+        return gang.call(
+            f"read the log of {pod.name}",
+            self._core.read_namespaced_pod_log,
+            pod.name,
+            self._launch.namespace,
+            container=MAIN_CONTAINER,
+            timestamps=True,
+            _preload_content=False,
+            **options,
+        )
 
 
 def _lines(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
-from updraft.guardian.records import learners_of, ledger, manifest_of, memory_mib
+from updraft.guardian.records import ledger, manifest_of, memory_mib, place_learners
 from updraft.lifecycle import State
 from updraft.settings import settings
 
 if TYPE_CHECKING:
     from updraft.allocation import Request
     from updraft.ledger import Job
+    from updraft.manifest import Manifest
+    from updraft.taints import Toleration
 
 
 def join(job: Job) -> None:
@@ -28,21 +31,37 @@ def rejoin(job_id: str, role: str) -> None:
 
 def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = "train") -> Request:
     """What the job asks for, or will ask for with a revised manifest."""
-    from updraft.allocation import Request
-    from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
     from updraft.manifest import parse
 
     manifest = manifest_of(job) if revised is None else parse(revised)
+    return request_of(manifest, job.id, job.submitted_at, role=role)
+
+
+def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = "train") -> Request:
+    from updraft.allocation import Request
+    from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
+
     resources = manifest.resources
     return Request(
-        job_id=job.id,
-        learners=learners_of(manifest, role),
+        job_id=job_id,
+        learners=place_learners(manifest, role),
         cpus=resources.cpus,
         memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
         gpus=resources.gpus,
         gpu_type=resources.gpu_type,
-        requested_at=job.submitted_at,
+        requested_at=requested_at,
     )
+
+
+def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: Sequence[Toleration]) -> str | None:
+    """Why the job's gang can never run on these nodes, whatever else does; None if it can."""
+    from updraft.allocation import capacity_from_nodes, plan_admissions
+
+    if (disk := _disk_of_no_node(manifest, nodes)) is not None:
+        return disk
+    request = request_of(manifest, "asked", datetime.now(UTC))
+    plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations))
+    return plan.impossible[0].reason if plan.impossible else None
 
 
 def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
@@ -55,7 +74,10 @@ def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
     book = ledger()
     if (left := _left(job_id)) is not None:
         return left
-    if (never := _disk_of_no_node(book.job(job_id), nodes)) is not None:
+    job = book.job(job_id)
+    # Read only where it matters: every waiting job asks again and again.
+    asks_for_disk = (job.manifest.get("resources") or {}).get("disk")
+    if asks_for_disk and (never := _disk_of_no_node(manifest_of(job), nodes)) is not None:
         return "impossible", never
     try:
         admission = book.try_admit(job_id, capacity_from_nodes(nodes, settings().tolerations))
@@ -79,14 +101,14 @@ def ask_without_cluster(job_id: str, problem: str) -> tuple[str, str]:
     return "waiting", problem
 
 
-def _disk_of_no_node(job: Job, nodes: Sequence[dict[str, Any]]) -> str | None:
+def _disk_of_no_node(manifest: Manifest, nodes: Sequence[dict[str, Any]]) -> str | None:
     """Why no node can ever set aside the disk that a learner asks for. It is no part of what is granted: what others
     ask for is small beside a node's, and comes back."""
     from updraft.allocation.quantities import parse_quantity
 
-    if not (job.manifest.get("resources") or {}).get("disk"):
+    asked = manifest.resources.disk_bytes or 0
+    if not asked:
         return None
-    asked = manifest_of(job).resources.disk_bytes or 0
     there = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
     amounts = [parse_quantity(each["ephemeral-storage"]) for each in there if "ephemeral-storage" in each]
     if len(amounts) < len(nodes) or not amounts or (largest := max(amounts)) >= asked:

@@ -16,13 +16,14 @@ from updraft.guardian.records import ledger
 from updraft.lifecycle import MLFLOW_STATUS, State
 from updraft.settings import settings
 from updraft_learner.pod import MlflowCredentials
-from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer
+from updraft_learner.sidecar.tracking import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
     from updraft.ledger import Job, Ledger
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 5.0
 TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
 
 
@@ -35,10 +36,24 @@ def deliver(job_id: str) -> None:
         _deliver(book, book.job(job_id))
 
 
-def tracking_server(run_id: str) -> TrackingServer:
+def tracking_server(run_id: str, *, timeout_seconds: float = REST_SECONDS) -> TrackingServer:
     credentials = settings().credentials().mlflow
     access = MlflowCredentials(settings().mlflow_uri, credentials.username, credentials.password.get_secret_value())
-    return TrackingServer(access, run_id=run_id)
+    return TrackingServer(access, run_id=run_id, timeout_seconds=timeout_seconds)
+
+
+def require_tracking() -> None:
+    """Raises UnavailableError when MLflow does not answer within `LOOK_SECONDS`.
+
+    MLflow's own client goes on trying for minutes, in which a worker's slot would be held.
+    """
+    server = tracking_server("", timeout_seconds=LOOK_SECONDS)
+    try:
+        answer = server.get("experiments/search", {"max_results": 1})
+    except ServerUnavailable as exc:
+        raise UnavailableError(f"MLflow at {settings().mlflow_uri} does not answer ({exc})") from exc
+    if answer.status >= 500:
+        raise UnavailableError(f"MLflow at {settings().mlflow_uri} answers {answer.status}")
 
 
 def _deliver(book: Ledger, job: Job) -> None:

@@ -1,19 +1,22 @@
 """The pods of a role: its template in the ledger, the gang of an attempt, and their removal.
 
 The template is the pod that `KubernetesPodOperator` built for the role's first learner. It holds no secret: secrets are
-references in it, and the job's credentials lie in a Kubernetes secret per launch.
+references in it, and the job's credentials lie in a Kubernetes secret per launch, with a token of its own for the
+sidecar's MLflow endpoint.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
-from updraft.guardian.records import launch_of, ledger, manifest_of
+from updraft.guardian import prepare
+from updraft.guardian.records import PREPARE, launch_of, ledger, manifest_of
 from updraft.kubernetes import claims, clients, gang, objects, policies
 from updraft.kubernetes.objects import Launch
 from updraft.settings import settings
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
 
 log = logging.getLogger(__name__)
+TOKEN_BYTES = 32
 
 
 def template_key(role: str, revision: int) -> str:
@@ -73,14 +77,19 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         tolerations=settings().tolerations,
         avoid_nodes=_avoid_nodes(attempt),
     )
-    pod = claims.with_claims(pod, claims.claims_of(job.data))
+    if attempt.role not in ("export", PREPARE):
+        pod = claims.with_claims(pod, claims.claims_of(job.data))
     gang.ensure_namespace(core, launch.namespace)
+    credentials = _pod_credentials()
+    if attempt.role == PREPARE:
+        credentials["sources"] = prepare.hand_over(core, job, manifest, attempt)
     if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
         return launch
     gang.create(
         core,
         launch,
-        secret=objects.credentials_secret(launch, _pod_credentials()),
+        # Where an earlier call has made the secret, its token stands.
+        secret=objects.credentials_secret(launch, credentials, secrets.token_urlsafe(TOKEN_BYTES)),
         policy=_policy(core, launch) if settings().network_policy else None,
         service=objects.headless_service(launch) if launch.learners > 1 else None,
         budget=policies.disruption_budget(launch) if settings().disruption_budget else None,
@@ -149,6 +158,9 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
     resume = attempt.resume or {}
     first = min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role)
     manifest = manifest_of(job)
+    # These run the platform's program: on the training's results alone, or on what is to become code and data.
+    without_inputs = launch.role in ("export", PREPARE)
+    data = () if without_inputs else job.data or ()
     return contract.PodConfig(
         job_id=job.id,
         tenant=job.tenant,
@@ -160,11 +172,13 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         prefix=job.tenant,
         mlflow_run_id=job.mlflow_run_id or "",
         mlflow_experiment_id=job.mlflow_experiment_id or "",
-        code_tree=job.code_tree,
-        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in job.data or () if "claim" not in d),
+        code_tree=None if without_inputs else job.code_tree,
+        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in data if "claim" not in d),
         params=dict(manifest.params),
         restore_checkpoint=resume.get("checkpoint"),
-        restore_results=launch.role != "train",
+        # Of an evaluation or an export MLflow would show series of one point, before the training's own.
+        system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == "train" else 0.0,
+        restore_results=launch.role not in ("train", PREPARE),
         restore_own_results=launch.role == "train" and launch.attempt != first,
     )
 

@@ -1,8 +1,7 @@
 """Pure functions from a job's launch to Kubernetes objects, as plain dictionaries in API form.
 
-`KubernetesPodOperator` builds the pod of one program; `learner_pod` adds our init container and native
-sidecar, `role_to_pods` makes the gang of it. Called by `updraft.operators.learner`; nothing here talks to
-a cluster.
+`KubernetesPodOperator` builds the pod of one program; `learner_pod` adds our native sidecar, `role_to_pods` makes the
+gang of it. Called by `updraft.operators.learner`; nothing here talks to a cluster.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from updraft.kubernetes.gate import gated, started_probe
 from updraft.kubernetes.gpus import gpu_probe
 from updraft.kubernetes.termination import pre_stop
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration
@@ -22,7 +22,7 @@ from updraft_learner.contract import PodConfig
 Manifest = dict[str, Any]  # a Kubernetes object in API form
 
 DISK_RESOURCE = "ephemeral-storage"
-SIDECAR_MEMORY_MIB = 128  # what init container and sidecar are counted with; admission adds it per learner
+SIDECAR_MEMORY_MIB = 128  # what the sidecar is counted with; admission adds it per learner
 SIDECAR_MEMORY_LIMIT_MIB = 1024
 # Of every container: the sidecar has to read what the program writes, and some libraries let nobody but the owner read
 # (safetensors: 0600). An image whose own user is root, as most public ones are, runs as it too.
@@ -44,7 +44,7 @@ UNPRIVILEGED = {
 }
 HOST_PATHS = {
     contract.ROOT_ENV: contract.ROOT_DIR,
-    contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # made by the init container, for itself alone
+    contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # made by staging, for the sidecar alone
     "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
     "TMPDIR": contract.PRIVATE_DIR,  # their root file system cannot be written
 }
@@ -57,7 +57,7 @@ class Launch:
     namespace: str
     tenant: str
     job_id: str
-    role: str  # train, evaluate, export
+    role: str  # prepare, train, evaluate, export
     attempt: int
     learners: int
 
@@ -100,13 +100,14 @@ def learner_pod(
     tolerations: tuple[Toleration, ...] = (),
     avoid_nodes: tuple[str, ...] = (),
 ) -> Manifest:
-    """Add the init container, the native sidecar (Kubernetes >= 1.29) and their volumes to KPO's pod.
+    """Add the native sidecar (Kubernetes >= 1.29) and its volumes to KPO's pod.
 
-    The program's container keeps its image and command; it gains the job's volume, a working directory and the user
-    that all three share, and no credential. Its limit of disk is the pod's: a kubelet adds up the limits that
-    containers have, ours have none, and compares with all that the pod wrote; each volume may grow as far. On a node
-    that is lost it stays `node_lost_seconds` (Kubernetes' own default is five minutes); nodes to avoid are taken when
-    no other has room.
+    The program's container keeps its image and command, which starts once the sidecar has staged (`gate`); it gains
+    the job's volume, a working directory and the user that both share, the token of the sidecar's MLflow endpoint as a
+    reference to the launch's secret, which `role_to_pods` names, and no other credential. Its limit of disk is the
+    pod's: a kubelet adds up the limits that containers have, the sidecar has none, and compares with all that the pod
+    wrote; each volume may grow as far. On a node that is lost it stays `node_lost_seconds` (Kubernetes' own default is
+    five minutes); nodes to avoid are taken when no other has room.
     """
     pod = copy.deepcopy(base)
     spec = pod["spec"]
@@ -117,10 +118,12 @@ def learner_pod(
             {"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"},
         ]
     )
-    main["workingDir"] = contract.CODE_DIR
-    for part in ("command", "args"):
-        if main.get(part):
-            main[part] = [verbatim(word) for word in main[part]]
+    # Not CODE_DIR: a container runtime would make that folder for itself, before the sidecar does.
+    main["workingDir"] = contract.ROOT_DIR
+    (command,) = main["args"]
+    main["args"] = [verbatim(word) for word in gated(command)]
+    main["startupProbe"] = started_probe()
+    main["terminationMessagePolicy"] = "FallbackToLogsOnError"
     main["lifecycle"] = {"preStop": pre_stop()}
     main["securityContext"] = copy.deepcopy(UNPRIVILEGED)
     known = {entry["name"] for entry in main.setdefault("env", [])}
@@ -129,8 +132,14 @@ def learner_pod(
         main["env"].append(dict(NO_GPU))
     elif config.system_metrics_seconds > 0:
         main["readinessProbe"] = gpu_probe(config.system_metrics_seconds)
-    ours = {
+    token = {"name": "", "key": contract.ENDPOINT_TOKEN_KEY}
+    main["env"].append({"name": contract.ENDPOINT_TOKEN_ENV, "valueFrom": {"secretKeyRef": token}})
+    sidecar = {
+        "name": contract.SIDECAR_CONTAINER,
         "image": sidecar_image,
+        "command": ["python", "-m", "updraft_learner.sidecar"],
+        "restartPolicy": "Always",
+        "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
         "env": [{"name": k, "value": v} for k, v in HOST_PATHS.items()]
         + [{"name": contract.CONFIG_ENV, "value": verbatim(config.to_json())}],
         "volumeMounts": [
@@ -148,22 +157,7 @@ def learner_pod(
         },
         "securityContext": {**copy.deepcopy(UNPRIVILEGED), "readOnlyRootFilesystem": True},
     }
-    stage = {
-        "name": contract.STAGE_CONTAINER,
-        "command": ["python", "-m", "updraft_learner.stage"],
-        **copy.deepcopy(ours),
-    }
-    sidecar = {
-        "name": contract.SIDECAR_CONTAINER,
-        "command": ["python", "-m", "updraft_learner.sidecar"],
-        "restartPolicy": "Always",
-        "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
-        # The program starts once the endpoint answers. A startup probe would say so a second later: a kubelet asks it
-        # at its next look, and goes on at the one after.
-        "lifecycle": {"postStart": {"exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]}}},
-        **copy.deepcopy(ours),
-    }
-    spec["initContainers"] = [stage, sidecar, *(spec.get("initContainers") or [])]
+    spec["initContainers"] = [sidecar, *(spec.get("initContainers") or [])]
     spec.setdefault("volumes", []).extend(
         [
             {"name": contract.JOB_VOLUME, "emptyDir": _on_disk(main)},
@@ -257,6 +251,8 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
         for variable in container.get("env", []):
             if variable["name"] in ranked:
                 variable["value"] = ranked[variable["name"]]
+            elif variable["name"] == contract.ENDPOINT_TOKEN_ENV:
+                variable["valueFrom"]["secretKeyRef"]["name"] = launch.base_name
     return result
 
 
@@ -275,14 +271,18 @@ def headless_service(launch: Launch) -> Manifest:
     }
 
 
-def credentials_secret(launch: Launch, credentials: Mapping[str, Any]) -> Manifest:
-    """What init container and sidecar may use; mounted as a file, never as an environment variable."""
+def credentials_secret(launch: Launch, credentials: Mapping[str, Any], endpoint_token: str) -> Manifest:
+    """What the sidecar may use, mounted as a file, never as an environment variable; and by itself the
+    token of the sidecar's MLflow endpoint, which the program gets too."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {"name": launch.base_name, "namespace": launch.namespace, "labels": launch.labels()},
-        "stringData": {contract.CREDENTIALS_FILE.rpartition("/")[2]: json.dumps(credentials)},
+        "stringData": {
+            contract.CREDENTIALS_FILE.rpartition("/")[2]: json.dumps({**credentials, "endpoint_token": endpoint_token}),
+            contract.ENDPOINT_TOKEN_KEY: endpoint_token,
+        },
     }
 
 

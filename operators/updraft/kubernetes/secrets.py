@@ -1,6 +1,6 @@
 """Named secrets of a tenant: kept as Kubernetes secrets in its namespace, listed by name, never shown.
 
-Called by the plugin's routes (write, list, delete) and by staging (read one, for a data source).
+Called by the plugin's routes (write, list, delete) by staging and by the launch of the pod that copies data (read one).
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import core_api
 from updraft.settings import Settings
 from updraft_learner.contract import LABEL_TENANT
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
 
 __all__ = ["core_api", "delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
 
@@ -68,9 +71,8 @@ def delete_secret(settings: Settings, tenant: str, name: str) -> None:
         raise NotFoundError(f"secret {name!r} does not exist; `updraft secrets list` shows those that do")
 
 
-def read_secret(settings: Settings, tenant: str, name: str) -> dict[str, str]:
-    """Values of a tenant's secret, for a worker that stages data with it. Never log the result."""
-    core, namespace = core_api(settings), settings.namespace(tenant)
+def read_secret(core: CoreV1Api, namespace: str, name: str) -> dict[str, str]:
+    """Values of a tenant's secret, for who lists or copies a bucket with it. Never log the result."""
     found = gang.call(f"read secret {name}", core.read_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
     if found is None:
         raise NotFoundError(f"secret {name!r} does not exist; create it with `updraft secrets set {name}`")

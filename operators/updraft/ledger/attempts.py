@@ -17,7 +17,10 @@ from updraft.lifecycle import State, is_legal
 from updraft.recovery.outcome import Cause
 from updraft.recovery.policy import NO_ROOM
 
+PREPARE = "prepare"  # comes before the training, and is counted by itself: a program's first attempt is 1
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
+STARTING = frozenset({State.DEPLOYING, State.DOWNLOADING})
+BUILDING = ": building environment "  # in the reason while the local node makes an image; not the program's time either
 
 
 def ensure_attempt(
@@ -47,7 +50,8 @@ def ensure_attempt(
         return newest
     if job.state in UNCOUNTED:
         raise RefusedError(f"attempt: {job_id} is {job.state}; nothing is launched for it before it has its place")
-    last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id)).scalar()
+    counted = attempts.c.role == PREPARE if role == PREPARE else attempts.c.role != PREPARE
+    last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id, counted)).scalar()
     number = int(last or 0) + 1
     values: dict[str, Any] = {
         "started_at": now,
@@ -68,7 +72,8 @@ def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt |
 
 def list_attempts(connection: Connection, job_id: str) -> list[Attempt]:
     """Oldest first."""
-    query = select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+    query = select(attempts).where(attempts.c.job_id == job_id)
+    query = query.order_by(attempts.c.role != PREPARE, attempts.c.number)
     return [_attempt(row) for row in connection.execute(query)]
 
 
@@ -117,7 +122,7 @@ def close_attempt(
         "label": None if not label else bounds.word("label", label, WORD_LENGTH),
         "relaunch": None if relaunch is None else bounds.document("relaunch", relaunch),
     }
-    key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
+    key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
     shown = State.QUEUED if gives_back else State.RECOVERING
     if recovering is not None and is_legal(job.state, shown):
@@ -139,7 +144,7 @@ def note_steps(connection: Connection, job_id: str, role: str, number: int, firs
         "first_step": first if known.first_step is None else min(first, known.first_step),
         "last_step": last if known.last_step is None else max(last, known.last_step),
     }
-    key = (attempts.c.job_id == job_id) & (attempts.c.number == number)
+    key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
     return _get(connection, job_id, role, number)
 
@@ -166,7 +171,7 @@ def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetim
     idle = [
         (step.at, until)
         for step, until in zip(steps, [*(later.at for later in steps[1:]), end], strict=True)
-        if step.to_state in UNCOUNTED
+        if step.to_state in UNCOUNTED or (step.to_state in STARTING and BUILDING in step.reason)
     ]
     followed = zip(of_role, [*(later.started_at for later in of_role[1:]), end], strict=True)
     idle += [(attempt.started_at, until) for attempt, until in followed if attempt.label == NO_ROOM]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -99,6 +99,11 @@ class Ledger:
         """Newest first; `before` is the id of the last job of the page before."""
         with reading(self._engine) as connection:
             return jobs.find(connection, tenant=tenant, state=state, name=name, limit=limit, before=before)
+
+    def recorded(self, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of the runs, as (DAG, run), that are the guardians of jobs."""
+        with reading(self._engine) as connection:
+            return jobs.recorded(connection, runs)
 
     def transitions(self, job_id: str) -> list[Transition]:
         with reading(self._engine) as connection:
@@ -376,6 +381,11 @@ class Ledger:
     def validation(self, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
         with reading(self._engine) as connection:
             return facts.validation(connection, tenant, fingerprint, suite_digest)
+
+    def judged(self, tenant: str, suite_digest: str) -> tuple[str, ...]:
+        """Fingerprints of the tenant's data on which this suite's verdict is known; of many, the latest."""
+        with reading(self._engine) as connection:
+            return facts.judged(connection, tenant, suite_digest)
 
     def record_validation(
         self, tenant: str, fingerprint: str, suite_digest: str, *, success: bool, result: Mapping[str, Any]

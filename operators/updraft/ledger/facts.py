@@ -15,6 +15,8 @@ from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Checkpoint, Validation
 from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, attempts, checkpoints, effects, validations
 
+MOST_JUDGED = 50  # of one suite's verdicts, for a pod that would judge its data again
+
 
 def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Checkpoint:
     """From what the store says: name, step, attempt, metrics, bytes, uri, created_at. It was verified just now."""
@@ -39,7 +41,7 @@ def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
     """
     job_rows.get(connection, new.job_id, lock=True)
     if _checkpoint_row(connection, new.job_id, new.name) is None:
-        key = (attempts.c.job_id == new.job_id) & (attempts.c.number == new.attempt)
+        key = (attempts.c.job_id == new.job_id) & (attempts.c.role == "train") & (attempts.c.number == new.attempt)
         if connection.execute(select(attempts.c.number).where(key, attempts.c.ended_at.is_not(None))).first():
             raise StaleAttemptError(
                 f"checkpoint: {new.name!r} of {new.job_id} came after the end of attempt {new.attempt}; refused"
@@ -102,6 +104,14 @@ def validation(connection: Connection, tenant: str, fingerprint: str, suite_dige
     )
     row = connection.execute(query).one_or_none()
     return None if row is None else Validation(**dict(row._mapping))
+
+
+def judged(connection: Connection, tenant: str, suite_digest: str) -> tuple[str, ...]:
+    """Fingerprints on which the suite's verdict is known, the latest first."""
+    query = select(validations.c.fingerprint).where(
+        validations.c.tenant == tenant, validations.c.suite_digest == suite_digest
+    )
+    return tuple(connection.execute(query.order_by(validations.c.at.desc()).limit(MOST_JUDGED)).scalars())
 
 
 def record_validation(connection: Connection, new: Validation) -> Validation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from updraft.ledger.records import Job, NewJob, Transition
 from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, jobs, transitions
 from updraft.lifecycle import TERMINAL, State, Verdict, check
 
+IDS_AT_ONCE = 500  # of one query
 TOUCH_EVERY = timedelta(seconds=10)  # guardians look each second or two; the ledger need not be written as often
 
 
@@ -93,6 +94,18 @@ def find(
         older = jobs.c.submitted_at < last.submitted_at
         query = query.where(or_(older, and_(jobs.c.submitted_at == last.submitted_at, jobs.c.id < last.id)))
     return [_job(row) for row in connection.execute(query)]
+
+
+def recorded(connection: Connection, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those of the runs, as (DAG, run), that are the guardians of jobs."""
+    run_ids = [run_id for _, run_id in runs]
+    query = select(jobs.c.dag_id, jobs.c.run_id)
+    found = {
+        (dag_id, run_id)
+        for at in range(0, len(run_ids), IDS_AT_ONCE)
+        for dag_id, run_id in connection.execute(query.where(jobs.c.run_id.in_(run_ids[at : at + IDS_AT_ONCE])))
+    }
+    return found & set(runs)
 
 
 def history(connection: Connection, job_id: str) -> list[Transition]:

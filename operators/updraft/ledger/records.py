@@ -84,7 +84,8 @@ class Admission:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch of a role's learners; `number` rises over all roles of a job and fences older ones off."""
+    """One launch of a role's learners; `number` fences older ones off. It rises over all roles of a job but `prepare`,
+    which is counted by itself."""
 
     job_id: str
     role: str

@@ -51,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--token-file", type=Path, required=True, help="file with the bearer token of all clients")
     result.add_argument("--catalogue", type=Path, required=True, help="TOML file of the images that are known")
     result.add_argument("--images-dir", type=Path, required=True, help="folder of the images' virtual environments")
+    result.add_argument(
+        "--builder", default="", metavar="COMMAND", help="what builds the environment of an image, called with its name"
+    )
     result.add_argument("--cpus", type=_cpus, help="CPUs to hand out; default: all")
     result.add_argument("--memory", type=_quantity, help="memory to hand out, e.g. 8GiB; default: all")
     result.add_argument(
@@ -83,6 +86,7 @@ def config_of(arguments: argparse.Namespace) -> NodeConfig:
         host=arguments.host,
         gpus=tuple(arguments.gpus),
         timing=Timing(backoff_seconds=arguments.restart_backoff_seconds),
+        builder=arguments.builder,
         shutdown_grace_seconds=arguments.shutdown_grace_seconds,
         **{name: value for name, value in amounts.items() if value is not None},
     )

@@ -27,6 +27,7 @@ from updraft.localnode.volumes import NotYetError
 
 T = TypeVar("T")
 RETRY_SECONDS = 2.0
+BUILDING = "BuildingEnvironment"  # reason of a container that waits for its image to be built
 TERMINATION_MESSAGE_LINES = 80
 TERMINATION_MESSAGE_BYTES = 2048
 
@@ -217,18 +218,23 @@ class ContainerRunner:
 
     async def _image(self, record: ContainerRecord) -> None:
         """Waits until the image's environment is there."""
-        image = record.spec["image"]
-        problem = self._kubelet.image_problem(image, self._report.uid)
-        if problem is not None:
-            record.waits("ErrImagePull", problem)
-            self._report.event(record, "Warning", "Failed", f'Failed to pull image "{image}": {problem}')
-            self._report.publish()
-        while problem is not None:
+        image, report = record.spec["image"], self._report
+        told: set[bool] = set()  # of `building`
+        while (lack := self._kubelet.image_lack(image, report.uid)) is not None:
+            if lack.building:
+                record.waits(BUILDING, lack.text)
+            elif False in told:
+                record.waits("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {lack.text}')
+            else:
+                record.waits("ErrImagePull", lack.text)
+            if lack.building not in told:
+                told.add(lack.building)
+                if lack.building:
+                    report.event(record, "Normal", "Building", f'Building the environment of image "{image}"')
+                else:
+                    report.event(record, "Warning", "Failed", f'Failed to pull image "{image}": {lack.text}')
+            report.publish()
             await asyncio.sleep(self._kubelet.timing.image_seconds)
-            problem = self._kubelet.image_problem(image, self._report.uid)
-            if problem is not None:
-                record.waits("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {problem}')
-                self._report.publish()
 
 
 def _starts_late(container: Json) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from updraft.exceptions import UpdraftError
 from updraft.localnode import images
 from updraft.localnode.away import Away
+from updraft.localnode.builds import Builds
 from updraft.localnode.environment import Launch, Place, launch_of
 from updraft.localnode.errors import Json
 from updraft.localnode.events import EventRecorder
@@ -36,6 +37,14 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class ImageLack:
+    """Why an image is not there. `building`: its environment is being made."""
+
+    text: str
+    building: bool = False
+
+
+@dataclass(frozen=True)
 class Kubelet:
     store: Store
     events: EventRecorder
@@ -48,6 +57,7 @@ class Kubelet:
     pods_dir: Path
     has_gpus: bool
     timing: Timing = field(default_factory=Timing)
+    builds: Builds = field(default_factory=lambda: Builds(""))
 
     def pod_folder(self, uid: str) -> Path:
         """Short, because sockets in TMPDIR have short names only."""
@@ -67,17 +77,22 @@ class Kubelet:
         text = self.store.fact(SMALL_DISKS)
         return None if text is None else int(text)
 
-    def image_problem(self, image: str, pod_uid: str) -> str | None:
-        """Why a container of this image cannot start; None if it can."""
+    def image_lack(self, image: str, pod_uid: str) -> ImageLack | None:
+        """Why a container of this image cannot start yet; None if it can. Starts to build what can be built."""
         if (problem := self.faults.pull_problem(pod_uid, image)) is not None:
-            return problem
+            return ImageLack(problem)
         try:
             entry = images.load_catalogue(self.catalogue_path).get(image)
         except UpdraftError as exc:
-            return str(exc)
+            return ImageLack(str(exc))
         if entry.package is None or images.is_ready(self.images_dir, image):
             return None
-        return f"image {image!r} has no environment on this node yet; build it with: updraft images build {image}"
+        if self.builds.possible:
+            text, building = self.builds.ask(image)
+            return ImageLack(text, building=building)
+        return ImageLack(
+            f"image {image!r} has no environment on this node yet; build it with: updraft images build {image}"
+        )
 
     def translation(self, pod: Json, container: Json) -> Translation:
         meta, spec = pod["metadata"], pod["spec"]

@@ -22,6 +22,7 @@ import uvicorn
 
 from updraft.exceptions import RefusedError, UpdraftError
 from updraft.localnode.away import Away
+from updraft.localnode.builds import Builds
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.faultlab import FaultLab
 from updraft.localnode.faultstate import FaultState
@@ -57,6 +58,7 @@ class NodeConfig:
     gpus: Sequence[tuple[str, int]] = ()
     timing: Timing = field(default_factory=Timing)
     shutdown_grace_seconds: float = 5.0
+    builder: str = ""  # command that builds the environment of an image; none: people do
 
 
 def node_specs(config: NodeConfig) -> list[NodeSpec]:
@@ -106,7 +108,8 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     events = EventRecorder(store, NODE_NAME)
     processes, ports, away = ProcessTable(), PortBook(store), Away(store)
     faults, wires = FaultState(), Wires()
-    nodes = NodePool(store, events, away, node_specs(config), VERSION)
+    known = sorted(load_catalogue(config.catalogue).images)
+    nodes = NodePool(store, events, away, node_specs(config), VERSION, images=known)
     kubelet = Kubelet(
         store=store,
         events=events,
@@ -119,6 +122,7 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
         pods_dir=config.state_dir / "pods",
         has_gpus=bool(config.gpus),
         timing=config.timing,
+        builds=Builds(config.builder),
     )
     runtime = Runtime(kubelet)
     server = _Server(

@@ -45,9 +45,16 @@ def _numbered(base: str, number: int) -> str:
 
 class NodePool:
     def __init__(
-        self, store: Store, events: EventRecorder, away: Away, specs: Sequence[NodeSpec], version: str
+        self,
+        store: Store,
+        events: EventRecorder,
+        away: Away,
+        specs: Sequence[NodeSpec],
+        version: str,
+        images: Sequence[str] = (),
     ) -> None:
         self._store, self._events, self._away, self._version = store, events, away, version
+        self._images = [{"names": [name]} for name in images]  # no other can be had here
         self._specs = {spec.name: spec for spec in specs}
         known = json.loads(store.fact(_FACT) or "{}")
         self._slots = {base: _Slot(**known[base]) if base in known else _Slot() for base in self._specs}
@@ -210,6 +217,8 @@ class NodePool:
         spec = self._specs[base]
         obj = node_object(NodeSpec(name, spec.allocatable, spec.gpu_type), self._version)
         obj["status"]["nodeInfo"] |= {"operatingSystem": platform.system().lower(), "architecture": platform.machine()}
+        if self._images:
+            obj["status"]["images"] = self._images
         if self._store.find("nodes", "", name) is None:
             self._store.create("nodes", obj)
         elif name not in self._away.nodes:

@@ -10,11 +10,19 @@ from updraft.manifest.errors import FieldError, ManifestError
 from updraft.manifest.form import FormField, form_fields, from_form, read_form
 from updraft.manifest.model import Data, Export, Failure, Manifest, Resources, Secret
 from updraft.manifest.reading import JobFile, Loaded, load, load_any, load_jobs, parse, parse_any, with_files
+from updraft.manifest.revision import with_params
 from updraft.manifest.rules import Promotion, Rule, decide
 from updraft.manifest.schema import json_schema
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.sources import Source, parse_source
-from updraft.manifest.submission import image_of, local_sources, refuse_unsupported, with_trees
+from updraft.manifest.submission import (
+    export_image_of,
+    image_of,
+    local_sources,
+    named_secrets,
+    refuse_unsupported,
+    with_trees,
+)
 from updraft.manifest.values import reserved_env_names
 
 __all__ = [
@@ -34,6 +42,7 @@ __all__ = [
     "Secret",
     "Source",
     "decide",
+    "export_image_of",
     "form_fields",
     "from_form",
     "image_of",
@@ -42,6 +51,7 @@ __all__ = [
     "load_any",
     "load_jobs",
     "local_sources",
+    "named_secrets",
     "param_text",
     "parse",
     "parse_any",
@@ -51,5 +61,6 @@ __all__ = [
     "render_command",
     "reserved_env_names",
     "with_files",
+    "with_params",
     "with_trees",
 ]

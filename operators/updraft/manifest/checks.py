@@ -14,13 +14,10 @@ from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
 
 
-def disagreements(raw: Mapping[str, Any]) -> tuple[FieldError, ...]:
-    """Everything that is wrong between fields."""
-    return tuple(
-        error
-        for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule)
-        for error in check(raw)
-    )
+def disagreements(raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield everything that is wrong between fields."""
+    for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule):
+        yield from check(raw)
 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -178,6 +175,15 @@ def _export(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     export = _part(raw, "export")
     if _part(export, "promote_if") and export.get("register_as") is None:
         yield FieldError("export.promote_if", None, "is given, but nothing is registered", "export.register_as too")
+    formats, trusted = export.get("formats"), export.get("trust_code") is True
+    own = isinstance(formats, list | tuple) and "mlflow" in formats
+    if own and len(formats) > 1:  # type: ignore[arg-type]
+        yield FieldError("export.formats", show(list(formats)), "names mlflow and others", "mlflow alone", "[mlflow]")  # type: ignore[arg-type]
+    if own and not trusted:
+        problem = "names mlflow, and loading the program's own MLflow model runs the job's code"
+        yield FieldError("export.formats", show(list(formats)), problem, "onnx, torch, or trust_code: true too")  # type: ignore[arg-type]
+    if trusted and not own:
+        yield FieldError("export.trust_code", "true", "is given, but no code is exported", "formats: [mlflow] too")
 
 
 def _schedule(raw: Mapping[str, Any]) -> Iterator[FieldError]:

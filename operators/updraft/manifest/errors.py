@@ -7,14 +7,17 @@ Values that look secret are never repeated.
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
 from updraft.exceptions import UpdraftError
+from updraft.manifest.limits import COMPARED, COMPARED_CHARACTERS, NAMED, REPORTED
 
 VALUE = "{value}"  # stands in `problem` for the value, until it is known whether it may be shown
 NO_SUCH_FIELD = "no such field"
@@ -49,10 +52,13 @@ class FieldError:
 
 
 class ManifestError(UpdraftError):
-    """The manifest is wrong; `fields` holds all that is wrong with it."""
+    """The manifest is wrong; `fields` holds what is wrong with it, the first `REPORTED` fields of it at most."""
 
     def __init__(self, fields: Iterable[FieldError], source: str = "manifest", heading: str | None = None) -> None:
-        self.fields = tuple(fields)
+        given = iter(fields)
+        self.fields = tuple(islice(given, REPORTED))
+        if heading is None and next(given, None) is not None:
+            heading = f"more than {REPORTED} fields are wrong; the first are"
         self.source = source
         self.heading = heading
         super().__init__(self.fields, source, heading)  # these are what pickle hands back to us
@@ -116,9 +122,11 @@ def redact(text: str) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """The one of `names` that was probably meant."""
-    candidates = {candidate.lower(): candidate for candidate in names}
-    matches = difflib.get_close_matches(str(name)[:100].lower(), candidates, n=1, cutoff=0.6)
+    """Return the one of `names` that was probably meant. Of many names, those of a similar length are compared."""
+    text = str(name)[:COMPARED_CHARACTERS].lower()
+    similar = heapq.nsmallest(COMPARED, names, key=lambda candidate: abs(len(candidate) - len(text)))
+    candidates = {candidate.lower(): candidate for candidate in similar if len(candidate) <= COMPARED_CHARACTERS}
+    matches = difflib.get_close_matches(text, candidates, n=1, cutoff=0.6)
     return candidates[matches[0]] if matches else None
 
 
@@ -136,4 +144,6 @@ def shown_key(key: str) -> str:
 
 
 def one_of(names: Iterable[Any]) -> str:
-    return "one of " + ", ".join(map(str, names))
+    """Return `one of a, b, c`, with at most `NAMED` names, each cut to what `show` would show."""
+    listed = [str(name)[:SHOWN_CHARACTERS] for name in islice(names, NAMED + 1)]
+    return "one of " + ", ".join(listed[:NAMED]) + (" ..." if len(listed) > NAMED else "")

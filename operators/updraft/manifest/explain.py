@@ -26,9 +26,10 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-def field_errors(exc: ValidationError) -> tuple[FieldError, ...]:
-    """All of them, in the order of the manifest's fields."""
-    return tuple(field for error in exc.errors(include_url=False) for field in _explain(error))
+def field_errors(exc: ValidationError) -> Iterator[FieldError]:
+    """Yield all of them, in the order of the manifest's fields."""
+    for error in exc.errors(include_url=False):
+        yield from _explain(error)
 
 
 def _explain(error: ErrorDetails) -> Iterator[FieldError]:

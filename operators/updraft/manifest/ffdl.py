@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ from updraft.manifest.errors import (
     show,
 )  # fmt: skip
 from updraft.manifest.explain import field_errors
+from updraft.manifest.limits import REPORTED
 from updraft.manifest.model import Manifest
 from updraft.manifest.sources import parse_source
 from updraft.manifest.units import format_memory, nearest_memory, parse_memory
@@ -119,9 +121,8 @@ class _Conversion:
         self.errors.append(FieldError(path, shown, problem, allowed, suggestion))
 
     def _known(self, mapping: Mapping[str, Any], names: tuple[str, ...], path: str) -> None:
-        for name in mapping:
-            if name not in names:
-                self.wrong(join_path(path, name), NO_SUCH_FIELD, ", ".join(names), nearest(name, names))
+        for name in islice((name for name in mapping if name not in names), REPORTED + 1):
+            self.wrong(join_path(path, name), NO_SUCH_FIELD, ", ".join(names), nearest(name, names))
 
     def _mapping(self, parent: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
         value = parent.get(name)

@@ -2,6 +2,11 @@
 
 Made from the model's JSON Schema. No Airflow here: the DAGs wrap each `FormField` into a Param. A field left empty is
 not set, so the form of a DAG without a manifest of its own starts empty, and its descriptions name the defaults.
+
+What Airflow's form makes of a schema shapes this one. It opens only the fields that name no section, so those are what
+people change: the program's params, or else the job's own fields. A field whose type does not include `null` must be
+filled in before the form can be sent. Its number fields drop the `e` of `1e-3`, so a param that is a number is written
+as text and read here; `examples` make the field one line instead of six.
 """
 
 from __future__ import annotations
@@ -10,20 +15,25 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from updraft.manifest.errors import NO_SUCH_FIELD, FieldError, ManifestError, nearest
 from updraft.manifest.explain import model_in, names_of
 from updraft.manifest.ffdl import convert, is_ffdl
+from updraft.manifest.limits import REPORTED
 from updraft.manifest.model import Manifest
 from updraft.manifest.reading import Loaded, parse
 from updraft.manifest.schema import json_schema, leaf
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.text import plain_mapping, read_mapping
+from updraft.manifest.typed import KINDS, PATTERNS, typed
 
 BOX = "manifest"
 PARAM_PREFIX = "params_"
+JOB_SECTION = "Job"
+NOT_SET = "not set"  # Airflow's form would say `null`
 INTERNAL = ("submitted_by",)  # keys that our own clients put beside the form's fields
 _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
 _BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params", "failures"}
@@ -40,28 +50,28 @@ class FormField:
     schema: dict[str, Any]
 
     @property
-    def section(self) -> str:
-        return str(self.schema["section"])
+    def section(self) -> str | None:
+        """None: in the part of the form that is open from the start."""
+        return self.schema.get("section")
 
 
 def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
     """The form, with the values of `base` as defaults, or empty."""
     raw = base.canonical() if base else {}
-    fields = [FormField("_".join(path), _get(raw, path), schema) for path, schema in _schemas().items()]
-    fields += [_param_field(name, value) for name, value in (base.params if base else {}).items()]
+    own = [_param_field(name, value) for name, value in (base.params if base else {}).items()]
+    fields = [*own, *(_field(path, _get(raw, path), schema) for path, schema in _schemas().items())]
     if base and base.resources.size:  # the size says these; a second value could only contradict it
         names = {f"resources_{name}" for name in _SIZED}
         fields = [FormField(f.name, None, f.schema) if f.name in names else f for f in fields]
     box = {
         "type": ["object", "null"],
         "title": "Manifest",
-        "section": "Job",
+        "section": JOB_SECTION,
         "description": "Everything that has no field of its own here: data, env, secrets, export.promote_if ... "
         "May also hold a whole manifest, ours or FfDL's; what a field says wins.",
     }
-    result = {field.name: field for field in fields}
-    result[BOX] = FormField(BOX, _rest(raw, base), box)
-    return result
+    fields.append(FormField(BOX, _rest(raw, base), box))
+    return {field.name: field if own else _opened(field) for field in fields}
 
 
 def from_form(
@@ -71,7 +81,7 @@ def from_form(
 
     `base` is the manifest that the form was made for, or `defaults` the form's values before anybody touched them.
     With either, a value that was not touched gives way to the box and to a size that was chosen; without, every
-    value counts.
+    value counts. A box that has a name is a whole manifest: no value that was not touched is added to it.
     Raises ManifestError with all wrong fields."""
     return read_form(conf, base, defaults=defaults).manifest
 
@@ -84,17 +94,20 @@ def read_form(
         defaults = {name: field.default for name, field in form_fields(base).items()}
     given = plain_mapping({name: value for name, value in conf.items() if name != BOX}, "form")
     known = {"_".join(path) for path in _paths()} | {name for name in given if name.startswith(PARAM_PREFIX)}
-    unknown = [_unknown(name, known) for name in given if name not in known and name not in INTERNAL]
+    strange = (name for name in given if name not in known and name not in INTERNAL)
+    unknown = [_unknown(name, known) for name in islice(strange, REPORTED + 1)]
     raw, warnings = _box(conf.get(BOX))
     stated = {name: value for name, value in given.items() if name in known and value not in (None, "", [])}
+    stated |= {name: "" for name, value in given.items() if _empty_text(name, value, defaults)}
+    unread = _read_params(stated, defaults)
     for name, value in _overrides(stated, defaults, raw).items():
         _set(raw, _path_of(name), value)
     try:
         manifest = parse(raw, source="form")
     except ManifestError as exc:
-        raise ManifestError([*unknown, *exc.fields], "form") from None
-    if unknown:
-        raise ManifestError(unknown, "form")
+        raise ManifestError([*unknown, *unread, *exc.fields], "form") from None
+    if unknown or unread:
+        raise ManifestError([*unknown, *unread], "form")
     return Loaded(manifest, warnings)
 
 
@@ -113,10 +126,33 @@ def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
     return converted.manifest.canonical(), converted.warnings
 
 
+def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:
+    """A param that is text may be empty; Airflow's form writes null for it."""
+    emptied = value is None and isinstance(defaults.get(name), str)
+    return name.startswith(PARAM_PREFIX) and (value == "" or emptied)
+
+
+def _read_params(stated: dict[str, Any], defaults: Mapping[str, Any]) -> list[FieldError]:
+    """Replaces params that were written as text by values of their defaults' types; returns those that are none."""
+    wrong = []
+    for name, value in stated.items():
+        default = defaults.get(name)
+        if name.startswith(PARAM_PREFIX) and isinstance(value, str) and default is not None:
+            read = typed(name.removeprefix(PARAM_PREFIX), value, default)
+            if isinstance(read, FieldError):
+                wrong.append(read)
+            else:
+                stated[name] = read
+    return wrong
+
+
 def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapping[str, Any]) -> dict[str, Any]:
     """The form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
     changed = {name for name, value in stated.items() if value != defaults.get(name)}
-    result = {name: value for name, value in stated.items() if name in changed or _get(box, _path_of(name)) is None}
+    whole = bool(box.get("name"))
+    left = () if whole else (name for name in stated if _get(box, _path_of(name)) is None)
+    taken = changed.union(left)
+    result = {name: value for name, value in stated.items() if name in taken}
     sized = [f"resources_{name}" for name in _SIZED]
     if "resources_size" in changed:
         for name in sized:
@@ -172,12 +208,12 @@ def _shown(path: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
         description += f" (default: {shown})"
     if "enum" in kept:
         kept["enum"] = [*kept["enum"], None]
-        kept["values_display"] = {name: name for name in kept["enum"] if name is not None}
+        kept["values_display"] = {name: name for name in kept["enum"] if name is not None} | {"null": NOT_SET}
     if kept["type"][0] == "array":
         kept["examples"] = list(schema.get("items", {}).get("enum", []))
     elif "enum" in kept:
         kept.pop("examples", None)
-    kept["section"] = _SECTIONS.get(path[0], "Job")
+    kept["section"] = _SECTIONS.get(path[0], JOB_SECTION)
     kept["title"] = " ".join(path[1:] if path[0] in _SECTIONS else path).replace("_", " ").capitalize()
     kept["description"] = description
     if path == ("command",) or path == ("description",) or path[-1] == "command":
@@ -185,10 +221,31 @@ def _shown(path: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _field(path: tuple[str, ...], value: Any, schema: dict[str, Any]) -> FormField:
+    """The name is asked for in the form itself, so that an empty form starts nothing."""
+    if path == ("name",):
+        return FormField("name", value or "", {**schema, "type": "string"})
+    return FormField("_".join(path), value, schema)
+
+
+def _opened(field: FormField) -> FormField:
+    """Without params of a program the job's own fields are those that are open."""
+    if field.section != JOB_SECTION:
+        return field
+    return FormField(field.name, field.default, {k: v for k, v in field.schema.items() if k != "section"})
+
+
 def _param_field(name: str, value: Any) -> FormField:
-    kind = {bool: "boolean", int: "integer", float: "number"}.get(type(value), "string")
-    kinds = ["number", "null"] if kind in ("integer", "number") else [kind, "null"]
-    schema = {"type": kinds, "section": "Params", "title": name, "description": f"Parameter {name} of the program"}
+    """A number may be written as text. A text that was empty may stay so; other fields must be filled in."""
+    kind = type(value)
+    schema: dict[str, Any] = {"title": name, "description": f"Parameter {name} of the program"}
+    if kind in PATTERNS:
+        schema |= {"type": ["string", "number"], "pattern": PATTERNS[kind], "examples": [value]}
+        schema["description"] += f": {KINDS[kind]}"
+    elif kind is bool:
+        schema["type"] = ["boolean", "null"]
+    else:
+        schema["type"] = "string" if value else ["string", "null"]
     return FormField(f"{PARAM_PREFIX}{name}", value, schema)
 
 

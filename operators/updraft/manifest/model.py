@@ -14,18 +14,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from updraft.manifest import values
+from updraft.manifest import limits, values
 from updraft.manifest.rules import Rule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
 from updraft.manifest.units import Bytes, DiskBytes, Duration
 
-Text = Annotated[str, Field(strict=True)]
+Text = Annotated[str, Field(strict=True, max_length=limits.STRING_CHARACTERS)]
 Count = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Name = Annotated[Text, AfterValidator(values.check_name), Field(json_schema_extra={"pattern": values.NAME_PATTERN})]
 SecretName = Annotated[Text, AfterValidator(values.check_secret_name)]
-Command = Annotated[Text, AfterValidator(values.check_command)]
+Command = Annotated[str, Field(strict=True), AfterValidator(values.check_command)]
 MetricName = Annotated[Text, AfterValidator(values.check_metric_name)]
 Scalars = Annotated[
     dict[str, str | int | float | bool],
@@ -243,12 +243,21 @@ class Export(Part):
     """What becomes of the trained model. Without this section the results are kept and nothing is exported."""
 
     formats: Annotated[
-        tuple[Literal["onnx", "torch"], ...], Field(strict=False), AfterValidator(values.check_formats)
+        tuple[Literal["onnx", "torch", "mlflow"], ...],
+        Field(strict=False, max_length=limits.LISTED),
+        AfterValidator(values.check_formats),
     ] = Field(
         ("onnx", "torch"),
         json_schema_extra={"minItems": 1},
-        description="Formats of the exported model",
+        description="Formats of the exported model, which the platform makes and checks; or mlflow alone: the MLflow "
+        "model folder that the program wrote to RESULT_DIR/model, unchecked (needs trust_code)",
         examples=[["onnx"]],
+    )
+    trust_code: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="Register a model that runs the job's own code when it is loaded (pickles, loaders); only for the "
+        "format mlflow. The version's page says so",
+        examples=[True],
     )
     register_as: Annotated[Text, AfterValidator(values.check_model_name)] | None = Field(
         None, description="Name in the model registry; without it, nothing is registered", examples=["digits-cnn"]
@@ -271,9 +280,9 @@ class Schedule(Part):
     cron: Annotated[Text, AfterValidator(values.check_cron)] | None = Field(
         None, description="Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 3 * * *"]
     )
-    and_new: Annotated[tuple[Annotated[Text, AfterValidator(values.check_s3)], ...], Field(strict=False)] = Field(
-        (), description="Run only if these have new data", examples=[["s3://datasets/digits/"]]
-    )
+    and_new: Annotated[
+        tuple[Annotated[Text, AfterValidator(values.check_s3)], ...], Field(strict=False, max_length=limits.LISTED)
+    ] = Field((), description="Run only if these have new data", examples=[["s3://datasets/digits/"]])
     timezone: Annotated[Text, AfterValidator(values.check_timezone)] = Field(
         "UTC", description="Time zone of the cron fields", examples=["Europe/Berlin"]
     )
@@ -286,7 +295,7 @@ class Manifest(Part):
         description="Name of the job's series: lower-case letters, digits and hyphens, at most 40 characters",
         examples=["digits-cnn"],
     )
-    description: Annotated[Text, Field(max_length=5000)] = Field("", description="For people", examples=["Digits, 8x8"])
+    description: Text = Field("", description="For people", examples=["Digits, 8x8"])
     tenant: Name = Field("default", description="Team that the job belongs to", examples=["vision"])
     framework: Framework | None = Field(
         None, description="Framework whose image runs the program; or give image", examples=[{"name": "pytorch"}]
@@ -318,14 +327,16 @@ class Manifest(Part):
     env: Environment = Field(
         {}, description="Environment variables of the program, not for secrets", examples=[{"OMP_NUM_THREADS": "1"}]
     )
-    secrets: Annotated[tuple[Secret, ...], Field(strict=False)] = Field(
+    secrets: Annotated[tuple[Secret, ...], Field(strict=False, max_length=limits.LISTED)] = Field(
         (),
         description="Values of stored secrets, as environment variables of the program",
         examples=[[{"name": "hub", "key": "token", "as": "HUB_TOKEN"}]],
     )
     resources: Resources = Field(Resources(), description="What each learner gets")
     elastic: Elastic | None = Field(None, description="How far the job may shrink and grow while it runs")
-    data: Annotated[tuple[Data, ...], Field(strict=False)] = Field((), description="Data sets of the job")
+    data: Annotated[tuple[Data, ...], Field(strict=False, max_length=limits.LISTED)] = Field(
+        (), description="Data sets of the job"
+    )
     checkpoints: Checkpoints | None = Field(
         None, description="Checkpoints; without this section none are expected, and those that appear are kept anyway"
     )

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +17,9 @@ from updraft.manifest import ffdl
 from updraft.manifest.checks import disagreements
 from updraft.manifest.errors import FieldError, ManifestError, redact
 from updraft.manifest.explain import field_errors
+from updraft.manifest.limits import TEXT_CHARACTERS
 from updraft.manifest.model import Manifest
-from updraft.manifest.text import TEXT_LIMIT_CHARACTERS, plain_mapping, read_mapping
+from updraft.manifest.text import plain_mapping, read_mapping
 from updraft.manifest.values import check_expectations
 
 
@@ -50,11 +51,18 @@ def _parse(raw: dict[str, Any], base_dir: Path | None, source: str) -> Manifest:
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as exc:
-        errors = field_errors(exc)
-        known = {error.path for error in errors}
-        more = tuple(error for error in disagreements(raw) if error.path not in known)
-        raise ManifestError(errors + more, source) from None  # pydantic's text repeats the values
+        raise ManifestError(_all_wrong(exc, raw), source) from None  # pydantic's text repeats the values
     return manifest if base_dir is None else with_files(manifest, base_dir, source=source)
+
+
+def _all_wrong(exc: ValidationError, raw: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield what is wrong with single fields, then what is wrong between those that are not named yet. Lazy, because
+    ManifestError takes no more than it reports."""
+    known: set[str] = set()
+    for error in field_errors(exc):
+        known.add(error.path)
+        yield error
+    yield from (error for error in disagreements(raw) if error.path not in known)
 
 
 def load(text_or_path: str | Path) -> Manifest:
@@ -146,6 +154,9 @@ def _suite(file: Path, path: str) -> dict[str, Any]:
 def _parsed_suite(text: str, name: str, path: str) -> dict[str, Any]:
     """Kept, because the DAG processor meets the same long suites at every parse. Copy it before changing it."""
     allowed = "a JSON file with a suite of Great Expectations"
+    if len(text) > TEXT_CHARACTERS:
+        problem = f"{name!r} has more than {TEXT_CHARACTERS} characters"
+        raise ManifestError([FieldError(path, None, problem, "a shorter suite")])
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError):
@@ -182,7 +193,7 @@ def _read_file(path: Path, field_path: str) -> str:
 
     try:
         with path.open(encoding="utf-8-sig") as file:
-            return file.read(TEXT_LIMIT_CHARACTERS + 1)
+            return file.read(TEXT_CHARACTERS + 1)
     except OSError as exc:
         raise refuse(f"{str(path)!r} cannot be read ({exc.strerror or 'no such file'})") from exc
     except ValueError as exc:  # not UTF-8, or a path with a NUL

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from updraft.manifest.errors import FieldError, ManifestError
+from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of
 from updraft.manifest.explain import names_of
 from updraft.manifest.model import Manifest
 from updraft.manifest.reading import parse
 from updraft.manifest.submission import refuse_unsupported
 from updraft.manifest.text import plain_mapping
+from updraft.manifest.typed import typed
 
 # What else a manifest says is what the job is: its data, its code and where its model goes are recorded already.
 CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures")
@@ -50,9 +51,42 @@ def revised(
         result = parse(merged, source=SOURCE)
     except ManifestError as exc:
         raise ManifestError([*fixed, *exc.fields], SOURCE) from None
-    if wrong := [*fixed, *refuse_unsupported(result, tenants=tenants)]:
+    known_params = dict(manifest.get("params") or {})
+    strange = [] if given.get("command") else unknown_params(given.get("params"), known_params)
+    if wrong := [*fixed, *strange, *refuse_unsupported(result, tenants=tenants)]:
         raise ManifestError(wrong, SOURCE)
     return result
+
+
+def unknown_params(given: object, known: Mapping[str, Any]) -> list[FieldError]:
+    """One error for each parameter that is given a value and that the manifest does not have."""
+    names = [name for name in given if name not in known] if isinstance(given, Mapping) else []
+    allowed = one_of(sorted(known)) if known else "none: the manifest has no params"
+    return [
+        FieldError(f"params.{name}", None, "no such parameter in the manifest", allowed, nearest(name, known))
+        for name in names
+    ]
+
+
+def with_params(manifest: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest with other values of its params, each read as the type of the one it replaces.
+
+    Raises ManifestError for names that the manifest does not have and values of another type.
+    """
+    known = dict(manifest.get("params") or {})
+    wrong = unknown_params(given, known)
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in known:
+            continue
+        value = typed(name, text, known[name])
+        if isinstance(value, FieldError):
+            wrong.append(value)
+        else:
+            values[name] = value
+    if wrong:
+        raise ManifestError(wrong, "--params")
+    return {**manifest, "params": {**known, **values}}
 
 
 def _fixed(name: str) -> FieldError:

@@ -18,6 +18,7 @@ _RULE = re.compile(
     rf"(?P<op>>=|<=|>|<)\s*(?:(?P<threshold>{_NUMBER})|champion(?:\s*(?P<sign>[-+])\s*(?P<offset>{_NUMBER}))?)",
     re.ASCII,
 )
+RULE_CHARACTERS = 200
 RULE_ALLOWED = "an operator (>=, >, <=, <) and a number or 'champion', which may have + or - a number after it"
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -61,7 +62,7 @@ def parse_rule(metric: str, text: object) -> Rule:
     """`>= champion`, `< 0.2`, `>= champion + 0.01`; `champion + 0.01` alone means at least that.
 
     Raises PydanticCustomError (a `FieldError` in the making)."""
-    written = text.strip() if isinstance(text, str) else ""
+    written = text.strip() if isinstance(text, str) and len(text) <= RULE_CHARACTERS else ""
     if re.match(r"champion\s*\+", written):
         written = f">= {written}"
     match = _RULE.fullmatch(written)

@@ -11,15 +11,35 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from updraft.manifest import limits
 from updraft.manifest.model import Manifest
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.units import DURATION_PATTERN, MEMORY_PATTERN
-from updraft.manifest.values import reserved_env_names
+from updraft.manifest.values import PARAM_CHARACTERS, reserved_env_names
 
 SCHEMA_ID = "https://updraft.dev/schemas/manifest.schema.json"
 SCHEMA_FILE = "manifest.schema.json"
 PAGE_FILE = "manifest.md"
+
+LIMITS = (
+    ("characters of one file (the manifest, or a suite)", limits.TEXT_CHARACTERS),
+    ("characters of all keys and values, suites included", limits.TOTAL_CHARACTERS),
+    ("values in all", limits.VALUES),
+    ("mappings and lists inside each other", limits.DEPTH),
+    ("fields of one mapping, such as `params`, `env` or `annotations`", limits.KEYS),
+    ("items of a list in a suite or an annotation", limits.ITEMS),
+    ("items of `data`, `secrets` and `schedule.and_new`", limits.LISTED),
+    ("characters of a text, where its field says nothing else", limits.STRING_CHARACTERS),
+    ("characters of a parameter", PARAM_CHARACTERS),
+    ("characters of a value in `env`", limits.ENV_CHARACTERS),
+    ("bytes of a command, also with its parameters filled in", limits.COMMAND_BYTES),
+    ("`${params.NAME}` in one command", limits.REFERENCES),
+    ("wrong fields that one answer names", limits.REPORTED),
+    ("names that an answer lists as allowed", limits.NAMED),
+    ("names among which the nearest is looked for", limits.COMPARED),
+    ("characters of a name that are compared", limits.COMPARED_CHARACTERS),
+)
 
 _EXAMPLE = """\
 name: digits-cnn
@@ -63,6 +83,7 @@ def reference_page() -> str:
     schema = json_schema()
     tables = "\n\n".join(_tables(schema, schema["$defs"]))
     reserved = ", ".join(f"`{name}`" for name in sorted(reserved_env_names()) if not name.startswith("UPDRAFT_"))
+    limited = "\n".join(f"| {what} | {number:,} |" for what, number in LIMITS)
     names = textwrap.fill(reserved, 116, break_on_hyphens=False)
     return f"""\
 <!-- Made by `python -m updraft.manifest docs/reference`; change the model, not this page. -->
@@ -88,6 +109,14 @@ number); a key that is written twice is an error. Paths are relative to the mani
 | size | cpus | memory | gpus | gpu_type |
 |---|---|---|---|---|
 {sizes}
+
+## Limits
+
+They are far above what a job needs, and keep a hostile manifest from taking time and memory from others.
+
+| what | at most |
+|---|---|
+{limited}
 
 ## Units
 

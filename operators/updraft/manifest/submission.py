@@ -9,6 +9,7 @@ from typing import Any
 
 from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of, show
 from updraft.manifest.model import Manifest
+from updraft.manifest.secretive import secrets_in_env
 
 # Field -> (is it used?, why it is refused, what may be written). docs/reference/manifest.md lists these.
 _Used = Callable[[Manifest], object]
@@ -21,13 +22,14 @@ UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
 
 
 def refuse_unsupported(manifest: Manifest, tenants: Sequence[str] = ("default",)) -> tuple[FieldError, ...]:
-    """An error for each value that is well-formed but that this version does not act on."""
+    """An error for each value that is well-formed, but that this version does not act on or that looks secret."""
     raw = manifest.canonical()
     errors = [
         FieldError(path, show(_value(raw, path)), "is not acted on by this version of Updraft", allowed)
         for path, (used, allowed) in UNSUPPORTED.items()
         if used(manifest)
     ]
+    errors += secrets_in_env(manifest.env)
     if manifest.tenant not in tenants:
         guess = nearest(manifest.tenant, tenants)
         problem = f"{show(manifest.tenant)} is not a tenant of this platform"
@@ -40,6 +42,25 @@ def _value(raw: Mapping[str, Any], path: str) -> object:
     for part in path.split("."):
         value = value[part]
     return value
+
+
+def export_image_of(manifest: Manifest, images: Mapping[str, str], plain: str) -> str:
+    """The platform's image that exports the model: PyTorch's, or `plain` where files are only copied.
+
+    Raises ManifestError when this platform has none."""
+    if manifest.export is not None and manifest.export.trust_code:
+        return plain
+    found = images.get("pytorch") or next((i for key, i in sorted(images.items()) if key.startswith("pytorch:")), None)
+    if found is None:
+        problem = "needs the platform's PyTorch image, and UPDRAFT_FRAMEWORK_IMAGES has no pytorch"
+        raise ManifestError([FieldError("export", None, problem, "no export on this platform")])
+    return found
+
+
+def named_secrets(manifest: Manifest) -> frozenset[str]:
+    """Names of the secrets that the job needs, wherever the manifest names them."""
+    named = {secret.name for secret in manifest.secrets} | {item.secret for item in manifest.data}
+    return frozenset(name for name in (*named, manifest.code_secret) if name)
 
 
 def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:

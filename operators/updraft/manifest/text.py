@@ -10,15 +10,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
+from updraft.manifest import limits
 from updraft.manifest.errors import FieldError, ManifestError, join_path, show, shown_key
-
-TEXT_LIMIT_CHARACTERS = 1024 * 1024
-_NODES_LIMIT = 50_000
-_DEPTH_LIMIT = 40
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -77,8 +74,8 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 def read_mapping(text: str, source: str) -> dict[str, Any]:
     """The mapping that `text` (YAML or JSON) holds. Raises ManifestError, with line and column."""
-    if len(text) > TEXT_LIMIT_CHARACTERS:
-        raise _unreadable(source, "text", f"has more than {TEXT_LIMIT_CHARACTERS} characters", "a shorter manifest")
+    if len(text) > limits.TEXT_CHARACTERS:
+        raise _unreadable(source, "text", f"has more than {limits.TEXT_CHARACTERS} characters", "a shorter manifest")
     return plain_mapping(_read(text, source), source)
 
 
@@ -91,6 +88,7 @@ def _read(text: str, source: str) -> object:
         except (ValueError, RecursionError):
             pass  # YAML's flow mappings start alike
     try:
+        _check_nesting(text, source)
         return yaml.load(text, Loader=_Loader)
     except _Duplicate as exc:
         problem = f"the key {show(exc.key)} is there twice (first in line {exc.first_line})"
@@ -108,6 +106,23 @@ def _read(text: str, source: str) -> object:
         raise _unreadable(source, "text", problem, "YAML or JSON") from None
 
 
+def _check_nesting(text: str, source: str) -> None:
+    """Refuse what is nested so deeply that libyaml's recursion would end the process (1,000,000 times `[`), and what
+    holds too many values to be read."""
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if number > 2 * limits.VALUES:  # a mapping or list is two events
+            raise _unreadable(source, "text", "holds too many values", f"at most {limits.VALUES}")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > limits.DEPTH:
+                mark = event.start_mark
+                place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "text"
+                raise _unreadable(source, place, "is nested too deeply", f"at most {limits.DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
@@ -122,12 +137,10 @@ def plain_mapping(value: object, source: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         problem = "is empty" if value is None else f"{show(value)} is not a mapping of fields"
         raise ManifestError([FieldError("manifest", None, problem, "fields and values", "name: digits-cnn")], source)
-    errors: list[FieldError] = []
-    budget = [_NODES_LIMIT]
-    copied = _plain(value, None, errors, budget, 0)
-    if errors:
-        raise ManifestError(errors, source)
-    assert isinstance(copied, dict)
+    copy = _Copy()
+    copied = copy.mapping(value)
+    if copy.errors:
+        raise ManifestError(copy.errors, source)
     return copied
 
 
@@ -135,41 +148,80 @@ def plain_mapping(value: object, source: str) -> dict[str, Any]:
 _Place = tuple[Any, str | int] | None
 
 
-def _plain(value: object, place: _Place, errors: list[FieldError], budget: list[int], depth: int) -> Any:
-    budget[0] -= 1
-    if budget[0] < 0 or depth > _DEPTH_LIMIT:
-        if budget[0] == -1 or depth > _DEPTH_LIMIT:  # the first one past the limit speaks for all
-            errors.append(FieldError(_path(place)[:80], None, "is too large or nested too deeply", "a smaller value"))
+class _TooLarge(Exception):
+    """The rest is not looked at."""
+
+
+class _Copy:
+    """One copy under way: its errors, and how much it may still hold."""
+
+    def __init__(self) -> None:
+        self.errors: list[FieldError] = []
+        self._values = limits.VALUES
+        self._characters = limits.TOTAL_CHARACTERS
+
+    def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        try:
+            copied = self._plain(value, None, 0)
+        except _TooLarge:
+            return {}
+        assert isinstance(copied, dict)
+        return copied
+
+    def _plain(self, value: object, place: _Place, depth: int) -> Any:
+        self._values -= 1
+        if self._values < 0:
+            self._stop(place, "is too large or nested too deeply", f"at most {limits.VALUES} values in all")
+        if depth > limits.DEPTH:
+            self._stop(place, "is too large or nested too deeply", f"at most {limits.DEPTH} levels")
+        if isinstance(value, str):
+            self._take(value, place)
+            if not _is_clean(value):
+                self._wrong(place, "holds a character that is not valid text", "valid Unicode without NUL")
+            return str(value)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, dict | Mapping):
+            return self._mapping(value, place, depth)
+        if isinstance(value, list | tuple):
+            if len(value) > limits.ITEMS:
+                self._stop(place, f"has {len(value)} items", f"at most {limits.ITEMS}")
+            return [self._plain(item, (place, n), depth + 1) for n, item in enumerate(value)]
+        if isinstance(value, int) and abs(value) < 2**63:
+            return int(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return float(value)
+        if isinstance(value, int | float):
+            self._wrong(place, f"{show(value)} is not a number that can be kept", "a finite number", show(value))
+        else:
+            self._wrong(place, f"{show(value)} cannot be part of a manifest", "text, number, list, mapping")
         return None
-    if isinstance(value, str):
-        if not _is_clean(value):
-            problem = "holds a character that is not valid text"
-            errors.append(FieldError(_path(place), None, problem, "valid Unicode without NUL"))
-        return str(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, dict | Mapping):
+
+    def _mapping(self, value: Mapping[Any, Any], place: _Place, depth: int) -> dict[str, Any]:
+        if len(value) > limits.KEYS:
+            self._stop(place, f"has {len(value)} fields", f"at most {limits.KEYS}")
         copied = {}
         for key, item in value.items():
             if not isinstance(key, str) or not _is_clean(key):
-                at = _path(place) or "manifest"
-                errors.append(FieldError(at, None, f"the key {show(key)} is not text", "a key of text"))
+                self._wrong(place, f"the key {show(key)} is not text", "a key of text")
                 continue
-            copied[key] = _plain(item, (place, key), errors, budget, depth + 1)
+            self._take(key, place)
+            copied[key] = self._plain(item, (place, key), depth + 1)
         return copied
-    if isinstance(value, list | tuple):
-        return [_plain(item, (place, n), errors, budget, depth + 1) for n, item in enumerate(value)]
-    if isinstance(value, int) and abs(value) < 2**63:
-        return int(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return float(value)
-    if isinstance(value, int | float):
-        problem = f"{show(value)} is not a number that can be kept"
-        errors.append(FieldError(_path(place), show(value), problem, "a finite number"))
-    else:
-        problem = f"{show(value)} cannot be part of a manifest"
-        errors.append(FieldError(_path(place), None, problem, "text, number, list, mapping"))
-    return None
+
+    def _take(self, text: str, place: _Place) -> None:
+        self._characters -= len(text)
+        if self._characters < 0:
+            self._stop(place, "makes the manifest too long", f"at most {limits.TOTAL_CHARACTERS} characters in all")
+
+    def _wrong(self, place: _Place, problem: str, allowed: str, value: str | None = None) -> None:
+        self.errors.append(FieldError(_path(place) or "manifest", value, problem, allowed))
+        if len(self.errors) > limits.REPORTED:
+            raise _TooLarge
+
+    def _stop(self, place: _Place, problem: str, allowed: str) -> NoReturn:
+        self.errors.append(FieldError(_path(place)[:80] or "manifest", None, problem, allowed))
+        raise _TooLarge
 
 
 def _path(place: _Place) -> str:

@@ -6,15 +6,18 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from pydantic_core import PydanticCustomError
 
+from updraft.manifest import limits
 from updraft.manifest.cron import check_cron as _check_cron
 from updraft.manifest.errors import VALUE, FieldError, all_wrong, join_path, shown_key, wrong
 from updraft.manifest.rules import parse_rule
 from updraft.manifest.sources import parse_source
+from updraft_data.expectations import suite_errors
 from updraft_learner import contract
 
 NAME_LENGTH = 40
@@ -25,7 +28,6 @@ CONTAINED_CHARACTERS = (4, 200)
 FAILURE_CHARACTERS = 300
 # NVIDIA's runtime gives whoever sets this all GPUs of the node, those of others too.
 GPU_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-COMMAND_LIMIT_BYTES = 100_000  # one argument of a process has at most 128 KiB on Linux
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
 _SECRET_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -45,7 +47,7 @@ def reserved_env_names() -> frozenset[str]:
         job_id="", role="", attempt=1, learner=1, learners=1, gpus=0, run_id="", experiment_id="",
         master_addr="", master_port=0, command="", checkpoint_seconds=1.0,
     )  # fmt: skip
-    return frozenset(names) | {GPU_VARIABLE}
+    return frozenset(names) | {GPU_VARIABLE, contract.ENDPOINT_TOKEN_ENV}
 
 
 def slug(text: str) -> str:
@@ -57,7 +59,7 @@ def slug(text: str) -> str:
 
 
 def raise_all(fields: Iterable[FieldError]) -> None:
-    found = [(field, None) for field in fields]
+    found = [(field, None) for field in islice(fields, limits.REPORTED + 1)]
     if found:
         raise all_wrong(found)
 
@@ -77,10 +79,10 @@ def check_secret_name(value: str) -> str:
 def check_command(value: str) -> str:
     if not value.strip():
         raise wrong("is empty", "the shell command that starts the program", "'python train.py'", value=value)
-    if len(value.encode()) > COMMAND_LIMIT_BYTES:
+    if len(value.encode()) > limits.COMMAND_BYTES:
         raise wrong(
             f"has {len(value.encode())} bytes",
-            f"at most {COMMAND_LIMIT_BYTES} bytes; put a longer script into the code's folder",
+            f"at most {limits.COMMAND_BYTES} bytes; put a longer script into the code's folder",
             value=value[:40],
         )
     return value
@@ -217,6 +219,8 @@ def check_env(value: object) -> dict[str, str]:
         check_env_name(name)
         if not isinstance(item, str):
             raise wrong(f"{VALUE} is not text", "the value in quotes", _quoted(item), value=item)
+        if len(item) > limits.ENV_CHARACTERS:
+            raise wrong("is too long", f"at most {limits.ENV_CHARACTERS} characters")
 
     return _each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
 
@@ -235,8 +239,7 @@ def check_annotations(value: object) -> dict[str, Any]:
 
 
 def check_expectations(value: object) -> str | dict[str, Any]:
-    """A file name, or a suite with at least one expectation, each with a type: Great Expectations would pass an
-    empty suite."""
+    """Return a file name, or a suite whose expectations are all on the allow-list with the kwargs that they take."""
     if isinstance(value, str):
         if parse_source(value, git=False).kind != "local" or not value.endswith(".json"):
             raise wrong(
@@ -246,15 +249,8 @@ def check_expectations(value: object) -> str | dict[str, Any]:
     example = "{expectations: [{type: expect_column_to_exist, kwargs: {column: label}}]}"
     if not isinstance(value, dict):
         raise wrong(f"{VALUE} is not a suite", "a JSON file beside the manifest, or the suite", example, value=value)
-    listed = value.get("expectations")
-    if not isinstance(listed, list) or not listed:
-        raise wrong("the suite lists no expectation", "a list with at least one", example, at="expectations")
-    for number, item in enumerate(listed):
-        at = join_path("expectations", number)
-        if not isinstance(item, dict) or not isinstance(item.get("type"), str) or not item["type"]:
-            raise wrong("the expectation has no type", "type and kwargs", "{type: expect_column_to_exist}", at=at)
-        if not isinstance(item.get("kwargs", {}), dict):
-            raise wrong("the kwargs are not a mapping", "a mapping", "{column: label}", at=join_path(at, "kwargs"))
+    wrong_ones = suite_errors(value.get("expectations"))
+    raise_all(FieldError(each.path, None, each.problem, each.allowed, each.example) for each in wrong_ones)
     return value
 
 
@@ -264,6 +260,8 @@ def _each(value: object, check: Callable[[str, Any], object], allowed: str, exam
         raise wrong(f"{VALUE} is not a mapping", allowed, example, value=value)
     found: list[tuple[FieldError, object]] = []
     for name, item in value.items():
+        if len(found) > limits.REPORTED:
+            break
         key = str(name)
         try:
             check(key, item)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.configuration import conf
 
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
 from updraft.guardian import line
+from updraft.guardian.outbox import require_tracking
 from updraft.guardian.records import ledger, manifest_of, memory_mib
 from updraft.lifecycle import State
+from updraft.operators.ending import EndTaskError
 from updraft.operators.job import ends_job, fail, record_failure, run_key
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
+from updraft.settings import refuse_open_login, settings
 from updraft.triggers.admit import AdmitTrigger
+from updraft.triggers.tracking import TrackingTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,20 +31,43 @@ NAME_CHARACTERS = 40  # a longer name is wrong, and is not used as one
 
 
 class AdmitOperator(BaseOperator):
-    """Records the job and ends when its whole gang is granted; defers while it waits in line."""
+    """Records the job and ends when its whole gang is granted; defers while it waits in line.
+
+    `form` is what the fields of the DAG's form hold before anybody touches them. (Airflow writes the run's conf into
+    the DAG's own params.)
+    """
 
     operator_extra_links = LINKS
     ui_color = "#e8f0fe"
 
+    def __init__(self, *, form: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.form = form
+
     def execute(self, context: Context) -> str:
+        return self._enter(context)
+
+    def tracked(self, context: Context, event: dict[str, Any]) -> str:
+        self.log.info("%s", event["reason"])
+        return self._enter(context)
+
+    def admitted(self, context: Context, event: dict[str, Any]) -> str:
+        with ends_job(context, Cause.CONFIGURATION) as job:
+            return self._admit(context, job, event["kind"], event["reason"])
+
+    def _enter(self, context: Context) -> str:
         manifest = self._judge(context)
         self._record(context, manifest)
         with ends_job(context, Cause.CONFIGURATION) as job:
             self._check_cluster(job)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
-            self._open_run(context, job, manifest)
-            self._check_model(job, manifest)
+            try:
+                require_tracking()
+                self._open_run(context, job, manifest)
+                self._check_model(job, manifest)
+            except UnavailableError as exc:  # nothing is lost by waiting, however long it is away
+                self._wait_for_tracking(job, str(exc))
             if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
@@ -59,9 +85,12 @@ class AdmitOperator(BaseOperator):
                 )
             return self._admit(context, job, *answer)
 
-    def admitted(self, context: Context, event: dict[str, Any]) -> str:
-        with ends_job(context, Cause.CONFIGURATION) as job:
-            return self._admit(context, job, event["kind"], event["reason"])
+    def _wait_for_tracking(self, job: Job, why: str) -> NoReturn:
+        reason = f"waiting for MLflow, which every job's run is opened in: {why}"
+        self.log.warning("%s", reason)
+        if job.state is State.PENDING:
+            ledger().move(job.id, State.PENDING, reason)
+        self.defer(trigger=TrackingTrigger(job_id=job.id), method_name="tracked")
 
     def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
         if kind == "cancelled":
@@ -77,11 +106,15 @@ class AdmitOperator(BaseOperator):
 
     def _judge(self, context: Context) -> Manifest:
         """The whole manifest with our model, before anything is staged; all wrong fields in the first log lines."""
-        from updraft.manifest import ManifestError, image_of, read_form, refuse_unsupported
+        from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
 
         raw = dict(context["params"])
         try:
-            loaded = read_form(raw, defaults=context["dag"].params.dump())
+            refuse_open_login(conf.getboolean("core", "simple_auth_manager_all_admins"))
+        except UpdraftError as exc:
+            raise EndTaskError(str(exc)) from exc
+        try:
+            loaded = read_form(raw, defaults=self.form)
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
@@ -89,11 +122,11 @@ class AdmitOperator(BaseOperator):
             if refused:
                 raise ManifestError(refused)
             image_of(manifest, settings().framework_images)
+            if manifest.export is not None:
+                export_image_of(manifest, settings().framework_images, settings().sidecar_image)
         except ManifestError as exc:
-            for line in str(exc).splitlines():
-                self.log.error(line)
             self._record_refused(context, raw, exc)
-            raise AirflowFailException(str(exc)) from exc
+            raise EndTaskError(str(exc)) from exc
         return manifest
 
     def _record_refused(self, context: Context, raw: Mapping[str, Any], error: Exception) -> None:
@@ -129,7 +162,7 @@ class AdmitOperator(BaseOperator):
         except UnavailableError:
             raise
         except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
-            raise AirflowFailException(str(exc)) from exc
+            raise EndTaskError(str(exc)) from exc
 
     def _check_cluster(self, job: Job) -> None:
         """What no waiting changes is told now, not when the job's turn has come."""
@@ -144,9 +177,9 @@ class AdmitOperator(BaseOperator):
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Before the job waits in line: a secret that is missing would only be found when its learners start."""
         from updraft.kubernetes.secrets import list_secrets
+        from updraft.manifest import named_secrets
 
-        named = {s.name for s in manifest.secrets} | {d.secret for d in manifest.data if d.secret}
-        named |= {manifest.code_secret} if manifest.code_secret else set()
+        named = named_secrets(manifest)
         missing = sorted(named - set(list_secrets(settings(), job.tenant))) if named else []
         if missing:
             raise RefusedError(

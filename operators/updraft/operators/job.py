@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.guardian.records import FAILURE, ledger
+from updraft.operators.ending import EndTaskError
 from updraft.recovery.outcome import Cause
 
 if TYPE_CHECKING:
@@ -38,16 +37,13 @@ def find_job(context: Context) -> Job:
 
 def record_failure(job_id: str, task: str, cause: Cause, reason: str) -> None:
     """The first failure of a job is its reason; later ones follow from it."""
-    value: Mapping[str, Any] = {"task": task, "cause": cause.value, "reason": reason}
-    kept = ledger().record_effect(job_id, FAILURE, value)
-    if kept == value:
-        log.error("The job fails: %s", reason)
+    ledger().record_effect(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
 
 
-def fail(context: Context, job_id: str, cause: Cause, reason: str) -> AirflowFailException:
+def fail(context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
     """Record the job's failure; the caller raises what this returns."""
     record_failure(job_id, context["ti"].task_id, cause, reason)
-    return AirflowFailException(reason)
+    return EndTaskError(reason)
 
 
 def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
@@ -90,7 +86,7 @@ def last_try(context: Context) -> bool:
 def stop_if_over(context: Context, job_id: str) -> None:
     """Ends this task if the job has failed already (this task may run a second time) or a person has cancelled it."""
     if (failure := ledger().effect(job_id, FAILURE)) is not None:
-        raise AirflowFailException(failure["reason"])
+        raise EndTaskError(failure["reason"])
     by = ledger().job(job_id).cancel_requested_by
     if by is not None:
         raise fail(context, job_id, Cause.CANCELLED, f"cancelled by {by}")
@@ -106,9 +102,9 @@ def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Itera
     try:
         job = find_job(context)
     except NotFoundError as exc:
-        raise AirflowFailException(f"{exc}: `admit` has not run; submit the job again") from exc
+        raise EndTaskError(f"{exc}: `admit` has not run; submit the job again") from exc
     if job.ended:
-        raise AirflowFailException(
+        raise EndTaskError(
             f"job {job.id} has ended {job.state.value} ({job.reason}); an end has no exit, submit it again"
         )
     if not must_run:

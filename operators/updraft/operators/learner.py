@@ -7,24 +7,36 @@ by itself: see `on_kill`.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.exceptions import QuotaError, UnavailableError
+from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.guardian import attempts, pods
-from updraft.guardian.records import disk_amounts, launch_of, ledger, manifest_of, memory_mib
+from updraft.guardian.records import (
+    PREPARE,
+    disk_amounts,
+    launch_of,
+    ledger,
+    manifest_of,
+    memory_limit_mib,
+    memory_mib,
+)
 from updraft.guardian.standing import Due, Over, standing
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
+from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
-from updraft.taints import GPU_RESOURCE
+from updraft.taints import GPU_RESOURCE, GPU_TAINT
 from updraft.triggers.gang import GangTrigger
 from updraft_learner import contract
+from updraft_learner.prepare.documents import CREDENTIALS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,8 +46,15 @@ if TYPE_CHECKING:
     from updraft.manifest import Manifest
 
 
+PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
+
+
 class LearnerOperator(KubernetesPodOperator):
-    """Runs one role of a job (`train`, `evaluate`, `export`) as a gang of pods in the job's own image."""
+    """Runs one role of a job as a gang of pods.
+
+    `train` and `evaluate` run in the job's own image; `export`, whose report the platform registers by, and `prepare`
+    in an image of the platform, without the job's code, data and environment.
+    """
 
     operator_extra_links = LINKS
     ui_color = "#fff3e0"
@@ -67,7 +86,8 @@ class LearnerOperator(KubernetesPodOperator):
             self._go_on(context, job, manifest, self._command(manifest) or "")
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
-        """From wherever the ledger says that the role stands; harmless when done twice."""
+        """From wherever the ledger says that the role stands; harmless when done twice. Returns when it has ended
+        well."""
         attempt = ledger().current_attempt(job.id, self.role)
         halt_asked = ledger().pending(job.id, "halt") is not None
         where = standing(job, attempt, halt_asked=halt_asked, now=ledger().now())
@@ -76,7 +96,7 @@ class LearnerOperator(KubernetesPodOperator):
             return
         if attempt is None:
             stop_if_over(context, job.id)
-            if self.role != "train":
+            if self.role not in ("train", PREPARE):
                 require_trained(job)
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
@@ -121,8 +141,28 @@ class LearnerOperator(KubernetesPodOperator):
         if not done:
             cancelled = ledger().job(job.id).cancel_requested_by
             cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))
-            raise fail(context, job.id, cause, reason)
+            self._say_last_lines(job, attempt)
+            raise fail(context, job.id, cause, self._told(job, attempt) or reason)
         self.log.info("%s: %s", self.role, attempt.reason)
+
+    def _say_last_lines(self, job: Job, attempt: Attempt) -> None:
+        """Of the learner that failed; the trigger has shown all lines as they came, among what others said."""
+        from updraft.storage import objects
+
+        codes = attempt.evidence.get("exit_codes") or {}
+        learner = next((int(number) for number, code in codes.items() if code), None)
+        if learner is None:
+            return
+        try:
+            lines = objects.read_log_end(job.tenant, job.id, self.role, attempt.number, learner, limit=LAST_LINES)
+        except UpdraftError as exc:  # the reason is told in any case
+            self.log.warning("The program's last lines cannot be read: %s", exc)
+            return
+        say_last_lines(f"Last lines of learner {learner}:", [str(line["line"]) for line in lines])
+
+    def _told(self, job: Job, attempt: Attempt) -> str | None:
+        """What the attempt itself says of its failure, where that is more than its pods show."""
+        return None
 
     def on_kill(self) -> None:
         """Nothing is deleted here: this also runs when a worker is stopped. `cancel` is a request in the ledger that
@@ -139,7 +179,8 @@ class LearnerOperator(KubernetesPodOperator):
             return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
         if manifest.export is None:
             return None
-        return f"python -m updraft_learner.export --formats {','.join(manifest.export.formats)}"
+        # Isolated: neither the working directory nor a variable says where Python looks for modules.
+        return f"exec python -I -m updraft_learner.export --formats {','.join(manifest.export.formats)}"
 
     def _base_pod(
         self, context: Context, job: Job, manifest: Manifest, launch: Launch, command: str
@@ -147,18 +188,27 @@ class LearnerOperator(KubernetesPodOperator):
         """KubernetesPodOperator's own building of the pod, in API form."""
         from kubernetes.client import ApiClient, V1ResourceRequirements
 
-        from updraft.manifest import image_of
+        from updraft.manifest import export_image_of, image_of
 
         resources = manifest.resources
         amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
+        limits = {**amounts, "memory": f"{memory_limit_mib(manifest, self.role)}Mi"}
         selector = {}
-        if resources.gpus:
-            amounts[GPU_RESOURCE] = str(resources.gpus)
+        if self.role == PREPARE:  # alone with the job's grant so far, which is a learner's at least
+            limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
+        elif resources.gpus:
+            amounts[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
             selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
         self.kubernetes_conn_id = settings().kubernetes_conn_id
         self.namespace = launch.namespace
         self.name = launch.pod_name(1)
-        self.image = image_of(manifest, settings().framework_images)
+        images = settings().framework_images
+        if self.role == "export":
+            self.image = export_image_of(manifest, images, settings().sidecar_image)
+        elif self.role == PREPARE:
+            self.image = settings().data_image
+        else:
+            self.image = image_of(manifest, images)
         self.cmds = ["/bin/sh", "-c"]
         self.arguments = [command]
         self.labels = launch.labels(1)
@@ -166,13 +216,15 @@ class LearnerOperator(KubernetesPodOperator):
         disk_request, disk_limit = disk_amounts(manifest)
         self.container_resources = V1ResourceRequirements(
             requests={**amounts, objects.DISK_RESOURCE: disk_request},
-            limits={**amounts, objects.DISK_RESOURCE: disk_limit},
+            limits={**limits, objects.DISK_RESOURCE: disk_limit},
         )
         pod = self.build_pod_request_obj(context)
         result: objects.Manifest = ApiClient().sanitize_for_serialization(pod)
         main = next(c for c in result["spec"]["containers"] if c["name"] == contract.MAIN_CONTAINER)
         main["env"] = self._environment(job, manifest, launch, command)
         main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
+        if self.role == PREPARE and resources.gpus:  # the room that the job was granted is on nodes with GPUs
+            result["spec"]["tolerations"] = [GPU_TAINT.to_object()]
         return result
 
     def _environment(self, job: Job, manifest: Manifest, launch: Launch, command: str) -> list[objects.Manifest]:
@@ -193,11 +245,39 @@ class LearnerOperator(KubernetesPodOperator):
         )
         from updraft.kubernetes.secrets import object_name
 
-        secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
         threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
+        if launch.role == "export":
+            return objects.environment({**threads, **platform}, ())
+        if launch.role == PREPARE:
+            outside = {contract.ROOT_ENV: contract.ROOT_DIR, **proxies(os.environ)}
+            own = objects.environment({**threads, **platform, **outside}, ())
+            return [*own, *code_credentials(manifest.code_secret)]
+        secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
         return objects.environment({**threads, **manifest.env, **platform}, secrets)
 
     def _core(self) -> CoreV1Api:
         from updraft.kubernetes.secrets import core_api
 
         return core_api(settings())
+
+
+def proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """The proxy by which this process reaches the outside, for git in a pod; not one that has a password."""
+    names = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
+    return {name: environment[name] for name in names if "@" not in environment.get(name, "@")}
+
+
+def code_credentials(secret: str | None) -> list[objects.Manifest]:
+    """The environment entries by which git gets the tenant's secret for its code; each key of it may be absent."""
+    from updraft.kubernetes.secrets import object_name
+
+    if secret is None:
+        return []
+    name = object_name(secret)
+    return [
+        {
+            "name": variable,
+            "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": True}},
+        }
+        for key, variable in CREDENTIALS.items()
+    ]

@@ -30,13 +30,13 @@ class MlflowRunLink(BaseOperatorLink):
     name = "MLflow run"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from updraft.mlflow_pages import run_page
         from updraft.settings import settings
 
         job = _job(ti_key)
         if job is None or not job.mlflow_run_id:
             return ""
-        base = settings().mlflow_browser_uri
-        return f"{base}/#/experiments/{job.mlflow_experiment_id}/runs/{job.mlflow_run_id}"
+        return run_page(settings().mlflow_browser_uri, job.mlflow_experiment_id or "", job.mlflow_run_id)
 
 
 class ModelLink(BaseOperatorLink):
@@ -46,13 +46,14 @@ class ModelLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         from updraft.guardian.records import MODEL_VERSION, ledger
+        from updraft.mlflow_pages import version_page
         from updraft.settings import settings
 
         job = _job(ti_key)
         version = ledger().effect(job.id, MODEL_VERSION) if job else None
         if not version:
             return ""
-        return f"{settings().mlflow_browser_uri}/#/models/{version['name']}/versions/{version['version']}"
+        return version_page(settings().mlflow_browser_uri, version["name"], str(version["version"]))
 
 
 class JobPageLink(BaseOperatorLink):
@@ -69,7 +70,7 @@ class JobPageLink(BaseOperatorLink):
 
 
 class HaltLink(JobPageLink):
-    """Airflow 3.3 opens no trigger form by an address, so these lead to where the job's page says how."""
+    """Airflow 3.3 opens no trigger form by an address, so these lead to the buttons on the job's page."""
 
     name = "Halt"
     anchor = "#halt"

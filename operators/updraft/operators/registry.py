@@ -40,29 +40,43 @@ class RegisterOperator(BaseOperator):
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
             name = export.register_as
             ledger().move(job.id, State.STORING, f"registering {name}")
-            version = self._register(job, name)
+            version = self._register(job, name, export)
             ledger().record_effect(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version["name"], version["version"])
 
-    def _register(self, job: Job, name: str) -> dict[str, Any]:
+    def _exported_by(self, job: Job) -> int:
+        """The attempt whose report counts: the ledger says that it ended, and how."""
+        attempt = ledger().current_attempt(job.id, "export")
+        if attempt is None or attempt.outcome != Cause.DONE:
+            raise DataError("the export did not end well; look at the log of export_model")
+        return attempt.number
+
+    def _register(self, job: Job, name: str, rules: Export) -> dict[str, Any]:
         from updraft import tracking
         from updraft.storage import objects
 
         client = tracking.client()
         with tempfile.TemporaryDirectory(prefix="updraft-register-") as folder:
             limit_bytes = settings().export_limit_bytes
-            export = objects.fetch_export(job.tenant, job.id, Path(folder), limit_bytes=limit_bytes)
+            trusted = rules.trust_code
+            attempt = self._exported_by(job)
+            export = objects.fetch_export(
+                job.tenant, job.id, attempt, Path(folder), trust_code=trusted, limit_bytes=limit_bytes
+            )
             if export is None:
                 raise DataError("the export left no export.json; look at the log of export_model")
             with ledger().lock(f"register {name}"):
                 tracking.claim(client, name, job.tenant)
             data = job.data or ()
+            checked = f"checked against the program's own output: {export.checks}"
+            warning = "NOT CHECKED. Loading this model runs code of the job (export.trust_code in its manifest)"
             tags = {
                 "updraft.code_tree": job.code_tree or "",
                 "updraft.data_fingerprints": ",".join(str(d["tree"]) for d in data),
                 "updraft.data_sources": ",".join(str(d["source"]) for d in data),
                 "updraft.formats": ",".join(export.formats),
                 "updraft.run_id": job.mlflow_run_id or "",
+                "updraft.trust_code": str(trusted).lower(),
             }
             ref = tracking.register(
                 client,
@@ -73,7 +87,7 @@ class RegisterOperator(BaseOperator):
                 experiment_id=job.mlflow_experiment_id or "",
                 params={"formats": ",".join(export.formats), "model_class": export.model_class},
                 tags=tags,
-                description=f"Trained by job {job.id}; checked against the program's own output: {export.checks}",
+                description=f"Trained by job {job.id}; {warning if trusted else checked}",
             )
         return {"name": ref.name, "version": ref.version, "model_id": ref.model_id, "formats": list(export.formats)}
 

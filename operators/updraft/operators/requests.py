@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Param
-from airflow.sdk.exceptions import AirflowFailException
 
 from updraft.exceptions import RefusedError, UnavailableError
+from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RequestOperator(BaseOperator):
         except UnavailableError:
             raise
         except RefusedError as exc:
-            raise AirflowFailException(str(exc)) from exc
+            raise EndTaskError(str(exc)) from exc
         self.log.info("%s was asked by %s to %s (request %d)", job_id, request.by, self.kind, request.seq)
         if request.answer is None:
             self._wait(context, job_id, request)
@@ -116,7 +116,7 @@ class RequestOperator(BaseOperator):
         request = next(item for item in _ledger().requests(job_id) if item.seq == event["seq"])
         if request.answer is None:
             waited = f"{context['params']['wait_minutes']:g} min"
-            raise AirflowFailException(
+            raise EndTaskError(
                 f"{job_id} has not answered the request to {self.kind} within {waited}; the request stays, and the job "
                 "obeys it when its guardian is back. The job's page shows the answer"
             )
@@ -132,7 +132,7 @@ class RequestOperator(BaseOperator):
         return next((item for item in _ledger().requests(job_id) if item.seq == seq), None)
 
     def _record(self, context: Context, job_id: str) -> Request:
-        """Raises RefusedError, AirflowFailException for changes that are wrong."""
+        """Raises RefusedError, EndTaskError for changes that are wrong."""
         job = _ledger().job(job_id)
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
         return _ledger().request(job_id, self.kind, _user(context), revision=brought)
@@ -145,9 +145,7 @@ class RequestOperator(BaseOperator):
         try:
             return revision(job.manifest, changes_of(context["params"]), tenants=settings().tenants)
         except ManifestError as exc:
-            for line in str(exc).splitlines():
-                self.log.error(line)
-            raise AirflowFailException(str(exc)) from exc
+            raise EndTaskError(str(exc)) from exc
 
     def _wait(self, context: Context, job_id: str, request: Request) -> None:
         from updraft.triggers.requests import AnswerTrigger
@@ -162,7 +160,7 @@ class RequestOperator(BaseOperator):
         answer = str(request.answer)
         self.log.info("%s: %s", job_id, answer)
         if not obeyed(self.kind, answer, _ledger().job(job_id).state):
-            raise AirflowFailException(f"{job_id} was asked to {self.kind}, but: {answer}")
+            raise EndTaskError(f"{job_id} was asked to {self.kind}, but: {answer}")
         return answer
 
 

@@ -1,122 +1,176 @@
-"""Bring code and data into the content store, then judge the data before a learner starts."""
+"""Bring code and data into the content store, and have the data judged, before a learner starts.
+
+A worker never reads a tenant's bytes: it looks at what the store has already, and asks a pod of the job for the rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.exceptions import DataError, RefusedError
-from updraft.guardian.records import ledger, manifest_of
+from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
+from updraft.guardian import prepare
+from updraft.guardian.prepare import Plan
+from updraft.guardian.records import PREPARE, ledger, manifest_of
 from updraft.lifecycle import State
 from updraft.manifest import parse_source
 from updraft.operators.job import advance, ends_job, stop_if_over
+from updraft.operators.learner import LearnerOperator
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
+from updraft_learner.prepare.documents import CODE, SourceRequest, data_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from updraft.ledger import Job
+    from updraft.ledger import Attempt, Job, Validation
     from updraft.manifest import Data, Manifest
     from updraft.storage import Staged
+    from updraft.storage.prepared import Prepared
+
+# Isolated: neither the working directory nor a variable says where Python looks for modules.
+COMMAND = "exec python -I -m updraft_data"
 
 
-class StageOperator(BaseOperator):
+class StageOperator(LearnerOperator):
     """Turns every source of the manifest into a tree of the content store, and records which.
 
-    What is in the store already is not fetched again; sources that have not changed are not even read.
+    What the store has, as it is now, needs no pod. For the rest, and for data that no suite's verdict is known of, one
+    pod of the role `prepare` is launched and awaited.
     """
 
-    operator_extra_links = LINKS
     ui_color = "#e6f4ea"
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(role=PREPARE, **kwargs)
+
     def execute(self, context: Context) -> None:
-        with ends_job(context, Cause.DATA) as job:
-            manifest = manifest_of(job)
-            code = self._stage_code(context, job, manifest) if manifest.code else None
-            data = [self._stage_data(context, job, manifest, item) for item in manifest.data]
-            ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
-            total = sum(d["bytes"] for d in data)
-            files = sum(d["files"] for d in data)
-            evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
-            advance(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
-            self._lineage(job, code, data)
+        with ends_job(context, Cause.DATA, must_run=True) as job:
+            if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
+                self.log.info("The learners were launched with what was staged before; that stays")
+                return
+            self._stage(context, job)
 
-    def _stage_code(self, context: Context, job: Job, manifest: Manifest) -> Staged:
-        source = str(manifest.code)
-        self._check_local("code", source)
-        return self._stage(context, job, source, settings().code_limit_bytes, manifest.code_secret)
+    def finished(self, context: Context, event: dict[str, Any]) -> None:
+        with ends_job(context, Cause.DATA, must_run=True) as job:
+            self._stage(context, job)
 
-    def _stage_data(self, context: Context, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
-        if item.parsed().kind == "pvc":
-            return self._claimed(job, manifest, item)
+    def _stage(self, context: Context, job: Job) -> None:
+        manifest = manifest_of(job)
+        plan = prepare.recorded(job) or self._plan(context, job, manifest)
+        staged = dict(plan.known)
+        if plan.requests:
+            self._go_on(context, job, manifest, COMMAND)
+            staged |= _made(job, plan)
+        code = staged.get(CODE)
+        data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]
+        ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
+        total = sum(d["bytes"] for d in data)
+        files = sum(d["files"] for d in data)
+        evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
+        advance(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
+        self._lineage(job, code, data)
+
+    def _told(self, job: Job, attempt: Attempt) -> str | None:
+        from updraft.storage.prepared import reason_of
+
+        return reason_of(job.tenant, job.id, attempt.number)
+
+    # --- what is there, and what a pod has to do ------------------------------------------------------------------
+
+    def _plan(self, context: Context, job: Job, manifest: Manifest) -> Plan:
+        """Looks at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
+        stop_if_over(context, job.id)
+        known: dict[str, Staged] = {}
+        requests: list[SourceRequest] = []
+        if manifest.code is not None:
+            source, limit = str(manifest.code), settings().code_limit_bytes
+            self._check_local("code", source)
+            found = self._look(context, job, CODE, source, limit, manifest.code_secret)
+            self._sort(found, CODE, known, requests)
+        for number, item in enumerate(manifest.data):
+            if item.parsed().kind != "pvc":
+                self._plan_data(context, job, data_name(number), item, known, requests)
+        plan = Plan(known, tuple(requests))
+        return prepare.record(job, plan) if requests else plan
+
+    def _plan_data(
+        self,
+        context: Context,
+        job: Job,
+        name: str,
+        item: Data,
+        known: dict[str, Staged],
+        requests: list[SourceRequest],
+    ) -> None:
+        from updraft_data.suite import suite_digest
+
         self._check_local("data.source", item.source)
         limit = min(item.limit_bytes or settings().data_limit_bytes, settings().data_limit_bytes)
-        staged = self._stage(context, job, item.source, limit, item.secret)
-        if staged.files == 0:
-            raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
-        return {
-            "source": item.source,
-            "mount": item.mount,
-            "tree": staged.tree_sha256,
-            "files": staged.files,
-            "bytes": staged.bytes,
-            "provenance": dict(staged.provenance),
-        }
+        found = self._look(context, job, name, item.source, limit, item.secret)
+        suite = None if item.expectations is None else _suite_of(item)
+        digest = None if suite is None else suite_digest(suite, item.format)
+        if isinstance(found, SourceRequest):
+            if digest is not None:
+                found = replace(found, format=item.format, judged=ledger().judged(job.tenant, digest))
+        else:
+            if found.files == 0:
+                raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
+            if digest is not None and ledger().validation(job.tenant, found.tree_sha256, digest) is None:
+                tree = found.tree_sha256
+                requests.append(SourceRequest(name, item.source, "tree", limit, tree=tree, format=item.format))
+        self._sort(found, name, known, requests)
 
-    def _claimed(self, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
-        """Nothing is copied: which volume it was is all that is known of the data."""
-        from updraft.kubernetes.claims import read_claim
-        from updraft.kubernetes.secrets import core_api
+    @staticmethod
+    def _sort(
+        found: Staged | SourceRequest, name: str, known: dict[str, Staged], requests: list[SourceRequest]
+    ) -> None:
+        if isinstance(found, SourceRequest):
+            requests.append(found)
+        else:
+            known[name] = found
 
-        source = item.parsed()
-        found = read_claim(
-            core_api(settings()), settings().namespace(job.tenant), source.claim, manifest.resources.learners
-        )
-        uid, volume = found["metadata"]["uid"], (found.get("spec") or {}).get("volumeName", "")
-        self.log.info("%s: claim %s, volume %s; mounted as it is", item.source, uid, volume)
-        return {
-            "source": item.source,
-            "mount": item.mount,
-            "tree": f"claim {uid}",
-            "files": 0,
-            "bytes": 0,
-            "claim": source.claim,
-            "path": source.key,
-            "provenance": {"source": item.source, "claim_uid": uid, "volume": volume},
-        }
-
-    def _stage(self, context: Context, job: Job, source: str, limit_bytes: int, secret: str | None) -> Staged:
-        from updraft.storage import content_store, stage_source
+    def _look(
+        self, context: Context, job: Job, name: str, source: str, limit_bytes: int, secret: str | None
+    ) -> Staged | SourceRequest:
+        from updraft.storage import Staged, content_store, look
 
         credentials: Mapping[str, str] | None = None
-        if secret:
+        if secret and name != CODE:  # git's is for the pod alone
             from updraft.kubernetes.secrets import read_secret
 
-            credentials = read_secret(settings(), job.tenant, secret)
+            credentials = read_secret(self._core(), settings().namespace(job.tenant), secret)
 
         def progress(line: str) -> None:
             self.log.info(line)
             stop_if_over(context, job.id)
 
         progress(f"Staging {source}")
-        staged = stage_source(
+        found = look(
             source,
             content_store(job.tenant),
+            name=name,
             settings=settings(),
             limit_bytes=limit_bytes,
             credentials=credentials,
             secret_name=secret,
             progress=progress,
         )
+        if isinstance(found, Staged):
+            self._say_staged(source, found)
+        else:
+            self.log.info("%s is prepared by a pod of the job", source)
+        return found
+
+    def _say_staged(self, source: str, staged: Staged) -> None:
         self.log.info(
             "Staged %s: %d files, %.1f MB, tree %s", source, staged.files, staged.bytes / 1e6, staged.tree_sha256
         )
-        return staged
 
     def _check_local(self, field: str, source: str) -> None:
         """A worker's own folders are open to manifests only where an operator of the platform says so."""
@@ -129,6 +183,43 @@ class StageOperator(BaseOperator):
                 f"{field}: {source!r} is a folder of the worker, which this platform does not read; submit with "
                 "`updraft submit`, which uploads local folders, or use s3:// or git+https://"
             )
+
+    # --- what the job uses ------------------------------------------------------------------------------------------
+
+    def _input(
+        self, job: Job, manifest: Manifest, number: int, item: Data, staged: Mapping[str, Staged]
+    ) -> dict[str, Any]:
+        if item.parsed().kind == "pvc":
+            return self._claimed(job, manifest, item)
+        found = staged[data_name(number)]
+        return {
+            "source": item.source,
+            "mount": item.mount,
+            "tree": found.tree_sha256,
+            "files": found.files,
+            "bytes": found.bytes,
+            "provenance": dict(found.provenance),
+        }
+
+    def _claimed(self, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
+        """Nothing is copied: which volume it was is all that is known of the data."""
+        from updraft.kubernetes.claims import read_claim
+
+        source = item.parsed()
+        namespace = settings().namespace(job.tenant)
+        found = read_claim(self._core(), namespace, source.claim, manifest.resources.learners)
+        uid, volume = found["metadata"]["uid"], (found.get("spec") or {}).get("volumeName", "")
+        self.log.info("%s: claim %s, volume %s; mounted as it is", item.source, uid, volume)
+        return {
+            "source": item.source,
+            "mount": item.mount,
+            "tree": f"claim {uid}",
+            "files": 0,
+            "bytes": 0,
+            "claim": source.claim,
+            "path": source.key,
+            "provenance": {"source": item.source, "claim_uid": uid, "volume": volume},
+        }
 
     def _lineage(self, job: Job, code: Staged | None, data: list[dict[str, Any]]) -> None:
         from updraft import tracking
@@ -144,9 +235,9 @@ class StageOperator(BaseOperator):
 
 
 class ValidateOperator(BaseOperator):
-    """Runs each data source's Great Expectations suite; a verdict is kept with the data's fingerprint.
+    """Ends the job if its data does not meet its suites: the verdicts are kept with the data's fingerprint.
 
-    Data that was judged by the same suite before is not judged again, and Great Expectations is not imported.
+    What the job's pod found is recorded first, so that the same data is not judged again by the same suite.
     """
 
     operator_extra_links = LINKS
@@ -157,45 +248,89 @@ class ValidateOperator(BaseOperator):
             manifest = manifest_of(job)
             failed: list[str] = []
             judged: list[str] = []
-            for item, staged in zip(manifest.data, job.data or (), strict=True):
+            for number, (item, staged) in enumerate(zip(manifest.data, job.data or (), strict=True)):
                 if item.expectations is None:
                     self.log.info("%s: no expectations", item.source)
                     continue
                 stop_if_over(context, job.id)
-                failed += self._validate(job, item, staged)
+                failed += self._validate(job, data_name(number), item, staged)
                 judged.append(item.source)
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
             reason = "data is valid" if judged else "the manifest asks for no check of its data"
             advance(job.id, State.DEPLOYING, reason, {"judged": judged})
 
-    def _validate(self, job: Job, item: Data, staged: Mapping[str, Any]) -> list[str]:
-        from updraft.validation import suite_digest
+    def _validate(self, job: Job, name: str, item: Data, staged: Mapping[str, Any]) -> list[str]:
+        from updraft_data.suite import suite_digest
 
-        suite = item.expectations
-        if not isinstance(suite, Mapping):
-            raise RefusedError(
-                f"data.expectations: {suite!r} is a file that was not sent along; submit with `updraft submit`, or "
-                "write the suite itself into the manifest"
-            )
-        fingerprint, digest = staged["tree"], suite_digest(suite, item.format)
+        fingerprint, digest = staged["tree"], suite_digest(_suite_of(item), item.format)
         known = ledger().validation(job.tenant, fingerprint, digest)
         if known is None:
-            from updraft.storage import content_store
-            from updraft.validation import validate_stored
-
-            self.log.info("Validating %s", item.source)
-            store = content_store(job.tenant)
-            result = validate_stored(store.fetch, store.get_tree(fingerprint), suite, format=item.format)
-            known = ledger().record_validation(
-                job.tenant, fingerprint, digest, success=result.success, result=result.to_json()
-            )
-            self.log.info("%s: %d expectations evaluated", item.source, result.evaluated)
-            for warning in result.warnings:
-                self.log.warning("%s: %s", item.source, warning)
+            known = self._reported(job, name, item, fingerprint, digest)
         else:
             self.log.info("%s: unchanged since it was judged at %s; not judged again", item.source, known.at)
         if known.success:
             return []
         texts = known.result.get("failed") or ["does not meet its suite"]
         return [f"{item.source}: {text}" for text in texts]
+
+    def _reported(self, job: Job, name: str, item: Data, fingerprint: str, digest: str) -> Validation:
+        """What the job's pod says of this very data, recorded. Raises what it could not judge, as an error."""
+        report = prepared_of(job).report
+        judgement = report.judged.get(name) if report is not None else None
+        if judgement is not None and judgement.tree == fingerprint:
+            if judgement.error is not None:
+                raise judgement.error.error()
+            if judgement.result is not None:
+                result = judgement.result.verdict()
+                self.log.info("%s: %d expectations evaluated", item.source, result.evaluated)
+                for warning in result.warnings:
+                    self.log.warning("%s: %s", item.source, warning)
+                return ledger().record_validation(
+                    job.tenant, fingerprint, digest, success=result.success, result=result.to_json()
+                )
+        raise NotFoundError(f"{item.source} was staged, but not judged; clear the task stage_data to have it judged")
+
+
+def prepared_of(job: Job) -> Prepared:
+    """What the job's pod left. Raises UpdraftError when it has left nothing, or nothing that can be read."""
+    from updraft.storage.prepared import Prepared, read_prepared
+
+    attempt = ledger().current_attempt(job.id, PREPARE)
+    if attempt is None:
+        return Prepared()
+    found = read_prepared(job.tenant, job.id, attempt.number)
+    if found is None:
+        raise UpdraftError(f"attempt {attempt.number} of prepare left no word of its trees; submit the job again")
+    return found
+
+
+def _made(job: Job, plan: Plan) -> dict[str, Staged]:
+    """The trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
+    from updraft.storage import content_store
+    from updraft.storage.sources import staged_of
+
+    prepared = prepared_of(job)
+    if prepared.error is not None:
+        raise prepared.error.error()
+    content = content_store(job.tenant)
+    made: dict[str, Staged] = {}
+    for request in plan.requests:
+        if request.name in plan.known:
+            continue
+        found = prepared.sources.get(request.name)
+        if found is None:
+            raise UpdraftError(f"{request.source}: the pod that prepares it left no tree of it; submit the job again")
+        provenance = found.provenance.model_dump(exclude_none=True)
+        made[request.name] = staged_of(request.source, content.get_tree(found.tree), **provenance)
+    return made
+
+
+def _suite_of(item: Data) -> Mapping[str, Any]:
+    suite = item.expectations
+    if not isinstance(suite, Mapping):
+        raise RefusedError(
+            f"data.expectations: {suite!r} is a file that was not sent along; submit with `updraft submit`, or "
+            "write the suite itself into the manifest"
+        )
+    return suite

@@ -15,6 +15,7 @@ from updraft.operators.learner import LearnerOperator
 from updraft.operators.registry import PromoteOperator, RegisterOperator
 from updraft.operators.release import ReleaseOperator
 from updraft.operators.stage import StageOperator, ValidateOperator
+from updraft.timetables import CronTimetable, OnDemandTimetable
 
 # Airflow's retries are for losses of the control plane only; a job's own failure ends its task at once.
 DEFAULT_ARGS: dict[str, Any] = {
@@ -41,18 +42,17 @@ def params(base: Manifest | None = None) -> dict[str, Param]:
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
-def timetable(manifest: Manifest | None) -> Any:
-    """When a manifest's DAG runs by itself: its cron, read in its own time zone."""
+def timetable(manifest: Manifest | None) -> OnDemandTimetable | CronTimetable:
+    """When a manifest's DAG runs by itself: its cron, read in its own time zone. Names its runs after the manifest."""
+    name = manifest.name if manifest is not None else "job"
     if manifest is None or manifest.schedule is None or manifest.schedule.cron is None:
-        return None
-    from airflow.sdk import CronTriggerTimetable
-
-    return CronTriggerTimetable(manifest.schedule.cron, timezone=manifest.schedule.timezone)
+        return OnDemandTimetable(name)
+    return CronTimetable.named(name, manifest.schedule.cron, manifest.schedule.timezone)
 
 
 def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
     """admit, stage, validate, train beside its checkpoint watch, evaluate, export, register, promote; then release."""
-    admit = AdmitOperator(task_id="admit")
+    admit = AdmitOperator(task_id="admit", form={name: field.value for name, field in form.items()})
     stage = StageOperator(task_id="stage_data")
     validate = ValidateOperator(task_id="validate_data")
     train = LearnerOperator(task_id="train", role="train", retries=PATIENT_RETRIES)

@@ -10,6 +10,8 @@ from updraft.lifecycle import State
 from updraft.recovery.rows_cluster import WAITING_REASONS
 from updraft_learner import contract
 
+BUILDING = "BuildingEnvironment"  # the local node's reason for a container that waits
+
 
 @dataclass(frozen=True)
 class ContainerFacts:
@@ -21,6 +23,7 @@ class ContainerFacts:
     exit_code: int | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    started: bool = False  # runs, and its startup probe has passed
 
     @property
     def blocked(self) -> bool:
@@ -40,7 +43,6 @@ class PodFacts:
     message: str
     deleting: bool
     unscheduled: str | None  # the scheduler's message while there is no room
-    stage: ContainerFacts
     sidecar: ContainerFacts
     main: ContainerFacts
     node: str = ""  # empty until it has one
@@ -64,13 +66,28 @@ class PodFacts:
     @property
     def mounting(self) -> bool:
         """Its node has not begun its first container: that waits for what the pod mounts, or for an image."""
-        begins = self.stage.state in ("absent", "waiting")
-        return self.phase == "Pending" and bool(self.node) and begins and not self.stage.blocked
+        return self.phase == "Pending" and bool(self.node) and not self.begun and not self.sidecar.blocked
+
+    @property
+    def begun(self) -> bool:
+        """Its first container, the sidecar, has been started, perhaps long ago."""
+        return self.sidecar.state in ("running", "terminated") or self.main.state in ("running", "terminated")
+
+    @property
+    def runs(self) -> bool:
+        """Its program runs: code, data and checkpoint are there."""
+        return self.main.state == "running" and self.main.started
+
+    @property
+    def building(self) -> str | None:
+        """What the local node says while it builds the environment of one of the pod's images."""
+        containers = (self.sidecar, self.main)
+        return next((c.message for c in containers if c.state == "waiting" and c.reason == BUILDING), None)
 
     @property
     def blocked(self) -> str | None:
         """Why the pod waits for something that does not come by itself."""
-        for container in (self.stage, self.sidecar, self.main):
+        for container in (self.sidecar, self.main):
             if container.blocked:
                 return f"{container.reason}: {container.message}".rstrip(": ")
         return None
@@ -94,7 +111,9 @@ def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> 
             finished_at=_text(ended.get("finishedAt")),
         )
     if (running := state.get("running")) is not None:
-        return ContainerFacts("running", started_at=_text(running.get("startedAt")))
+        return ContainerFacts(
+            "running", started_at=_text(running.get("startedAt")), started=status.get("started") is not False
+        )
     waiting = state.get("waiting") or {}
     return ContainerFacts("waiting", waiting.get("reason") or "", (waiting.get("message") or "")[:500])
 
@@ -120,7 +139,6 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         message=(status.get("message") or "")[:500],
         deleting=bool(metadata.get("deletionTimestamp")),
         unscheduled=unscheduled,
-        stage=container_facts(status.get("initContainerStatuses"), contract.STAGE_CONTAINER),
         sidecar=container_facts(status.get("initContainerStatuses"), contract.SIDECAR_CONTAINER),
         main=container_facts(status.get("containerStatuses"), contract.MAIN_CONTAINER),
         node=spec.get("nodeName") or "",
@@ -160,19 +178,22 @@ def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:
     """The state that people are shown while a gang lives, and its reason: the least advanced learner's."""
     if len(pods) < learners:
         return State.DEPLOYING, f"{len(pods)} of {learners} learners created"
-    waiting = [p for p in pods if p.phase == "Pending" and p.stage.state in ("absent", "waiting")]
+    waiting = [p for p in pods if p.phase == "Pending" and not p.begun]
     if waiting:
         first = waiting[0]
-        why = first.unscheduled or first.blocked or "containers are being started"
+        why = first.unscheduled or first.blocked or first.building or "containers are being started"
         return State.DEPLOYING, f"learner {first.learner}: {why}"
-    staging = [p for p in pods if p.main.state in ("absent", "waiting") and not p.ended]
+    staging = [p for p in pods if not p.runs and p.main.state != "terminated" and not p.ended]
+    building = next((p for p in staging if p.building), None)
+    if building is not None:
+        return State.DOWNLOADING, f"learner {building.learner}: {building.building}"
     if staging:
         return State.DOWNLOADING, f"{len(staging)} of {learners} learners stage code and data"
     failed = next((p for p in pods if p.main.exit_code not in (None, 0)), None)
     if failed is not None:
         said = f"learner {failed.learner} has ended with {failed.main.exit_code}; what it left is being stored"
         return State.PROCESSING, said
-    running = [p for p in pods if p.main.state == "running"]
+    running = [p for p in pods if p.runs]
     if running:
         return State.PROCESSING, f"{len(running)} of {learners} learners run"
     return State.STORING, "learners have ended; their results are being stored"

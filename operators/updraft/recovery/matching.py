@@ -23,7 +23,7 @@ from updraft.recovery.catalogue import (
 )
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import ContainerFacts, PodFacts
-from updraft_learner.contract import ExitCode
+from updraft_learner.contract import STAGING_FAILED, ExitCode
 
 SIGNALS = {
     129: "SIGHUP",
@@ -38,6 +38,7 @@ SIGNALS = {
 }
 LEFT = int(ExitCode.PREEMPTED)
 DELETED = next(row for row in GANG_ROWS if row.label == "pod.deleted")
+MORE_TO_TRAIN = "raise resources.memory or make batches smaller"
 TAIL_LINES = 3  # of the log, in a reason
 LINE_CHARACTERS = 300
 PLAIN_LINES = 8  # of a log without a traceback that may explain its end
@@ -61,9 +62,15 @@ class Failure:
     line: str = ""  # of the log or of the pod's words, that the row was met by
 
 
-def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule] = ()) -> Failure | None:
+def failure_of(
+    pod: PodFacts,
+    tail: Sequence[str],
+    memory: str,
+    rules: Sequence[Rule] = (),
+    more_memory: str = MORE_TO_TRAIN,
+) -> Failure | None:
     """None if this learner did not fail (yet)."""
-    who, main, stage = f"learner {pod.learner}", pod.main, pod.stage
+    who, main = f"learner {pod.learner}", pod.main
     said = ": ".join(part.strip() for part in (pod.reason, pod.message) if part)
     if found := _first(POD_ROWS, reason=pod.reason, lines=(pod.message,)):
         text = f"{who}: its pod ran past its deadline" if found[0].cause is Cause.DEADLINE else f"{who}: {said}"
@@ -73,20 +80,25 @@ def failure_of(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[
         return _made(pod, *found, f"{who}: {words}")
     if pod.lost or (pod.deleting and pod.asked_to_leave and main.exit_code not in (None, LEFT)):
         return _made(pod, DELETED, "", f"{who}: its pod was deleted while its program ran, and not by the platform")
-    if stage.state == "terminated" and stage.exit_code not in (0, None):
-        lines = tuple(line for line in (*tail, stage.message) if line)
-        row, line = _first(STAGE_ROWS, code=stage.exit_code, lines=lines) or (STAGE_ROWS[-1], "")
-        return _made(pod, row, line, f"{who}: staging failed: {_last(tail, stage)}")
     if pod.phase == "Failed" and main.exit_code in (0, None):
         row, line = _first(REFUSED_ROWS, reason=pod.reason, lines=(pod.message,)) or (REFUSED_ROWS[-1], "")
         return _made(pod, row, line, f"{who}: {said or 'its pod failed, and the node does not say why'}")
     if pod.blocked and main.state != "terminated":
-        container = next(c for c in (stage, pod.sidecar, main) if c.blocked)
+        container = next(c for c in (pod.sidecar, main) if c.blocked)
         row, line = _first(WAITING_ROWS, reason=container.reason, lines=(container.message,)) or (WAITING_ROWS[-1], "")
         return _made(pod, row, line, f"{who} cannot start: {pod.blocked}")
     if main.state != "terminated" or main.exit_code == 0:
         return None
-    return _program_failure(pod, tail, memory, rules)
+    if (why := _staging_failed(tail, main)) is not None:
+        row, line = _first(STAGE_ROWS, code=main.exit_code, lines=(why,)) or (STAGE_ROWS[-1], "")
+        return _made(pod, row, line, f"{who}: staging failed: {why}")
+    return _program_failure(pod, tail, memory, rules, more_memory)
+
+
+def _staging_failed(tail: Sequence[str], main: ContainerFacts) -> str | None:
+    """What the program's container said in place of the program, which then has no line before it."""
+    said = next((line for line in (*tail, *main.message.splitlines()) if line.strip()), "")
+    return said.removeprefix(STAGING_FAILED).strip() if said.startswith(STAGING_FAILED) else None
 
 
 def _disrupted(pod: PodFacts) -> bool:
@@ -100,7 +112,9 @@ def _disrupted(pod: PodFacts) -> bool:
     return pod.asked_to_leave and (pod.deleting or code != 0)
 
 
-def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule]) -> Failure:
+def _program_failure(
+    pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule], more_memory: str
+) -> Failure:
     who, main, code = f"learner {pod.learner}", pod.main, pod.main.exit_code
     named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
     ended = f"{who}: the program exited with {named}"
@@ -114,7 +128,7 @@ def _program_failure(pod: PodFacts, tail: Sequence[str], memory: str, rules: Seq
         if found[0].label != "program.out_of_memory":
             return _made(pod, *found, f"{who} cannot start: {main.reason}: {main.message}".rstrip(": "))
         reason = f"{who} was killed because it used more memory than its limit ({memory}); "
-        return _made(pod, *found, f"{reason}raise resources.memory or make batches smaller")
+        return _made(pod, *found, f"{reason}{more_memory}")
     if found := _first(CODE_ROWS, code=code, lines=()):
         return _made(pod, *found, _code_reason(found[0], who, ended, tail, main))
     words = decisive(tail)
@@ -188,7 +202,8 @@ def decisive(tail: Sequence[str]) -> tuple[str, ...]:
 
 
 def _last(tail: Sequence[str], container: ContainerFacts) -> str:
-    lines = [line.strip() for line in tail if line.strip()]
+    # Not Python's marks below a line of code, which point at nothing once the lines are joined.
+    lines = [line.strip() for line in tail if line.strip(" \t^~")]
     if lines:
         return " | ".join(lines[-TAIL_LINES:])[:600]
     message = " ".join(container.message.split())

@@ -7,16 +7,17 @@ of evidence means and calls for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from updraft.recovery.catalogue import GANG_ROWS, Rule
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
-from updraft.recovery.matching import Failure, failure_of
+from updraft.recovery.matching import MORE_TO_TRAIN, Failure, failure_of
 
-__all__ = ["Action", "Cause", "Outcome", "evidence", "judge"]
+__all__ = ["MORE_TO_TRAIN", "Action", "Cause", "Outcome", "evidence", "judge", "with_checkpoint"]
 
+BEFORE_FIRST_STEP_SECONDS = 60.0  # a program counts the time to its first checkpoint from there, not from its start
 _GANG = {row.label: row for row in GANG_ROWS}
 
 
@@ -44,17 +45,20 @@ def judge(
     tails: Mapping[int, Sequence[str]],
     memory: str,
     rules: Sequence[Rule] = (),
+    more_memory: str = MORE_TO_TRAIN,
 ) -> Outcome | None:
     """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
 
     `pods`: in the order in which they were seen to end; the times in them are of their nodes' clocks, and decide
     nothing. `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better,
     for the cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the
-    manifest's `failures`."""
+    manifest's `failures`; `more_memory`: what to do where that limit is too low."""
     seen = evidence(pods, markers)
     missing = _missing(pods, learners)
     failures = [_gone(learner) for learner in missing if markers.get(learner) is None]
-    failures += [f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules)) is not None]
+    failures += [
+        f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules, more_memory)) is not None
+    ]
     if failures:
         # A peer that was stopped, or lost its connection, because another failed says nothing: the first real cause
         # counts. Among equals that is the one that was seen first.
@@ -73,6 +77,23 @@ def judge(
         reason = f"{who}: the program ended with 0, but its results were not stored completely"
         return _gang("results.not_stored", reason, seen, unstored[0].node)
     return _gang("done", "all learners ended with 0 and everything is stored", seen)
+
+
+def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, every_seconds: float) -> Outcome:
+    """The end of a training that is done and whose manifest asks for checkpoints, `final` the newest one.
+
+    Failed without any, unless the programs, which ran for `ran_seconds`, were over before one can be said to have been
+    due."""
+    if final is not None:
+        return replace(outcome, evidence={**outcome.evidence, "final_checkpoint": final})
+    if ran_seconds < 2 * every_seconds + BEFORE_FIRST_STEP_SECONDS:
+        return outcome
+    reason = (
+        f"the manifest asks for a checkpoint every {every_seconds:g} s, but the program wrote none in "
+        f"{ran_seconds:.0f} s: call updraft_learner.Checkpointer, or write a folder with a COMPLETE file below "
+        "$CHECKPOINT_DIR, or remove `checkpoints` from the manifest"
+    )
+    return Outcome(Cause.PROGRAM, reason, outcome.evidence, "program.no_checkpoint")
 
 
 def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:

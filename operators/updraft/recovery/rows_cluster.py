@@ -124,7 +124,7 @@ WAITING_ROWS = (
 
 STAGE_ROWS = (
     Row("stage.configuration", Where.STAGE, Cause.CONFIGURATION, Action.STOP,
-        "The staging container was told something impossible.",
+        "The pod was told something impossible before its program began.",
         "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.CONFIGURATION),)),
     Row("stage.data", Where.STAGE, Cause.DATA, Action.STOP,
         "Staged code or data is missing or does not match its digest; submit the job again.",
@@ -140,7 +140,7 @@ STAGE_ROWS = (
         "The object store could not be reached, or refused.",
         "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code", codes=(int(ExitCode.STORAGE),)),
     Row("stage.failed", Where.STAGE, Cause.INFRASTRUCTURE, Action.RELAUNCH,
-        "The staging container, which is the platform's, ended with an error of its own.",
+        "Staging, which is the platform's, ended with an error of its own.",
         "test", f"{LOCAL}::test_staging_ends_with_the_class_of_its_exit_code"),
 )  # fmt: skip
 
@@ -171,7 +171,8 @@ GUARDIAN_ROWS = (
         "No new step for longer than budget.no_progress allows; the stacks of the stuck program are in its log.",
         "recording", "updraft.recovery.progress"),
     Row("program.no_checkpoint", Where.GUARDIAN, Cause.PROGRAM, Action.STOP,
-        "The manifest asks for checkpoints, and the program wrote none.",
+        "The manifest asks for checkpoints, and the program wrote none, though it ran for long enough (twice "
+        "`checkpoints.every` and a minute).",
         "test", "tests/system/test_bad_input.py::test_a_program_that_never_writes_a_checkpoint_is_told_how"),
     Row("pod.not_started", Where.GUARDIAN, Cause.INFRASTRUCTURE, Action.RELAUNCH,
         "The learners had their place and did not start in the time that the platform allows (settings: "

@@ -105,7 +105,7 @@ def _build(home: Home, names: tuple[str, ...], *, servers: bool) -> None:
     for name in names:
         if not environments.is_built(home, name):
             print(f"Building {name} …", flush=True)
-        environments.build_image(home, name, lambda _line: None)
+        environments.build_image(home, name, environments.downloads(print) if not servers else lambda _line: None)
     if servers and not os.environ.get(environments.TORCH_INDEX_VARIABLE):
         environments.build_torch_tests(home, lambda _line: None)
 

@@ -1,8 +1,8 @@
 """`python -m updraft.stack.airflow_scheduler`: Airflow's scheduler, with the heavy imports of tasks made once.
 
-LocalExecutor forks each task from the scheduler. What is imported here is shared by all of them; otherwise every task
-would spend seconds and its own memory on KubernetesPodOperator and the MLflow client. Great Expectations is left out:
-one task needs it, and only when data has changed.
+The executor (`airflow_executor`) forks each task from the scheduler. What is imported here is shared by all of them;
+otherwise every task would spend seconds and its own memory on KubernetesPodOperator and the MLflow client. Great
+Expectations is left out: one task needs it, and only when data has changed.
 """
 
 from __future__ import annotations

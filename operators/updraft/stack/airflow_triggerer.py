@@ -28,6 +28,7 @@ PRELOADED = (
     "updraft.triggers.gang",
     "updraft.triggers.reaper",
     "updraft.triggers.requests",
+    "updraft.triggers.tracking",
 )
 
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import psutil
 
+from updraft.settings import refuse_untrusted_tenants
 from updraft.stack import config as configuration
-from updraft.stack import environments, files, footprint, processes, records
+from updraft.stack import environments, examples, files, footprint, processes, records
 from updraft.stack.cluster import Cluster, answers
 from updraft.stack.config import Config
 from updraft.stack.layout import Home, StackError
@@ -100,6 +101,7 @@ def up(
 
     Raises StackError that names the part, the reason and the log. Interrupting this leaves the stack as it is.
     """
+    refuse_untrusted_tenants(os.environ)
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):
         _refuse_change(home, ports, node, cluster)
@@ -121,6 +123,8 @@ def up(
         else:
             began = watcher.started
     _follow(home, parts_of(home), began, say)
+    if examples.seed(home):
+        say(f"The examples' data, the UCI handwritten digits, is in s3://{examples.BUCKET}/{examples.KEY}.")
     return addresses(home)
 
 
@@ -248,6 +252,9 @@ def _follow(home: Home, parts: tuple[Part, ...], began: float, say: Say) -> None
         record = records.read_supervisor(home)
         for part in parts:
             state = records.read_part(home, part.name)
+            if state is not None and state.state is PartState.BACKOFF and f"{part.name} {state.restarts}" not in told:
+                told.add(f"{part.name} {state.restarts}")
+                say(f"  {part.title:24} {state.last_exit}; it is started again (log: {part.log})")
             if state is None or part.name in told or state.state not in (PartState.READY, PartState.DONE):
                 continue
             told.add(part.name)

@@ -27,8 +27,6 @@ from updraft.stack import control, display, environments, footprint
 from updraft.stack.layout import MARK_VARIABLE, Home, StackError, write_private
 
 EXAMPLE = Path("jobs/digits-cnn/manifest.yaml")
-DATA = Path("jobs/data/digits/digits.csv")
-DATA_BUCKET, DATA_KEY = "datasets", "digits/digits.csv"
 CLI = (sys.executable, "-c", "from updraft.cli.app import app; app()")
 KEYS = tuple(f.key for f in footprint.DEMO)
 
@@ -91,22 +89,21 @@ def _demo(home: Home, console: Console) -> int:
         raise StackError(problem)
     timings = Timings(cold=bool(missing))
     learner = footprint.PYTORCH.key
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        # The largest download and the start of the stack do not wait for each other.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        # The largest downloads and the start of the stack do not wait for each other.
         building = pool.submit(_timed, timings, "learner environment", lambda: _build(home, learner, console))
+        judging = pool.submit(_build, home, footprint.DATA.key, console)
         try:
             with timings.stage("server environments"):
                 control.build_needed(home, console.print)
             with timings.stage("start"):
                 console.print("Starting Airflow, MLflow, the S3 server and the local node …")
                 control.up(home, say=console.print, build=False)
-            with timings.stage("data"):
-                put_data(home)
-            console.print(f"The UCI handwritten digits are in s3://{DATA_BUCKET}/{DATA_KEY}.")
             if not building.done():
                 console.print("Waiting for the learner's environment …")
             with timings.stage("wait for learner environment"):
                 building.result()
+                judging.result()
         except BaseException:
             environments.end_builds(home)
             raise
@@ -120,34 +117,6 @@ def _demo(home: Home, console: Console) -> int:
     job = describe(job_id)
     timings.save(home, job, _resting(home))
     return conclude(home, job, code, console)
-
-
-def put_data(home: Home) -> None:
-    """The example's data set, into the bucket that its manifest names. Raises StackError."""
-    import boto3
-    from botocore.config import Config as BotoConfig
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    from updraft.stack.config import load_config, load_secrets
-
-    source = home.repository / DATA
-    if not source.is_file():
-        raise StackError(f"{source} does not exist; restore it with `git checkout {DATA}`.")
-    secrets = load_secrets(home)
-    client = boto3.client(
-        "s3",
-        endpoint_url=load_config(home).url("s3"),
-        aws_access_key_id=secrets.s3_access_key.get_secret_value(),
-        aws_secret_access_key=secrets.s3_secret_key.get_secret_value(),
-        region_name="us-east-1",
-        config=BotoConfig(proxies={}, retries={"max_attempts": 5}),
-    )
-    try:
-        client.put_object(Bucket=DATA_BUCKET, Key=DATA_KEY, Body=source.read_bytes())
-    except (BotoCoreError, ClientError) as exc:
-        raise StackError(
-            f"The data could not be put into s3://{DATA_BUCKET}/{DATA_KEY} ({type(exc).__name__})."
-        ) from exc
 
 
 def describe(job_id: str) -> dict[str, Any] | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
 from updraft.stack.config import ADMIN_USER, load_secrets
 from updraft.stack.control import addresses
 from updraft.stack.doctor import Check
-from updraft.stack.layout import Home
+from updraft.stack.layout import Home, find_home
 from updraft.stack.status import StackStatus
 
 STATE_STYLE = {"ready": "green", "starting": "yellow", "waiting": "yellow", "backoff": "red", "failed": "red"}
@@ -21,6 +23,7 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
     if status.addresses is None:
         console.print(f"{status.home} is not set up. `updraft up` sets it up and starts everything.")
         return
+    home = Home(Path(status.home), find_home().repository)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in ("part", "state", "pid", "port", "up", "start", "again", "n", "memory", "CPU"):
         table.add_column(name, justify="left" if name in ("part", "state") else "right", no_wrap=True)
@@ -45,23 +48,42 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
     for p in status.parts:
         if p.last_exit and p.restarts:
             console.print(f"{p.title}: last end: {p.last_exit}; log: {p.log}", soft_wrap=True)
+    if status.not_starting:
+        console.print(
+            f"[red]Airflow: {status.not_starting}.[/] Its log: {home.log_of('airflow-scheduler')}", soft_wrap=True
+        )
     if status.phase == "unsupervised":
         console.print("Nobody watches these processes: `updraft up` takes them over, `updraft down` ends them.")
-    console.print(f"\nAirflow {status.addresses.airflow}   MLflow {status.addresses.mlflow}   S3 {status.addresses.s3}")
+    show_addresses(home, console)
 
 
 def show_addresses(home: Home, console: Console | None = None) -> None:
-    """URLs, and the log-ins of the owner of this home."""
+    """URLs, and the log-ins of the owner of this home. Passwords are for a terminal: a pipe, a file or the log of a CI
+    run gets the name of the file that holds them."""
     console = console or Console(soft_wrap=True)
     where, secrets = addresses(home), load_secrets(home)
     console.print(f"\nAirflow   {where.airflow}", highlight=False)
-    console.print(f"          log in as {ADMIN_USER} / {secrets.airflow_password.get_secret_value()}", highlight=False)
+    console.print(f"          {_log_in(home, console, secrets.airflow_password, 'airflow_password')}", highlight=False)
     console.print(f"MLflow    {where.mlflow}", highlight=False)
-    console.print(
-        f"          log in as {ADMIN_USER} / {secrets.mlflow_admin_password.get_secret_value()}", highlight=False
-    )
+    name = "mlflow_admin_password"
+    console.print(f"          {_log_in(home, console, secrets.mlflow_admin_password, name)}", highlight=False)
     console.print(f"S3        {where.s3} (keys in {home.credentials_file})", highlight=False)
-    console.print("Stop everything with `make down` or `updraft down`.", highlight=False)
+    console.print(
+        "Stop everything with `make down`. `. .venv/bin/activate` lets you type `updraft list`.", highlight=False
+    )
+
+
+def show_logins(airflow_url: str) -> None:
+    """The log-ins, if the home that is found here is that of this Airflow."""
+    home = find_home()
+    if home.secrets_file.is_file() and home.config_file.is_file() and addresses(home).airflow == airflow_url:
+        show_addresses(home)
+
+
+def _log_in(home: Home, console: Console, password: SecretStr, name: str) -> str:
+    # Not `console.is_terminal`, which FORCE_COLOR makes true for a pipe.
+    shown = password.get_secret_value() if console.file.isatty() else f"the value of {name} in {home.secrets_file}"
+    return f"log in as {ADMIN_USER} / {shown}"
 
 
 def show_checks(checks: Iterable[Check], console: Console | None = None) -> None:

@@ -11,18 +11,30 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from configparser import ConfigParser
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time
 
 from updraft.exceptions import RefusedError
-from updraft.settings import Settings
+from updraft.settings import (
+    NOT_ISOLATED,
+    OPEN_ADVICE,
+    OPEN_LOGIN,
+    OPEN_VARIABLE,
+    TRUST_ADVICE,
+    Settings,
+    is_true,
+    tenants_of,
+)
 from updraft.stack import config as configuration
 from updraft.stack import environments, footprint
 from updraft.stack.config import port_owner, port_taken
 from updraft.stack.control import NEEDED, parts_of, running
+from updraft.stack.files import AIRFLOW_PARALLEL_TASKS
 from updraft.stack.layout import Home, StackError
+from updraft.stack.not_starting import tasks_not_starting
 from updraft.stack.probes import not_ready_because
 from updraft.stack.records import read_part
 
@@ -51,6 +63,8 @@ def doctor(home: Home, kubeconfig: Path | None = None, context: str | None = Non
         *_environments(home),
         *_permissions(home),
         *_parts(home),
+        *_tenants(),
+        _login(home),
         *_cluster(home, kubeconfig, context),
     ]
 
@@ -90,7 +104,17 @@ def _environments(home: Home) -> Iterator[Check]:
     try:
         uv = environments.find_uv(home)
         run = subprocess.run(
-            [uv, "sync", "--frozen", "--check", "--inexact", "--no-install-workspace", "--python", sys.executable],
+            [
+                uv,
+                "sync",
+                "--frozen",
+                "--check",
+                "--no-dev",
+                "--inexact",
+                "--no-install-workspace",
+                "--python",
+                sys.executable,
+            ],
             cwd=home.repository,
             env={**os.environ, "UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_PYTHON_DOWNLOADS": "never"},
             capture_output=True,
@@ -104,7 +128,7 @@ def _environments(home: Home) -> Iterator[Check]:
         "environment of the platform",
         ok,
         f"{sys.prefix} {'matches' if ok else 'does not match'} uv.lock",
-        "" if ok else "run `uv sync --frozen`",
+        "" if ok else "run `make up`, which brings it in line",
     )
     for key in (footprint.MLFLOW.key, *environments.image_names(home)):
         title = footprint.known()[key].title if key in footprint.known() else key
@@ -162,6 +186,9 @@ def _parts(home: Home) -> Iterator[Check]:
         elif watcher is not None:
             yield Check(part.title, False, "not running", f"it is being restarted; read {part.log}")
     if watcher is not None:
+        stuck = tasks_not_starting(home.airflow_database, slots=AIRFLOW_PARALLEL_TASKS)
+        advice = f"read {home.log_of('airflow-scheduler')}; `updraft down` and `updraft up` start it anew"
+        yield Check("Airflow's tasks", stuck is None, stuck or "those that are queued start", advice if stuck else "")
         yield _clock(configuration.load_config(home).url("s3"))
 
 
@@ -196,12 +223,28 @@ def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterat
         yield Check(found.name, found.ok, found.detail, found.advice)
 
 
+def _tenants() -> Iterator[Check]:
+    tenants, trusted = tenants_of(os.environ)
+    if len(tenants) > 1:
+        yield Check("tenants", trusted, f"{', '.join(tenants)} {NOT_ISOLATED}", "" if trusted else TRUST_ADVICE)
+
+
+def _login(home: Home) -> Check:
+    """Of the home's Airflow, and of one that takes its configuration from this environment."""
+    written = ConfigParser(interpolation=None)
+    written.read(home.airflow / "airflow.cfg")
+    said = written.get("core", "simple_auth_manager_all_admins", fallback="")
+    is_open = is_true(os.environ.get(OPEN_VARIABLE, "")) or is_true(said)
+    return Check(
+        "log-in", not is_open, OPEN_LOGIN if is_open else "Airflow asks for one", OPEN_ADVICE if is_open else ""
+    )
+
+
 def _namespaces() -> list[str]:
     """As the platform's processes will have them, whatever else their settings lack here."""
     fields = Settings.model_fields
     prefix = os.environ.get("UPDRAFT_NAMESPACE_PREFIX") or str(fields["namespace_prefix"].default)
-    tenants = [t.strip() for t in os.environ.get("UPDRAFT_TENANTS", "").split(",") if t.strip()]
-    return [f"{prefix}{tenant}" for tenant in tenants or fields["tenants"].default]
+    return [f"{prefix}{tenant}" for tenant in tenants_of(os.environ)[0]]
 
 
 def _gpu_types(home: Home) -> dict[str, str]:

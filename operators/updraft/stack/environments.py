@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,40 @@ from updraft.stack.layout import MARK_VARIABLE, Home, StackError
 TORCH_INDEX_VARIABLE = "UPDRAFT_TORCH_INDEX"
 TORCH_ONLY_PREFIXES = ("nvidia-", "cuda-", "triton")  # what only a CUDA build of torch needs
 
+# The local node builds environments when a job needs them: from the same indexes and cache as `make demo`.
+BUILDER_VARIABLES = frozenset(
+    {"UPDRAFT_TORCH_INDEX", "UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_INDEX_URL"}
+)
+
 Progress = Callable[[str], None]
+
+
+_DOWNLOAD = re.compile(r"Download(ing|ed) (\S+)(?: \(([\d.]+)([KMG])iB\))?")
+_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+
+
+def downloads(say: Callable[[str], None]) -> Progress:
+    """For the lines that uv prints: `say` gets how much of the large downloads is there, such as `40 % of 300 MiB`."""
+    sizes: dict[str, float] = {}
+    there: set[str] = set()
+    told = -1
+
+    def progress(line: str) -> None:
+        nonlocal told
+        found = _DOWNLOAD.search(line)
+        if found is None:
+            return
+        if found[1] == "ing" and found[3]:
+            sizes[found[2]] = float(found[3]) * _MIB[found[4]]
+        elif found[1] == "ed":
+            there.add(found[2])
+        total = sum(sizes.values())
+        percent = int(100 * sum(size for name, size in sizes.items() if name in there) / total) if total else 0
+        if percent != told:
+            told = percent
+            say(f"{percent} % of {total:.0f} MiB downloaded")
+
+    return progress
 
 
 def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:

@@ -51,7 +51,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
         "core": {
             "dags_folder": home.repository / "dags",
             "plugins_folder": home.repository / "plugins",
-            "executor": "LocalExecutor",
+            "executor": "updraft.stack.airflow_executor.ProcessExecutor",
             "parallelism": AIRFLOW_PARALLEL_TASKS,  # each is a process that waits; 32 by default
             "max_active_tasks_per_dag": 64,  # of each run; the platform's own queue decides
             "max_active_runs_per_dag": 64,
@@ -66,7 +66,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
         },
         "database": {
             # Writers wait for each other instead of failing after SQLite's 5 s.
-            "sql_alchemy_conn": f"sqlite:///{home.airflow / 'airflow.db'}?timeout=15",
+            "sql_alchemy_conn": f"sqlite:///{home.airflow_database}?timeout=15",
             "sql_alchemy_session_maker": "updraft.stack.airflow_sessions.session_maker",
             # A connection is a file handle. With a limit, the api-server's event loop would wait for one that only it
             # can make a request give back.
@@ -88,7 +88,8 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "instance_name": "Updraft",
             "expose_config": False,
         },
-        "api_auth": {"jwt_secret": shown["airflow_jwt_key"], "jwt_expiration_time": 24 * 3600},
+        # An hour, not a day: who finds a token has it for so long. Commands log in again by themselves.
+        "api_auth": {"jwt_secret": shown["airflow_jwt_key"], "jwt_expiration_time": 3600},
         "scheduler": {
             "catchup_by_default": False,
             "enable_health_check": False,  # the api-server tells; this would be a process more
@@ -101,7 +102,11 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
             "max_failed_heartbeats": 24,
         },
-        "triggerer": {"capacity": 2500},  # two for each of a DAG's 1,000 runs, whether it trains or waits in line
+        "triggerer": {
+            "capacity": 2500,  # two for each of a DAG's 1,000 runs, whether it trains or waits in line
+            # The default, 0.2 s, is less than what a program that trains on both cores of a laptop takes from it.
+            "blocked_main_thread_warning_threshold": 1.0,
+        },
         "dag_processor": {
             "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
             "refresh_interval": 10,

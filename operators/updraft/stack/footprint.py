@@ -29,9 +29,10 @@ class Footprint:
 
 
 _CUDA = platform.system() == "Linux"
-AIRFLOW = Footprint("airflow", "Airflow and the platform", 400 * MB, 1_200 * MB)
+AIRFLOW = Footprint("airflow", "Airflow and the platform", 300 * MB, 850 * MB)
 MLFLOW = Footprint("mlflow", "MLflow server", 250 * MB, 700 * MB)
 SIDECAR = Footprint("updraft/sidecar:0.1", "Sidecar of the learners", 20 * MB, 40 * MB)
+DATA = Footprint("updraft/data:0.1", "Judging of data (Great Expectations)", 120 * MB, 430 * MB)
 SKLEARN = Footprint("updraft/learner-sklearn:1", "scikit-learn learner", 120 * MB, 350 * MB)
 PYTORCH = (
     Footprint("updraft/learner-pytorch:2.15", "PyTorch learner with CUDA", 3_200 * MB, 5_700 * MB)
@@ -39,14 +40,14 @@ PYTORCH = (
     else Footprint("updraft/learner-pytorch:2.15", "PyTorch learner", 350 * MB, 1_500 * MB)
 )
 PYTORCH_CPU = Footprint(PYTORCH.key, "PyTorch learner without CUDA", 450 * MB, 1_800 * MB)
-DEMO = (AIRFLOW, MLFLOW, SIDECAR, PYTORCH)
+DEMO = (AIRFLOW, MLFLOW, SIDECAR, DATA, PYTORCH)
 
 
 def known(environment: Mapping[str, str] | None = None) -> dict[str, Footprint]:
     """All environments by key; UPDRAFT_TORCH_INDEX makes PyTorch's the small one."""
     environment = os.environ if environment is None else environment
     pytorch = PYTORCH_CPU if environment.get("UPDRAFT_TORCH_INDEX") else PYTORCH
-    return {f.key: f for f in (AIRFLOW, MLFLOW, SIDECAR, SKLEARN, pytorch)}
+    return {f.key: f for f in (AIRFLOW, MLFLOW, SIDECAR, DATA, SKLEARN, pytorch)}
 
 
 def slug(key: str) -> str:

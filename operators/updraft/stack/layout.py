@@ -60,6 +60,10 @@ class Home:
         return self.root / "airflow"
 
     @property
+    def airflow_database(self) -> Path:
+        return self.airflow / "airflow.db"
+
+    @property
     def own_dags(self) -> Path:
         """DAG files of the home's owner, read beside the platform's where the folder exists at a start."""
         return self.root / "dags"

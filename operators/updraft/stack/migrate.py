@@ -1,13 +1,23 @@
-"""`python -m updraft.stack.migrate`: brings the ledger's tables up to date, before anything uses them."""
+"""`python -m updraft.stack.migrate`: brings the ledger's tables up to date, before anything uses them.
+
+Runs before every part of a deployed platform, so it also refuses tenants that nobody said trust each other, and an
+Airflow without a log-in."""
 
 from __future__ import annotations
 
 import os
 
+from updraft.exceptions import UpdraftError
 from updraft.ledger import upgrade
+from updraft.settings import OPEN_VARIABLE, is_true, refuse_open_login, refuse_untrusted_tenants
 
 
 def main() -> None:
+    try:
+        refuse_untrusted_tenants(os.environ)
+        refuse_open_login(is_true(os.environ.get(OPEN_VARIABLE, "")))
+    except UpdraftError as exc:
+        raise SystemExit(str(exc)) from None
     upgrade(os.environ["UPDRAFT_LEDGER_URL"])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +17,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from updraft.settings import Settings
+from updraft.stack import environments
 from updraft.stack.config import HOST, Config, Secrets, reveal
 from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, PART_VARIABLE, Home, bin_folder
 
 GPU_TYPE = "nvidia"
 CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
+# What libraries say about other libraries at each start, or before each task, and nobody but their authors can act on.
+# Each is named by the beginning of its text: a new deprecation is still told.
+OTHERS_WARNINGS = (
+    "ignore:GitWildMatchPattern ('gitwildmatch') is deprecated",  # Airflow's ignore files
+    "ignore:Using `httpx` with `starlette.testclient` is deprecated",  # FastAPI, which Airflow imports whole
+    "ignore:starlette.middleware.wsgi is deprecated",  # MLflow's server
+)
 # What a user's shell may hold and that would change a part's behaviour.
 FOREIGN_PREFIXES = ("AIRFLOW_", "AIRFLOW__", "MLFLOW_", "AWS_", "RCLONE_", "PYTHON", "VIRTUAL_ENV", "KUBECONFIG")
 
@@ -102,12 +111,12 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
         name: value
         for name, value in inherited.items()
         if not name.startswith(FOREIGN_PREFIXES)
-        and (not name.startswith("UPDRAFT_") or name in names)
+        and (not name.startswith("UPDRAFT_") or name in names or name in environments.BUILDER_VARIABLES)
         # Those of a single terminal or shell would make each start look like another configuration.
         and name not in ("OLDPWD", "PWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
         # As container images set it. Without bytecode each process, and many a task, compiles what it imports anew.
         and name != "PYTHONDONTWRITEBYTECODE"
-        and not name.startswith(("MAKE", "MFLAGS", "SSH_", "UV_"))
+        and (not name.startswith(("MAKE", "MFLAGS", "SSH_", "UV_")) or name in environments.BUILDER_VARIABLES)
     }
     no_proxy = {HOST, "localhost", *filter(None, kept.get("NO_PROXY", kept.get("no_proxy", "")).split(","))}
     return {
@@ -116,6 +125,7 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
         "NO_PROXY": ",".join(sorted(no_proxy)),
         "no_proxy": ",".join(sorted(no_proxy)),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": ",".join(OTHERS_WARNINGS),
         "SPT_NOENV": "1",  # process titles must not overwrite the environment by which `down` knows its own
         HOME_VARIABLE: str(home.root),
         MARK_VARIABLE: str(home.root),
@@ -154,8 +164,8 @@ def airflow_environment(home: Home, config: Config) -> dict[str, str]:
         CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": _cluster(home, config)}),
         **settings_environment(home, config),
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",  # its client tells of waiting on stderr, which Airflow shows as an error
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
-        "GX_ANALYTICS_ENABLED": "false",
         # Tasks are forked from a process that has NumPy loaded: it must hold no threads, and needs none.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
@@ -232,7 +242,7 @@ def build_parts(
             [python, "-m", "airflow", "db", "migrate"],
             home.airflow,
             airflow_env,
-            stamp=Stamp(home.airflow / "migrated", _version("apache-airflow-core"), (home.airflow / "airflow.db",)),
+            stamp=Stamp(home.airflow / "migrated", _version("apache-airflow-core"), (home.airflow_database,)),
         ),
         part(
             "mlflow-db",
@@ -319,6 +329,7 @@ def node_arguments(home: Home, config: Config, python: str) -> list[str]:
     argv = [python, "-m", "updraft.localnode", "--port", str(config.ports.node)]
     argv += ["--state-dir", str(home.node), "--token-file", str(home.node / "token")]
     argv += ["--images-dir", str(home.images), "--catalogue", str(home.repository / "images" / "catalogue.toml")]
+    argv += ["--builder", shlex.join([python, "-m", "updraft.stack", "images"])]
     if config.node.gpus:
         argv += ["--gpus", f"{GPU_TYPE}={config.node.gpus}"]
     if config.node.cpus is not None:

@@ -13,7 +13,9 @@ import psutil
 
 from updraft.stack import processes, records
 from updraft.stack.control import Addresses, addresses, parts_of, running
+from updraft.stack.files import AIRFLOW_PARALLEL_TASKS
 from updraft.stack.layout import Home, StackError
+from updraft.stack.not_starting import tasks_not_starting
 from updraft.stack.processes import MIB
 from updraft.stack.records import SUPERVISOR, PartState
 
@@ -45,6 +47,7 @@ class StackStatus:
     parts: tuple[PartStatus, ...]
     addresses: Addresses | None
     start_seconds: float | None
+    not_starting: str | None = None  # why Airflow's queued tasks count as stuck
 
     @property
     def memory_mib(self) -> float:
@@ -56,7 +59,11 @@ class StackStatus:
 
     @property
     def ready(self) -> bool:
-        return self.phase == "running" and all(p.state == PartState.READY for p in self.parts)
+        return (
+            self.phase == "running"
+            and self.not_starting is None
+            and all(p.state == PartState.READY for p in self.parts)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         totals = {"memory_mib": round(self.memory_mib, 1), "cpu_percent": round(self.cpu_percent, 1)}
@@ -104,7 +111,8 @@ def stack_status(home: Home, *, cpu_sample_seconds: float = CPU_SAMPLE_SECONDS) 
         )
     phase = str(watcher.phase) if watcher is not None else ("unsupervised" if leaders else "stopped")
     start_seconds = watcher.ready_seconds if watcher is not None else None
-    return StackStatus(str(home.root), watcher is not None, phase, tuple(statuses), where, start_seconds)
+    stuck = tasks_not_starting(home.airflow_database, slots=AIRFLOW_PARALLEL_TASKS) if leaders else None
+    return StackStatus(str(home.root), watcher is not None, phase, tuple(statuses), where, start_seconds, stuck)
 
 
 def _supervisor_status(

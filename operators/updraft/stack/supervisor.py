@@ -32,6 +32,7 @@ TICK_SECONDS = 0.2
 PROBE_SECONDS = 0.5
 MANIFESTS_SECONDS = 2.0
 LOG_TAIL_LINES = 15
+START_ATTEMPTS = 3  # of a part that ends while the stack starts; later it is started again for ever
 logger = logging.getLogger(__name__)
 
 
@@ -237,7 +238,9 @@ class Supervisor:
                 self._stamp(part)
                 self._record(watched, state=PartState.DONE, pid=None, create_time=None, last_exit="0")
                 return
-            self._failed_to_start(watched, f"it ended with {_exit_text(watched.child)}")
+            # A service may end by itself because one of its processes was killed; a task's own exit code is its answer.
+            again = not part.is_task or _killed(watched.child)
+            self._failed_to_start(watched, f"it ended with {_exit_text(watched.child)}", again=again)
             return
         if now - watched.begun > part.ready_within_seconds:
             waited = f"it was not ready after {part.ready_within_seconds:.0f} s"
@@ -257,8 +260,9 @@ class Supervisor:
                 if other.part.stamp is not None and other.part.stamp.made_by == part.name:
                     self._stamp(other.part)
 
-    def _failed_to_start(self, watched: Watched, reason: str) -> None:
-        if self._phase is Phase.STARTING:
+    def _failed_to_start(self, watched: Watched, reason: str, *, again: bool = False) -> None:
+        """`again`: it may be a kill from outside, so the stack's start goes on, for a few attempts."""
+        if self._phase is Phase.STARTING and not (again and watched.deaths + 1 < START_ATTEMPTS):
             self._record(watched, state=PartState.FAILED, last_exit=reason)
             raise StartFailedError(Failure(watched.part.name, reason, str(watched.part.log), log_tail(watched.part)))
         self._retry_later(watched, reason)
@@ -347,6 +351,10 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def _killed(child: subprocess.Popen[bytes] | None) -> bool:
+    return child is None or child.returncode is None or child.returncode < 0
 
 
 def _exit_text(child: subprocess.Popen[bytes] | None) -> str:

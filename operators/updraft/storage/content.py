@@ -8,20 +8,18 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO
 
 from updraft.exceptions import DataError, LimitError, NotFoundError
 from updraft.storage.errors import platform_errors
 from updraft_learner.contract import TREE_LIMIT_BYTES, Keys
-from updraft_learner.store import ObjectStore, StorageError
-from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, hash_file, materialise, megabytes
+from updraft_learner.prepare import blobs
+from updraft_learner.store import ObjectStore
+from updraft_learner.trees import Tree, TreeError, hash_file, megabytes
 
-THREADS = 8
 CHUNK_BYTES = 1 << 20
-LIST_ALL_FROM = 500  # from so many blobs on, one listing of all is cheaper than a question each
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -34,24 +32,19 @@ class ContentStore:
         self.keys = keys
 
     def has_blob(self, sha256: str) -> bool:
-        key = self.keys.blob(_digest(sha256))
+        _digest(sha256)
         with platform_errors():
-            return any(item.key == key for item in self.store.list(key))
+            return blobs.has_blob(self.store, self.keys, sha256)
 
     def missing(self, tree: Tree) -> set[str]:
         """Digests of the tree's blobs that are not stored yet."""
         return self.missing_of({file.sha256 for file in tree.files})
 
     def missing_of(self, digests: Collection[str]) -> set[str]:
-        wanted = set(digests)
-        if len(wanted) >= LIST_ALL_FROM:
-            prefix = self.keys.blob("")
-            with platform_errors():
-                return wanted - {item.key[len(prefix) :] for item in self.store.list(prefix)}
-        ordered = sorted(wanted)
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="blobs") as pool:
-            there = pool.map(self.has_blob, ordered)
-            return {digest for digest, known in zip(ordered, there, strict=True) if not known}
+        for digest in digests:
+            _digest(digest)
+        with platform_errors():
+            return blobs.missing(self.store, self.keys, digests)
 
     def put_blob(self, content: Path | BinaryIO, sha256: str, *, limit_bytes: int | None = None) -> None:
         """Stores content under its digest. Raises DataError when it has another one, LimitError when too large."""
@@ -67,26 +60,10 @@ class ContentStore:
             _check_digest(sha256, found)
             self._put(sha256, Path(file.name))
 
-    def add_stream(self, content: BinaryIO, *, limit_bytes: int | None = None) -> tuple[str, int]:
-        """Stores content whose digest is not known beforehand; returns digest and size."""
-        with tempfile.NamedTemporaryFile(prefix="updraft-blob-") as file:
-            found, size_bytes = _copy(content, file, limit_bytes)
-            self._put(found, Path(file.name))
-            return found, size_bytes
-
-    def put_blobs(self, blobs: Mapping[str, Path], progress: Callable[[int], None] | None = None) -> int:
-        """Stores those files that are not stored yet and returns how many these were. `progress` gets sizes."""
-        absent = sorted(self.missing_of(blobs.keys()))
-
-        def put(digest: str) -> None:
-            self.put_blob(blobs[digest], digest)
-            if progress is not None:
-                progress(blobs[digest].stat().st_size)
-
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="blobs") as pool:
-            for _ in pool.map(put, absent):
-                pass
-        return len(absent)
+    def put_blobs(self, files: Mapping[str, Path]) -> int:
+        """Stores those files, by digest, that are not stored yet and returns how many these were."""
+        with platform_errors():
+            return blobs.put_blobs(self.store, self.keys, files)
 
     def open_blob(self, sha256: str) -> BinaryIO:
         """Raises NotFoundError."""
@@ -107,10 +84,17 @@ class ContentStore:
 
     def get_tree(self, sha256: str) -> Tree:
         """Raises NotFoundError when it is not stored, DataError when the document was changed."""
+        tree = self.find_tree(sha256)
+        if tree is None:
+            raise NotFoundError(f"tree: {sha256[:12]} is not in the content store; submit again to upload it")
+        return tree
+
+    def find_tree(self, sha256: str) -> Tree | None:
+        """None when it is not stored; raises DataError when the document was changed."""
         with platform_errors():
             text = self.store.get_bytes(self.keys.tree(_digest(sha256)), TREE_LIMIT_BYTES)
         if text is None:
-            raise NotFoundError(f"tree: {sha256[:12]} is not in the content store; submit again to upload it")
+            return None
         try:
             tree = Tree.from_json(text)
         except TreeError as exc:
@@ -118,27 +102,6 @@ class ContentStore:
         if tree.sha256 != sha256:
             raise DataError(f"tree: the document of {sha256[:12]} does not match its digest; submit again")
         return tree
-
-    def fetch(self, tree: Tree, folder: Path, paths: Iterable[str] | None = None) -> None:
-        """Lays the tree (or only these paths of it) out below `folder`; what is there already is kept."""
-        wanted = tree if paths is None else _part(tree, set(paths))
-
-        def content(file: TreeFile) -> BinaryIO:
-            return self.store.open(self.keys.blob(file.sha256))
-
-        with platform_errors():
-            try:
-                materialise(wanted, folder, content, threads=THREADS)
-            except StorageError as exc:
-                if exc.kind != "missing":
-                    raise
-                raise NotFoundError(
-                    f"tree: a content of {tree.sha256[:12]} is gone from the store; stage again"
-                ) from exc
-            except DigestMismatch as exc:
-                raise DataError(f"The content store is damaged: {exc}; stage again") from exc
-            except TreeError as exc:
-                raise DataError(f"tree: {tree.sha256[:12]} cannot be laid out: {exc}") from exc
 
     def _put(self, sha256: str, content: Path) -> None:
         if not self.has_blob(sha256):
@@ -171,10 +134,3 @@ def _copy(source: BinaryIO, target: IO[bytes], limit_bytes: int | None) -> tuple
         target.write(chunk)
     target.flush()
     return digest.hexdigest(), size_bytes
-
-
-def _part(tree: Tree, paths: set[str]) -> Tree:
-    unknown = sorted(paths - {file.path for file in tree.files})
-    if unknown:
-        raise NotFoundError(f"tree: {tree.sha256[:12]} has no file {unknown[0]!r}")
-    return Tree(tuple(file for file in tree.files if file.path in paths))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from updraft.exceptions import DataError, LimitError, NotFoundError, UnavailableError, UpdraftError
+from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft_learner.prepare.errors import Kind, SourceError
 from updraft_learner.store import StorageError
-from updraft_learner.trees import TreeError
 
 
 @contextmanager
@@ -26,29 +26,20 @@ def platform_errors() -> Iterator[None]:
 
 
 @contextmanager
-def source_errors(what: str, secret_name: str | None) -> Iterator[None]:
-    """For a bucket that the user named: what is wrong there is for the user to correct."""
+def source_errors() -> Iterator[None]:
+    """For code and data that the user named, as `updraft_learner.prepare` judges them."""
     try:
         yield
-    except StorageError as exc:
-        if exc.kind == "unreachable":
-            raise UnavailableError(f"{what}: {exc}") from exc
-        if exc.kind == "denied":
-            used = (
-                f"secret {secret_name!r} was used"
-                if secret_name
-                else "no secret was named, the platform's own was used"
-            )
-            raise DataError(f"{what}: {exc}; {used}") from exc
-        raise DataError(f"{what}: {exc}") from exc
+    except SourceError as exc:
+        raise error_of(exc) from exc
 
 
-@contextmanager
-def tree_errors(what: str) -> Iterator[None]:
-    """For a folder or an archive of the user."""
-    try:
-        yield
-    except TreeError as exc:
-        # Trees know one kind of error; the sentences about limits all say so.
-        kind = LimitError if "the limit is" in str(exc) or "the limit of" in str(exc) else DataError
-        raise kind(f"{what}: {exc}") from exc
+def error_of(error: SourceError) -> UpdraftError:
+    """The platform's error of that kind, with the same message."""
+    kinds: dict[Kind, type[UpdraftError]] = {
+        "data": DataError,
+        "limit": LimitError,
+        "refused": RefusedError,
+        "unavailable": UnavailableError,
+    }
+    return kinds[error.kind](str(error))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from updraft.exceptions import DataError, LimitError
-from updraft.storage import checkpoints
+from updraft.storage import checkpoints, models
 from updraft.storage.checkpoints import CheckpointInfo, Looked
 from updraft.storage.errors import platform_errors
 from updraft.storage.logbook import LogBook, read_log, read_log_end
@@ -168,15 +168,20 @@ def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore
 def fetch_export(
     tenant: str,
     job_id: str,
+    attempt: int,
     folder: Path,
     *,
+    trust_code: bool,
     limit_bytes: int,
     store: ObjectStore | None = None,
 ) -> Exported | None:
-    """What the export pod left, laid out below `folder`; None when there is no report.
+    """What this attempt of the export left, laid out below `folder`; None when there is no report.
+
+    It lies where only sidecars of the role `export` write, of which the newest attempt's alone is not fenced; the pod
+    runs the platform's program. `trust_code` lets the job's own MLflow folder pass.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, another attempt's, not completed, or would run code of the job when it is loaded.
         LimitError: it is larger than the limit, or than the worker's disk; nothing was fetched.
     """
     used = store or platform_store()
@@ -191,6 +196,8 @@ def fetch_export(
         text = used.get_bytes(f"{prefix}{EXPORT_REPORT}", REPORT_LIMIT_BYTES)
         if text is None:
             return None
+        if read_done(tenant, job_id, "export", attempt, 1, store=used) is None:
+            raise DataError(f"export: attempt {attempt} has no completion marker; run the export again")
         report = _object(text)
         if report is None:
             raise DataError(f"export: {EXPORT_REPORT} cannot be read; run the export again")
@@ -201,8 +208,16 @@ def fetch_export(
                 raise ValueError("a size is negative")
             formats = {str(name): dict(entry) for name, entry in report["formats"].items()}
             model_class = str(report.get("model_class", ""))
+            written_by = int(report["attempt"])
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise DataError(f"export: {EXPORT_REPORT} is not of the known form ({type(exc).__name__})") from exc
+        if written_by != attempt:
+            raise DataError(
+                f"export: {EXPORT_REPORT} is of attempt {written_by}, the newest is {attempt}; run the export again"
+            )
+        trusted = trust_code and set(formats) == {models.TRUSTED_FORMAT}
+        if not trusted:
+            models.require_names(file.path for file in tree.files)
         if tree.size_bytes > limit_bytes:
             raise LimitError(
                 f"export: the model has {megabytes(tree.size_bytes)}; the limit (UPDRAFT_EXPORT_LIMIT_BYTES) is "
@@ -219,6 +234,8 @@ def fetch_export(
             raise DataError(f"export: {exc}; run the export again") from exc
     if not (folder / "model").is_dir():
         raise DataError("export: there is no folder `model` in what was exported; run the export again")
+    if not trusted:
+        models.require_data_only(folder / "model")
     checks = ", ".join(_check(name, entry) for name, entry in formats.items())
     return Exported(folder / "model", tuple(formats), model_class, checks, report)
 

@@ -1,15 +1,16 @@
-"""Turns a source (s3://, git+https://, zip, local folder, tree) into a tree of the content store.
+"""Tells whether a source of code or data is in the content store already; what is not is left to a pod of the job.
 
-Staging the same source again fetches only what changed: the last listing of a bucket is kept with the digests that its
-objects had. Called by the staging operator. What a worker may read of its own disk is the caller's decision.
+Nothing of a tenant is parsed here, and of buckets only the listing is read. What a worker may read of its own disk is
+the caller's decision. Called by the staging operator.
 """
 
 from __future__ import annotations
 
-import tempfile
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic_core import PydanticCustomError
 
@@ -18,79 +19,63 @@ from updraft.manifest.errors import filled
 from updraft.manifest.sources import Source, parse_source
 from updraft.settings import Settings
 from updraft.settings import settings as process_settings
-from updraft.storage import git
 from updraft.storage.content import ContentStore
-from updraft.storage.errors import tree_errors
-from updraft.storage.remote import stage_bucket
-from updraft.storage.staged import Staged, check_limit
+from updraft.storage.errors import platform_errors, source_errors
+from updraft.storage.remote import look_at_bucket
+from updraft.storage.staged import Staged
 from updraft_learner import trees
+from updraft_learner.prepare import memory
+from updraft_learner.prepare.documents import LIMIT_FILES, SourceRequest
+from updraft_learner.prepare.errors import check_limit, tree_errors
 from updraft_learner.trees import Tree, megabytes
 
-LIMIT_FILES = 200_000
+_FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
+
+Say = Callable[[str], None]
 
 
-def stage_source(
+def look(
     source: str,
     content: ContentStore,
     *,
+    name: str,
     limit_bytes: int,
     settings: Settings | None = None,
     credentials: Mapping[str, str] | None = None,
     secret_name: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Say | None = None,
     base: Path | None = None,
     unpack_zip: bool = True,
-    allow_file_git: bool = False,
-) -> Staged:
-    """Stages `source` and returns what it became.
+) -> Staged | SourceRequest:
+    """What `source` is, if the content store has it as it is now; otherwise what a pod is asked for.
 
     Args:
+        name: of the source in what the pod is asked for.
         credentials: content of the secret named `secret_name`; without it, the platform's own access to its store.
         progress: gets lines for people.
         base: what relative local paths are relative to.
         unpack_zip: whether a source that is one `.zip` file is unpacked; name its folder to get it as it is.
-        allow_file_git: allow `git+file://`, for repositories on the worker's disk.
 
     Raises:
-        DataError, LimitError, NotFoundError, UnavailableError: with a sentence for the job's reason.
+        DataError, LimitError, NotFoundError, RefusedError, UnavailableError: with a sentence for the job's reason.
     """
-    say = progress or (lambda line: None)
-    parsed = _parse(source)
-    if parsed.kind == "tree":
-        return _known_tree(source, parsed.tree, content, limit_bytes)
-    with tempfile.TemporaryDirectory(prefix="updraft-stage-") as temporary:
-        work = Path(temporary)
-        unpack = unpack_zip and parsed.is_archive
-        if parsed.kind == "s3":
-            staged = stage_bucket(
-                source,
-                parsed,
-                content,
-                limit_bytes=limit_bytes,
-                limit_files=LIMIT_FILES,
-                settings=settings or process_settings(),
-                credentials=credentials,
-                secret_name=secret_name,
-                say=say,
-            )
-            return _unpack_staged(source, parsed, staged, content, work, limit_bytes, say) if unpack else staged
+    parsed, used, say = _parse(source), settings or process_settings(), progress or (lambda line: None)
+    wanted = SourceRequest(name, source, "tree", limit_bytes, secret=secret_name)
+    archive = unpack_zip and parsed.is_archive
+    with source_errors():
+        if parsed.kind == "tree":
+            return _known_tree(source, parsed.tree, content, limit_bytes)
         if parsed.kind == "git":
-            protocols = (*git.PROTOCOLS, "file") if allow_file_git else git.PROTOCOLS
-            found = git.checkout(
-                parsed.url,
-                parsed.ref,
-                parsed.subfolder,
-                work,
-                limit_bytes=limit_bytes,
-                limit_files=LIMIT_FILES,
-                credentials=credentials,
-                secret_name=secret_name,
-                protocols=protocols,
-                say=say,
-            )
-            staged = _stage_folder(source, found.folder, content, limit_bytes, say)
-            return _with(staged, repository=parsed.url, commit=found.commit)
-        return _stage_local(source, parsed, content, work, limit_bytes, base, unpack, say)
+            return _repository(parsed, wanted, content, used, secret_name)
+        if parsed.kind == "s3":
+            wanted = replace(wanted, kind="s3", bucket=parsed.bucket, key=parsed.key, unpack=archive)
+            found = look_at_bucket(parsed, wanted, content, settings=used, credentials=credentials, say=say)
+            if found is None:
+                return wanted
+            if not archive or found.files != 1:  # a prefix that happens to end in .zip
+                return found
+            return _archive(wanted, found, content)
+        return _local(source, parsed, wanted, content, base, archive, say)
 
 
 def _parse(source: str) -> Source:
@@ -107,62 +92,68 @@ def _known_tree(source: str, digest: str, content: ContentStore, limit_bytes: in
     absent = content.missing(tree)
     if absent:
         raise DataError(f"{source}: {len(absent)} of its contents are not in the store; submit again to upload them")
-    return _staged(source, tree)
+    return staged_of(source, tree)
 
 
-def _stage_local(
+def _repository(
+    parsed: Source, wanted: SourceRequest, content: ContentStore, settings: Settings, secret_name: str | None
+) -> Staged | SourceRequest:
+    """A tag may be moved, and a short commit name more than one commit: both are asked for each time."""
+    scheme = urlsplit(parsed.url).scheme
+    if scheme not in settings.git_protocols:
+        allowed = " or ".join(f"git+{protocol}://" for protocol in settings.git_protocols)
+        raise DataError(f"code: git over {scheme!r} is not allowed here; use {allowed}")
+    request = replace(wanted, kind="git", url=parsed.url, ref=parsed.ref, subfolder=parsed.subfolder)
+    if not _FULL_SHA.fullmatch(parsed.ref):
+        return request
+    known = _made(memory.commit(parsed.url, parsed.ref, parsed.subfolder), wanted, content)
+    return request if known is None else _with(known, repository=parsed.url, commit=parsed.ref)
+
+
+def _archive(wanted: SourceRequest, packed: Staged, content: ContentStore) -> Staged | SourceRequest:
+    """What an archive that lies in the content store was unpacked to, if it was."""
+    sha256 = content.get_tree(packed.tree_sha256).files[0].sha256
+    known = _made(memory.archive(sha256), wanted, content)
+    if known is None:
+        return wanted
+    return _with(known, **{**packed.provenance, "archive_sha256": sha256})
+
+
+def _made(what: list[str], wanted: SourceRequest, content: ContentStore) -> Staged | None:
+    """What was made of it before, while all of that is in the store."""
+    with platform_errors():
+        digest = memory.remembered(content.store, content.keys, what)
+    if digest is None or (tree := content.find_tree(digest)) is None or content.missing(tree):
+        return None
+    check_limit(wanted.source, tree.size_bytes, wanted.limit_bytes)
+    return staged_of(wanted.source, tree)
+
+
+def _local(
     source: str,
     parsed: Source,
+    wanted: SourceRequest,
     content: ContentStore,
-    work: Path,
-    limit_bytes: int,
     base: Path | None,
-    unpack: bool,
-    say: Callable[[str], None],
-) -> Staged:
+    archive: bool,
+    say: Say,
+) -> Staged | SourceRequest:
     path = ((base or Path.cwd()) / Path(parsed.path).expanduser()).resolve()
     if path.is_dir():
-        return _stage_folder(source, path, content, limit_bytes, say)
+        return _folder(source, path, content, wanted.limit_bytes, say)
     if not path.is_file():
         raise DataError(f"{source}: no such file or folder on the worker; correct the path")
-    if unpack:
-        return _stage_zip(source, path, content, work, limit_bytes, say)
-    check_limit(source, path.stat().st_size, limit_bytes)
+    if not archive:
+        check_limit(source, path.stat().st_size, wanted.limit_bytes)
     digest, size_bytes = trees.hash_file(path)
     content.put_blob(path, digest)
     tree = Tree((trees.TreeFile(path.name, digest, size_bytes),))
     content.put_tree(tree)
-    return _staged(source, tree)
+    found = staged_of(source, tree)
+    return _archive(replace(wanted, tree=tree.sha256, unpack=True), found, content) if archive else found
 
 
-def _unpack_staged(
-    source: str,
-    parsed: Source,
-    staged: Staged,
-    content: ContentStore,
-    work: Path,
-    limit_bytes: int,
-    say: Callable[[str], None],
-) -> Staged:
-    tree = content.get_tree(staged.tree_sha256)
-    if len(tree.files) != 1:  # a prefix that happens to end in .zip
-        return staged
-    content.fetch(tree, work / "download")
-    unpacked = _stage_zip(source, work / "download" / tree.files[0].path, content, work, limit_bytes, say)
-    return _with(unpacked, **{**staged.provenance, **unpacked.provenance})
-
-
-def _stage_zip(
-    source: str, archive: Path, content: ContentStore, work: Path, limit_bytes: int, say: Callable[[str], None]
-) -> Staged:
-    with tree_errors(source):
-        folder = trees.from_zip(archive, work / "unpacked", limit_bytes=limit_bytes, limit_files=LIMIT_FILES)
-    return _with(_stage_folder(source, folder, content, limit_bytes, say), archive_sha256=trees.hash_file(archive)[0])
-
-
-def _stage_folder(
-    source: str, folder: Path, content: ContentStore, limit_bytes: int, say: Callable[[str], None]
-) -> Staged:
+def _folder(source: str, folder: Path, content: ContentStore, limit_bytes: int, say: Say) -> Staged:
     with tree_errors(source):
         tree, blobs = trees.scan(folder, limit_bytes=limit_bytes, limit_files=LIMIT_FILES)
     if not tree.files:
@@ -170,11 +161,12 @@ def _stage_folder(
     new = content.put_blobs(blobs)
     content.put_tree(tree)
     say(f"{len(tree.files)} files, {megabytes(tree.size_bytes)}; {new} contents are new")
-    return _staged(source, tree)
+    return staged_of(source, tree)
 
 
-def _staged(source: str, tree: Tree) -> Staged:
-    return Staged(tree.sha256, len(tree.files), tree.size_bytes, {"source": source})
+def staged_of(source: str, tree: Tree, **provenance: object) -> Staged:
+    """`tree` as what `source` became."""
+    return Staged(tree.sha256, len(tree.files), tree.size_bytes, {"source": source, **provenance})
 
 
 def _with(staged: Staged, **provenance: object) -> Staged:

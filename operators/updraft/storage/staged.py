@@ -1,13 +1,10 @@
-"""What staging a source gives, and the limit that every source has."""
+"""What staging a source gives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from updraft.exceptions import LimitError
-from updraft_learner.trees import megabytes
 
 
 @dataclass(frozen=True)
@@ -18,12 +15,3 @@ class Staged:
     files: int
     bytes: int
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, endpoint, commit, fetched and kept files, …
-
-
-def check_limit(source: str, size_bytes: int, limit_bytes: int) -> None:
-    """Raises LimitError."""
-    if size_bytes > limit_bytes:
-        raise LimitError(
-            f"{source}: has {megabytes(size_bytes)}, more than the limit of {megabytes(limit_bytes)}; "
-            "use less data or ask for a higher limit"
-        )

@@ -21,7 +21,7 @@ from updraft.tracking.registry import (
     set_champion,
     tag_version,
 )
-from updraft.tracking.runs import TAG_TENANT, RunRef, log_datasets, log_json, metrics, open_run, set_tags
+from updraft.tracking.runs import TAG_TENANT, RunRef, log_datasets, log_json, metrics, metrics_of, open_run, set_tags
 
 __all__ = [
     "CHAMPION",
@@ -36,6 +36,7 @@ __all__ = [
     "log_datasets",
     "log_json",
     "metrics",
+    "metrics_of",
     "open_run",
     "register",
     "set_champion",

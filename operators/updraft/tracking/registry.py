@@ -1,6 +1,6 @@
 """The model registry: one version per job, one alias move per promotion, however often a task runs.
 
-The model directory was made and checked in a pod of the job's own image; nothing here loads it.
+The model directory was made and checked in a pod of the platform's image; nothing here loads it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 MODELS = "models:/"
+BATCH_METRICS = 1_000  # that MLflow takes in one request
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,28 @@ def _logged_model(
         model_type="updraft",
     )
     client.log_model_artifacts(model.model_id, str(folder))
+    _log_model_metrics(client, run_id, str(model.model_id))
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return str(model.model_id)
+
+
+def _log_model_metrics(client: MlflowClient, run_id: str, model_id: str) -> None:
+    """The run's own metrics, as of its end, with the data that it trained on: what the model's page shows.
+
+    The points are those of the run, to the millisecond, so the run gets none twice.
+    """
+    from mlflow.entities import Metric
+
+    run = client.get_run(run_id)
+    datasets = [each.dataset for each in run.inputs.dataset_inputs] if run.inputs else []
+    name, digest = (datasets[0].name, datasets[0].digest) if datasets else (None, None)
+    points = [point for point in run.data.to_proto().metrics if not point.key.startswith("system/")]
+    metrics = [
+        Metric(p.key, p.value, p.timestamp, p.step, model_id=model_id, dataset_name=name, dataset_digest=digest)
+        for p in points[:BATCH_METRICS]
+    ]
+    if metrics:
+        client.log_batch(run_id, metrics=metrics)
 
 
 def check_owner(client: MlflowClient, name: str, tenant: str) -> None:

@@ -110,7 +110,11 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     if job.revision:
         keep = keep_of(manifest_of(job))
     # Before the store is looked at: what is unfinished now will not be recorded by the end of one of these.
-    closed = {attempt.number for attempt in ledger.attempts(job_id) if attempt.ended_at is not None}
+    closed = {
+        attempt.number
+        for attempt in ledger.attempts(job_id)
+        if attempt.role == "train" and attempt.ended_at is not None
+    }
     known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
     good = {c.name: c.bytes for c in known.values() if c.deleted_at is None and c.quarantined_at is None}
     seen = objects.look_at_checkpoints(job.tenant, job_id, sure=good)

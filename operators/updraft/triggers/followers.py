@@ -1,22 +1,33 @@
-"""Follows the logs of one launch's learners into the store, each line once, and remembers their last lines."""
+"""Follows the logs of one launch's learners into the store, each line once, and remembers their last lines.
+
+The whole log is read at a rate. When a container has ended, its last lines are read at once, for the verdict; if the
+reader has not come to them in time, they are recorded behind a line that says how many are missing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
-from updraft.kubernetes import logs
+from updraft.kubernetes import logend, logs
 from updraft.kubernetes.flow import ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND, Flow
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.facts import PodFacts
 from updraft_learner import contract
 
-LOG_END_SECONDS = 20.0
+if TYPE_CHECKING:
+    from updraft.storage.objects import LogBook
+
+Source = tuple[Any, str, str, str]  # API client, namespace, pod, container
+LOG_END_SECONDS = 20.0  # after its container has ended, for the rest of the log
+LOG_CLOSE_SECONDS = 20.0  # more, for recording the last lines
 LOG_STOP_SECONDS = 8.0
+END_ATTEMPTS = 4
 LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 100
 ALL = Flow(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
@@ -28,27 +39,24 @@ class Followers:
     def __init__(self, launch: Launch, log: Any) -> None:
         self._launch, self._log = launch, log
         self._tails: dict[int, deque[str]] = {}
+        self._ends: dict[int, list[str]] = {}  # of containers that have ended
         self._followers: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self.lines: dict[int, int] = {}  # read so far, per learner
 
     @property
     def tails(self) -> dict[int, list[str]]:
-        return {learner: list(lines) for learner, lines in self._tails.items()}
+        return {learner: list(lines) for learner, lines in self._tails.items()} | self._ends
 
     def follow(self, watch: PodWatch, pods: Sequence[PodFacts]) -> None:
-        """Begin with every learner whose program (or failed staging) has a log by now."""
+        """Begin with every learner whose program has a log by now."""
         for pod in pods:
-            if pod.stage.state == "terminated" and pod.stage.exit_code:
-                container, ended = contract.STAGE_CONTAINER, True
-            elif pod.main.state in ("running", "terminated"):
-                container, ended = contract.MAIN_CONTAINER, pod.main.state == "terminated"
-            else:
+            if pod.main.state not in ("running", "terminated"):
                 continue
             if pod.learner not in self._followers:
                 finished = asyncio.Event()
-                task = asyncio.create_task(self._follow(watch, pod.name, container, pod.learner, finished))
+                task = asyncio.create_task(self._follow(watch, pod.name, pod.learner, finished))
                 self._followers[pod.learner] = (task, finished)
-            if ended:
+            if pod.main.state == "terminated":
                 self._followers[pod.learner][1].set()
 
     async def finish(self) -> None:
@@ -58,7 +66,7 @@ class Followers:
         """
         ended = [task for task, finished in self._followers.values() if finished.is_set()]
         if ended:
-            await asyncio.wait(ended, timeout=LOG_END_SECONDS)
+            await asyncio.wait(ended, timeout=LOG_END_SECONDS + LOG_CLOSE_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:
@@ -72,33 +80,90 @@ class Followers:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     self._log.warning("A learner's log could not be kept: %s", error)
 
-    async def _follow(self, watch: PodWatch, pod: str, container: str, learner: int, finished: asyncio.Event) -> None:
+    async def _follow(self, watch: PodWatch, pod: str, learner: int, finished: asyncio.Event) -> None:
+        launch, tail = self._launch, self._tails.setdefault(learner, deque(maxlen=TAIL_LINES))
+        source = (watch.api, launch.namespace, pod, contract.MAIN_CONTAINER)
+        ending = asyncio.create_task(self._read_end(source, learner, finished))
+        try:
+            book = await self._open_book(learner)
+            cursor = logs.Cursor(n=book.last.n, t=book.last.t, same=book.last.same)
+            tail.extend(book.tail)
+            await self._record(source, book, cursor, learner, finished)
+            await self._close(source, book, cursor, learner, await ending)
+        finally:
+            ending.cancel()
+
+    async def _open_book(self, learner: int) -> LogBook:
         from updraft.storage import objects
 
         launch = self._launch
-        tail = self._tails.setdefault(learner, deque(maxlen=TAIL_LINES))
         while True:
             try:
-                book = await asyncio.to_thread(
+                return await asyncio.to_thread(
                     objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
                 )
-                break
             except UpdraftError as exc:  # where an earlier trigger stopped has to be known
                 self._log.warning("The log of learner %d is not read yet: %s", learner, exc)
                 await asyncio.sleep(LOG_RETRY_SECONDS)
-        last = book.last
-        cursor = logs.Cursor(n=last.n, t=last.t, same=last.same)
-        tail.extend(book.tail)
+
+    async def _record(
+        self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, finished: asyncio.Event
+    ) -> None:
+        """The whole log, or what of it can be read until some time after the container's end."""
         flow = Flow(shared=ALL)
 
         async def write(chunk: list[logs.Line]) -> None:
-            await asyncio.to_thread(book.append, [{"n": line.n, "t": line.t, "line": line.line} for line in chunk])
+            await asyncio.to_thread(_store, book, chunk)
 
         async def lines(at: logs.Cursor) -> AsyncIterator[logs.Line]:
-            async for line in logs.follow(watch.api, launch.namespace, pod, container, at, flow):
-                tail.append(line.line)
-                self.lines[learner] = line.n
-                self._log.info("[%s %d] %s", launch.role, learner, line.line)
+            async for line in logs.follow(*source, at, flow):
+                self._tell(learner, line)
                 yield line
 
-        await logs.record(lines, cursor, write, finished=finished)
+        recording = asyncio.create_task(logs.record(lines, cursor, write, finished=finished))
+        waiting = asyncio.create_task(finished.wait())
+        try:
+            await asyncio.wait((recording, waiting), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((recording,), timeout=LOG_END_SECONDS)
+        finally:
+            waiting.cancel()
+            recording.cancel()  # on its way out it stores the lines that it has
+            await asyncio.wait((recording,))
+        if not recording.cancelled() and (error := recording.exception()) is not None:
+            raise error
+
+    async def _read_end(self, source: Source, learner: int, finished: asyncio.Event) -> Sequence[bytes]:
+        """The last lines as soon as the container has ended; none if the cluster does not give them."""
+        await finished.wait()
+        for attempt in range(1, END_ATTEMPTS + 1):
+            try:
+                end = await logend.read_end(*source)
+            except Exception as exc:  # noqa: BLE001 - the pod may be gone, and the log is read to its end besides
+                self._log.warning("The end of learner %d's log was not read: %s", learner, type(exc).__name__)
+                if attempt < END_ATTEMPTS:
+                    await asyncio.sleep(attempt)
+            else:
+                self._ends[learner] = logend.texts(end)
+                return end
+        return ()
+
+    async def _close(
+        self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, end: Sequence[bytes]
+    ) -> None:
+        """Record those of the last lines that the reader has not come to."""
+        if not logend.lines_after(replace(cursor), end, None):
+            return
+        skipped = await logend.count_between(*source, cursor, end)
+        rest = logend.lines_after(cursor, end, skipped)
+        for line in rest:
+            self._tell(learner, line)
+        await asyncio.to_thread(_store, book, rest)
+
+    def _tell(self, learner: int, line: logs.Line) -> None:
+        self._tails[learner].append(line.line)
+        self.lines[learner] = line.n
+        self._log.info("[%s %d] %s", self._launch.role, learner, line.line)
+
+
+def _store(book: LogBook, lines: Sequence[logs.Line]) -> None:
+    book.append([{"n": line.n, "t": line.t, "line": line.line} for line in lines])

@@ -16,7 +16,7 @@ from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.attention import Attention
-from updraft.guardian.records import ledger, manifest_of
+from updraft.guardian.records import PREPARE, ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
@@ -75,13 +75,15 @@ class Observation:
         key = launch_key(launch)
         most = 0
         started = looked = time.monotonic()
-        waited = 0.0  # for room, which is not the program's time
+        waited = 0.0  # for room or for an environment to be built, which is not the program's time
+        built = 0.0  # of it, for environments
         limit = await asyncio.to_thread(self._runtime_left_seconds)
         late = settings().deploy_timeout_seconds - await asyncio.to_thread(pods.deployed_seconds, attempt)
         while True:
             found = watch.pods(key)
             now = time.monotonic()
-            waited += now - looked if any(p.unscheduled for p in found) else 0.0
+            before = looked
+            waited += now - looked if any(p.unscheduled or p.building for p in found) else 0.0
             looked = now
             if watch.synced.is_set():
                 self._followers.follow(watch, found)
@@ -113,8 +115,9 @@ class Observation:
                     if await watch.lacks_secret(launch.base_name):
                         return "no secret", f"secret {launch.base_name} was deleted before its learners began"
                 not_running = any(p.main.state in ("absent", "waiting") for p in found)
-                staging = any(p.stage.state == "running" for p in found)
-                waits = not_running and not staging and now - started > late
+                building = any(p.building for p in found)  # bounded by the node
+                built += now - before if building else 0.0
+                waits = not_running and not building and now - started - built > late
                 if self._lasts("late", waits, LATE_SECONDS):
                     return "late", self._shown[1] if self._shown else "the learners did not start in time"
             else:  # what is said of pods from here on is news, and has to last anew
@@ -167,7 +170,9 @@ class Observation:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
         launch, shown = self._launch, self._shown
         state, reason = stage_of(found, launch.learners)
-        if launch.role != "train":
+        if launch.role == PREPARE:
+            state, reason = _preparing(state, reason)
+        elif launch.role != "train":
             state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"
         if launch.attempt > 1 and state is not State.STORING:
             reason = f"attempt {launch.attempt}: {reason}"
@@ -189,6 +194,13 @@ class Observation:
             return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
         with suppress(IllegalTransitionError):
             book.move(self._launch.job_id, state, reason, evidence)
+
+
+def _preparing(state: State, reason: str) -> tuple[State, str]:
+    """Of the pod that prepares code and data: to people all of its work is DOWNLOADING."""
+    if state in (State.PROCESSING, State.STORING):
+        return State.DOWNLOADING, "code and data are being prepared"
+    return state, f"preparing code and data: {reason}"
 
 
 def _patience_seconds(pod: PodFacts) -> float:

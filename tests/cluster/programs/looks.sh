@@ -8,7 +8,8 @@ done
 find / \( -path /proc -o -path /sys \) -prune -o \( -name token -o -name 'credentials*.json' \) -readable -print 2>/dev/null |
     sed 's/^/FOUND /'
 grep -E 'serviceaccount|kube-api-access|credentials' /proc/mounts | sed 's/^/FOUND /'
-env | grep -E '^[^=]*(AWS_|TOKEN|SECRET|PASSWORD|ACCESS_KEY)' | sed 's/^/FOUND /'
+# That of the sidecar's MLflow endpoint opens the job's own run alone.
+env | grep -E '^[^=]*(AWS_|TOKEN|SECRET|PASSWORD|ACCESS_KEY)' | grep -v '^MLFLOW_TRACKING_TOKEN=' | sed 's/^/FOUND /'
 find /updraft -name '*sidecar*' | sed 's/^/FOUND /'
 [ "$(id -u)" -ne 0 ] || echo "FOUND root"
 grep -E '^Cap(Prm|Eff|Bnd):' /proc/self/status | grep -vE '0000000000000000$' | sed 's/^/FOUND /'

@@ -12,12 +12,14 @@ from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 from folder_store import FolderStore
 
+from updraft.api.accepted import AcceptedRun
 from updraft.api.access import Caller, Guards, Policy, team_policy
 from updraft.api.app import create_app
 from updraft.api.deadline import Deadline
 from updraft.api.parts import Parts
+from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
-from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Job, Ledger, NewJob, upgrade
 from updraft.settings import Settings
 
@@ -43,6 +45,9 @@ class FakeTracking:
         self.check()
         return {key: points[-1][2] for key, points in self.runs[run_id].items()}
 
+    def last_of(self, experiment_ids: Sequence[str], run_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
+        return {run_id: self.last(run_id) for run_id in run_ids if run_id in self.runs}
+
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
         self.check()
         return self.runs[run_id][key]
@@ -51,9 +56,16 @@ class FakeTracking:
 @dataclass
 class FakeCluster:
     secrets: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    listed: list[dict[str, Any]] = field(default_factory=list)
 
     def check(self) -> str:
         return "the cluster answers"
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.listed
+
+    def check_claim(self, tenant: str, name: str, learners: int) -> None:
+        raise RefusedError(f"data.source: claim {name!r} does not exist")
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         self.secrets[tenant, name] = dict(data)
@@ -64,6 +76,17 @@ class FakeCluster:
     def delete_secret(self, tenant: str, name: str) -> None:
         if self.secrets.pop((tenant, name), None) is None:
             raise NotFoundError(f"secret {name!r} does not exist")
+
+
+@dataclass
+class FakeRuns:
+    """Airflow's runs, newest first."""
+
+    runs: list[AcceptedRun] = field(default_factory=list)
+
+    def unrecorded(self, recorded: Callable[[Any], set[tuple[str, str]]]) -> list[AcceptedRun]:
+        known = recorded([(run.dag_id, run.run_id) for run in self.runs])
+        return [run for run in self.runs if (run.dag_id, run.run_id) not in known]
 
 
 def guards() -> Guards:
@@ -96,6 +119,9 @@ class Platform:
     cluster: FakeCluster
     settings: Settings
     deadline: Deadline = field(default_factory=Deadline)
+    data: set[str] = field(default_factory=set)
+    accepted: FakeRuns = field(default_factory=FakeRuns)
+    room: UploadRoom = field(default_factory=UploadRoom)
 
     @property
     def parts(self) -> Parts:
@@ -105,8 +131,15 @@ class Platform:
             store=JobStore(lambda: self.store),
             tracking=self.tracking,
             cluster=self.cluster,
+            accepted=self.accepted,
             deadline=self.deadline,
+            room=self.room,
+            check_data=self.check_data,
         )
+
+    def check_data(self, source: str, tenant: str) -> None:
+        if source not in self.data:
+            raise DataError(f"{source}: bucket has no objects there; upload the data or correct the prefix")
 
     def client(self, user: str | None = "ada", policy: Policy | None = None) -> TestClient:
         app = create_app(self.parts, guards(), policy or team_policy(self.settings.tenants))
@@ -136,6 +169,7 @@ def make_platform(folder: Path, tenants: tuple[str, ...] = ("default",)) -> Plat
         mlflow_uri="http://127.0.0.1:2",
         credentials_file=folder / "credentials.json",
         tenants=tenants,
+        trusted_tenants=len(tenants) > 1,
         data_limit_bytes=1_000_000,
         airflow_public_uri="http://airflow",
         mlflow_public_uri="http://mlflow",

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from unit.api.api_fakes import Platform
 
 from updraft.api.access import Caller, Guards, team_policy
-from updraft.api.app import create_app
+from updraft.api.app import create_app, platform_app
 
 API = "/updraft/api/v1"
 JOB_ROUTES = (
@@ -150,3 +150,45 @@ def test_a_browsers_cookie_may_look_but_not_act(platform: Platform) -> None:
     assert platform.cluster.secrets == {}
     browser.headers["Authorization"] = "Bearer t"
     assert browser.post("/api/v1/jobs/digits-1/cancel").status_code == 202
+
+
+def test_the_buttons_of_our_own_pages_act_and_no_other_page_can(platform: Platform) -> None:
+    """The cookie acts with Airflow's own origin and a header, and only for what the pages have buttons for."""
+
+    def by_cookie(request: Request) -> Caller:
+        request.state.caller = Caller("ada")
+        return request.state.caller  # type: ignore[no-any-return]
+
+    platform.job("digits-1")
+    app = create_app(platform.parts, Guards(by_cookie, by_cookie), team_policy(["default"]))
+    browser = TestClient(app, base_url="http://airflow:8080", cookies={"_token": "t"})
+    own = {"X-Updraft-Page": "1", "Origin": "http://airflow:8080", "Sec-Fetch-Site": "same-origin"}
+    cancel = "/api/v1/jobs/digits-1/cancel"
+    refused: tuple[dict[str, str], ...] = (
+        {},
+        {"X-Updraft-Page": "1"},
+        own | {"Origin": "http://airflow:9090"},
+        own | {"Origin": "null"},
+        own | {"Origin": "http://airflow:8080.evil.example"},
+        own | {"Sec-Fetch-Site": "same-site"},
+        {name: text for name, text in own.items() if name != "X-Updraft-Page"},
+    )
+    for headers in refused:
+        assert browser.post(cancel, headers=headers).status_code == 403
+    assert browser.put("/api/v1/secrets/hub", json={"data": {"a": "b"}}, headers=own).status_code == 403
+    assert platform.ledger.requests("digits-1") == []
+    assert browser.post(cancel, headers=own).status_code == 202
+    behind_proxy = own | {"Origin": "http://airflow"}  # the address that people use, from the settings
+    assert browser.post("/api/v1/jobs/digits-1/cancel", headers=behind_proxy).status_code == 202
+    assert [item.by for item in platform.ledger.requests("digits-1")] == ["ada"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs", "/jobs", "/api/v1/health"])
+def test_without_a_log_in_of_airflow_every_route_refuses_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The guards would let everybody in as an administrator."""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "true")
+    answer = TestClient(platform_app()).get(path)
+    assert answer.status_code == 503
+    assert "set AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS=false" in answer.json()["error"]["message"]

@@ -12,9 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.api.api_fakes import Platform
 
-from updraft.api import html, timeline
+from updraft.api import curves, html, listing, timeline
 from updraft.lifecycle import State
-from updraft.wire import Attempt, Checkpoint, JobDetail, Loss, Request, ResumePlan, Transition
+from updraft.storage.logbook import LogBook
+from updraft.wire import (
+    Attempt,
+    Checkpoint,
+    JobDetail,
+    LogLine,
+    LogPage,
+    Loss,
+    MetricPoint,
+    Metrics,
+    Request,
+    ResumePlan,
+    Transition,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = "<script>alert(1)</script>\"'&"
@@ -121,10 +134,13 @@ class Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.scripts: list[str | None] = []
         self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
@@ -139,11 +155,17 @@ def test_nobodys_text_becomes_html() -> None:
     asked = Request(seq=1, kind=evil, by=evil, at=START, changes={evil: {evil: evil}}, answer=evil)
     checkpoints = [Checkpoint(name=evil, step=1, attempt=1, state=evil, reason=evil, metrics={evil: 1.0})]
     found = job([(0, evil), (5, "RECOVERING")], reason=evil, loss=loss, requests=(asked,), override=evil, attempt=1)
-    facts = html.JobFacts(attempts, checkpoints, [asked], None, None, [evil])
-    for page in (html.job_page(found, facts, "http://airflow", at(20)), html.jobs_page([found])):
+    points = tuple(MetricPoint(step=n, t=START.timestamp() + n, value=n) for n in range(3))
+    metrics = Metrics(run_id="r", last={evil: 1.0, f"system/{evil}": None}, history={evil: points})
+    logs = LogPage(role=evil, attempt=1, latest_attempt=1, learner=1, lines=(LogLine(n=1, t="", line=evil),), after=1)
+    manifest = {"name": evil, "params": {evil: evil}}
+    facts = html.JobFacts(attempts, checkpoints, [asked], metrics, logs, [evil], manifest)
+    listed = listing.jobs_page([found], at(20), {found.id: listing.ShownMetric(evil, 1.0)}, evil)
+    for page in (html.job_page(found, facts, "http://airflow", at(20)), listed):
         tags = Tags()
         tags.feed(page)
-        assert tags.names.isdisjoint({"script", "img", "iframe"})
+        assert tags.names.isdisjoint({"img", "iframe", "object", "form"})
+        assert tags.scripts == ["/updraft/jobs/static/pages.js"]
         assert tags.handlers == []
         assert "&lt;script&gt;" in page
 
@@ -159,11 +181,99 @@ def test_the_page_of_a_job_tells_all_that_happened_and_how_to_act(platform: Plat
         "is relaunched at once from an older checkpoint",
         "its checksum is wrong",
         "eve asked to halt; not answered yet",
-        'href="http://airflow/dags/halt_job" target="_top"',
-        "<tr id=resume class=soft>",
+        'data-verb="halt" data-url="/updraft/api/v1/jobs/digits-1/halt"',
+        'data-verb="cancel" data-url="/updraft/api/v1/jobs/digits-1/cancel" data-confirm=',
+        'href="http://airflow/dags/resume_job" target="_top"',
     ):
         assert words in page
     listed = platform.client().get("/updraft/jobs").text
     assert "2: infrastructure <code>checkpoint.damaged</code>" in listed
     platform.ledger.move("digits-1", State.HALTED, "halted by eve")
-    assert "<tr id=halt class=soft>" in platform.client().get("/updraft/jobs/digits-1").text
+    halted = platform.client().get("/updraft/jobs/digits-1").text
+    assert 'data-verb="resume"' in halted
+    assert 'data-verb="halt"' not in halted
+
+
+def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_failed(platform: Platform) -> None:
+    platform.job(resources={"learners": 2})
+    said = {(1, 1): "one waits", (1, 2): "one breaks", (2, 1): "two begins"}
+
+    def write(attempt: int, learner: int) -> None:
+        book = LogBook.open("default", "digits-1", "train", attempt, learner, store=platform.store)
+        book.append([{"n": 1, "t": "2026-01-01T00:00:00Z", "line": said[attempt, learner]}])
+
+    def shown(query: str = "") -> set[str]:
+        page = platform.client().get(f"/updraft/jobs/digits-1{query}").text
+        return {text for text in said.values() if text in page}
+
+    platform.ledger.ensure_attempt("digits-1", "train", after=None)
+    write(1, 1)
+    assert shown() == {"one waits"}
+    assert "?attempt=" not in platform.client().get("/updraft/jobs/digits-1").text
+    write(1, 2)
+    platform.ledger.close_attempt(
+        "digits-1", "train", 1, "halted", "it was halted", {"exit_codes": {"1": None, "2": 3}}
+    )
+    assert shown() == {"one breaks"}
+    platform.ledger.ensure_attempt("digits-1", "train", after=1)
+    assert shown() == {"one breaks"}  # while the second has written nothing
+    write(2, 1)
+    assert shown() == {"two begins"}
+    assert '<a href="?attempt=1#log">attempt 1</a>' in platform.client().get("/updraft/jobs/digits-1").text
+    assert shown("?attempt=1") == {"one breaks"}
+
+
+def test_an_ended_job_has_no_buttons_and_its_page_is_not_asked_for_again() -> None:
+    ended = job([(0, "PENDING"), (10, "FAILED")], ended=True)
+    page = html.job_page(ended, html.JobFacts(), "http://airflow", at(20))
+    assert "<button" not in page
+    assert '<body data-live="no">' in page
+    assert '<body data-live="yes">' in html.job_page(RUNNING, html.JobFacts(), "http://airflow", at(20))
+
+
+def test_only_the_pages_own_script_may_run(platform: Platform) -> None:
+    client = platform.client()
+    first, second = client.get("/updraft/jobs"), client.get("/updraft/jobs")
+    nonces = [re.search(r'<script nonce="([^"]+)" src', found.text) for found in (first, second)]
+    assert nonces[0]
+    assert nonces[1]
+    assert nonces[0][1] != nonces[1][1]
+    policy = first.headers["content-security-policy"]
+    assert f"script-src 'nonce-{nonces[0][1]}';" in policy
+    assert "default-src 'none'" in policy
+    script = client.get("/updraft/jobs/static/pages.js")
+    assert (script.status_code, script.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert "innerHTML = fresh.innerHTML" in script.text
+
+
+def test_the_list_shows_the_metric_that_decides(platform: Platform) -> None:
+    for number, manifest in enumerate(({"export": {"promote_if": {"val_accuracy": "> 0.9"}}}, {}, {})):
+        found = platform.job(f"digits-{number}", **manifest)
+        platform.ledger.set_run(found.id, f"run{number}", "1")
+    for run in ("run0", "run1"):
+        platform.tracking.runs[run] = {
+            "system/memory": [(0, 0.0, 7.0)], "loss": [(1, 0.0, 0.25)], "val_accuracy": [(1, 0.0, 0.75)],
+        }  # fmt: skip
+    page = platform.client().get("/updraft/jobs").text
+    assert page.count('<span class="soft">val_accuracy</span> 0.75') == 1
+    assert page.count('<span class="soft">loss</span> 0.25') == 1
+    platform.tracking.down = True
+    away = platform.client().get("/updraft/jobs")
+    assert away.status_code == 200
+    assert "does not answer" in away.text
+
+
+def test_own_metrics_are_curves_over_attempts_and_the_platforms_are_folded(platform: Platform) -> None:
+    points = tuple(MetricPoint(step=n, t=(START + timedelta(seconds=s)).timestamp(), value=1 / n)
+                   for n, s in ((10, 5), (20, 15), (15, 65), (30, 75)))  # fmt: skip
+    metrics = Metrics(run_id="r", last={"loss": 0.05, "system/memory": 1.0}, history={"loss": points})
+    facts = html.JobFacts([attempt(1, 0, 20), attempt(2, 60)], metrics=metrics)
+    page = html.job_page(RUNNING, facts, "http://airflow", at(100))
+    assert page.count(f'stroke="{curves.COLOURS[0]}"') == page.count(f'stroke="{curves.COLOURS[1]}"') == 1
+    assert "<summary>1 system metrics of the learners</summary>" in page
+    assert page.index("<svg") < page.index("system/memory")
+
+
+def test_a_metric_with_one_point_or_no_number_is_no_curve() -> None:
+    one = (MetricPoint(step=1, t=0, value=1.0), MetricPoint(step=2, t=0, value=None))
+    assert curves.draw({"loss": one}, []) == ""

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 from benchmarks import cli, report, results
-from benchmarks.figures import orchestration, throughput
-from benchmarks.figures.throughput import Run, Turn
-from benchmarks.machine import REPOSITORY
+from benchmarks.figures import heartbeat, orchestration, throughput
+from benchmarks.figures.heartbeat import Run, Turn
+from benchmarks.figures.throughput import Side
 from benchmarks.options import Options
 from benchmarks.pods import PodTimes, note
 from benchmarks.results import (
@@ -28,9 +28,10 @@ from benchmarks.results import (
     TableOf,
     Value,
 )
+from benchmarks.stack import BenchmarkError
+from benchmarks.training import Told
 
 from updraft.recovery.facts import pod_facts
-from updraft.stack.layout import Home
 
 QUIET = Noise(jitter_before=0.01, jitter_after=0.02, others_before=0.0, others_after=0.01)
 
@@ -113,6 +114,20 @@ def test_a_noisy_machine_is_named_in_section_and_summary() -> None:
     assert a_result().doubts == ()
 
 
+def test_a_noisy_run_is_repeated_and_the_quietest_try_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_jitter(jitter: float) -> Result:
+        return a_result(noise=QUIET.model_copy(update={"jitter_after": jitter}))
+
+    coming = iter([with_jitter(0.6), with_jitter(0.3), with_jitter(0.01), with_jitter(0.9)])
+    monkeypatch.setattr(cli, "run", lambda _name, _options: next(coming))
+    quiet = cli.run_until_quiet("some", Options(), 5)
+    assert (quiet.noise.jitter_after, quiet.tries, quiet.doubts) == (0.01, 3, ())
+    coming = iter([with_jitter(0.6), with_jitter(0.3)])
+    noisy = cli.run_until_quiet("some", Options(), 2)
+    assert (noisy.noise.jitter_after, noisy.tries) == (0.3, 2)
+    assert "took 12 s, the quietest of 2 tries." in report.section(noisy)
+
+
 def test_a_result_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     monkeypatch.setattr(results, "QUICK_FOLDER", tmp_path / "quick")
@@ -176,34 +191,52 @@ def a_run(*speeds: float, cpu_share: float = 1.0) -> Run:
     return Run(tuple(turns), 10, (*batches, (at + 1, (at + 1) * cpu_share)), (1.0,))
 
 
-def test_the_turns_of_the_platform_are_compared_with_those_of_the_program_alone() -> None:
-    quiet = throughput.measured([a_run(200, 201, 201, 200), a_run(180, 181, 181, 180)], 0.2, 4, 1)
-    assert quiet.doubts == ()
+def test_a_program_beside_its_sidecar_is_compared_with_itself_while_the_sidecar_stands_still() -> None:
+    quiet = heartbeat.measured([a_run(200, 201, 201, 200), a_run(180, 181, 181, 180)], 0.2, 4, 1)
     assert [pytest.approx(pair, rel=1e-3) for pair in ((2000, 2010), (1800, 1810))] == list(quiet.comparisons[0].pairs)
-    assert quiet.comparisons[0].met is True
-    noisy = throughput.measured([a_run(100, 120, 100, 100, cpu_share=0.5)], 0.2, 4, 1)
+    added = next(value for value in quiet.values if value.unit == "ms")
+    assert added.samples == pytest.approx((1000 / 200 - 1000 / 201, 1000 / 180 - 1000 / 181), rel=0.05)
+    noisy = heartbeat.measured([a_run(100, 120, 100, 100)], 0.2, 4, 1)
     assert noisy.doubts == (
-        "the turns differ so much that 18.2% of the ratio are unknown, more than the 1% to be seen",
-        "a trainer had its core only 50% of the time",
+        "the turns differ so much that 18.2% of the ratio are unknown, more than the 0.5% to be seen",
     )
 
 
+def test_three_models_are_compared_with_the_machine_without_the_platform_and_say_what_is_unknown() -> None:
+    quiet = [(Side(999, 1.0), Side(1000, 1.0)), (Side(998, 1.0), Side(1000, 1.0))]
+    noisy = [(Side(900, 0.5), Side(1000, 1.0)), (Side(1000, 1.0), Side(1000, 1.0))]
+    found = throughput.measured({"cnn": quiet, "sklearn": noisy}, 60, 1)
+    assert [(c.name, c.met) for c in found.comparisons] == [
+        ("Training throughput, cnn", True),
+        ("Training throughput, sklearn", False),
+    ]
+    assert found.doubts == (
+        "sklearn: the pairs differ so much that 10.5% of the ratio are unknown, more than the 0.5% to be seen",
+        "sklearn: a trainer had its core only 50% of the time",
+    )
+
+
+def test_a_speed_is_of_a_span_after_the_warm_up() -> None:
+    slow = tuple((float(n), float(n)) for n in range(10))  # a batch a second, then ten
+    told = Told(10, (*slow, *((9 + n / 10, 9 + n / 10) for n in range(1, 101))))
+    assert told.speed(warm_up=10, seconds=5) == pytest.approx(100)
+    assert told.share() == pytest.approx(1)
+    with pytest.raises(BenchmarkError, match="did not train for 30 s"):
+        told.speed(warm_up=10, seconds=20)
+
+
 def test_turns_come_in_pairs_of_equal_length_until_each_side_has_its_time() -> None:
-    lengths = throughput.drawn(30, Random(1))
+    lengths = heartbeat.drawn(30, Random(1))
     assert lengths[::2] == lengths[1::2]
-    assert 30 <= sum(lengths[::2]) < 30 + throughput.TURN_SECONDS[1]
+    assert 30 <= sum(lengths[::2]) < 30 + heartbeat.TURN_SECONDS[1]
 
 
-def test_while_it_stands_still_all_of_the_platform_is_stopped_but_the_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_they_stand_still_all_helpers_are_stopped_but_not_the_trainer() -> None:
     words = [sys.executable, "-c", "import time; time.sleep(60)"]
     started = [subprocess.Popen(words) for _ in range(3)]
     try:
         trainer, *others = [psutil.Process(each.pid) for each in started]
-        monkeypatch.setattr(throughput.processes, "marked", lambda _: [trainer, others[0]])
-        monkeypatch.setattr(throughput, "_helpers", lambda _: [others[1]])
-        with throughput.standing_still(Home(root=tmp_path, repository=REPOSITORY), trainer):
+        with heartbeat.standing_still(others):
             deadline = time.monotonic() + 10
             while {each.status() for each in others} != {psutil.STATUS_STOPPED}:
                 assert time.monotonic() < deadline

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from faults.checks import Violation, judge, not_calm
-from faults.facts import AttemptFacts, CheckpointFacts, JobFacts, LogFacts
+from faults.facts import AttemptFacts, CheckpointFacts, JobFacts, LogFacts, VersionFacts
 from faults.jobs import Shape, chain
 from faults.kinds.base import Rule, merged
 from faults.witness import Session
@@ -53,7 +53,8 @@ def good(**changes: Any) -> JobFacts:
         sessions=(session(1, (1, 2, 3), exit_code=None), session(2, (3, 4))),
         logs=(LogFacts(1, 1, (1, 2, 3), 0, 0), LogFacts(2, 1, (3, 4), 0, 0)),
     )
-    return replace(facts, **changes)
+    found = replace(facts, **changes)
+    return found if "downloaded" in changes else replace(found, downloaded=found.result)
 
 
 def told(facts: JobFacts, shape: Shape = SHAPE, rule: Rule = ANY) -> list[tuple[str, str]]:
@@ -232,3 +233,70 @@ def test_rules_of_two_faults_allow_what_either_allows() -> None:
     assert both == Rule(also=frozenset({"FAILED"}), tail_may_be_lost=True)
     assert merged([Rule(untouched=True), Rule(untouched=True)]).untouched
     assert merged([Rule(only=frozenset({"CANCELLED"})), Rule()]).ends(SHAPE) == {"CANCELLED"}
+
+
+LIFE = replace(SHAPE, program="cnn", evaluate=True)
+ONE = VersionFacts("1", "run-1", "READY", own_run=True)
+
+
+def life(**changes: Any) -> JobFacts:
+    """The same job with data, an evaluation and a registered model."""
+    facts = {"judged": True, "data_verdicts": (True,), "versions": (ONE,), "champion": "1"}
+    return good(**{**facts, **changes})
+
+
+def test_a_whole_life_cycle_that_went_well_has_nothing_wrong() -> None:
+    assert told(life(), LIFE) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        (
+            {"versions": (), "champion": None},
+            "unregistered",
+            "it COMPLETED, and the registry has no version of its model",
+        ),
+        ({"versions": (ONE, replace(ONE, version="2"))}, "doubled", "the registry has 2 versions of its model"),
+        (
+            {"versions": (replace(ONE, own_run=False, run_id="other"),)},
+            "unregistered",
+            "version 1 is READY of run other",
+        ),
+        ({"champion": None}, "unregistered", "the alias champion points to nothing"),
+        ({"champion": "7"}, "unregistered", "the alias champion points to 7"),
+        ({"downloaded": None}, "undelivered", "who downloads its results gets nothing"),
+        (
+            {"downloaded": {"steps": 3}},
+            "undelivered",
+            "who downloads its results gets something else than the store has",
+        ),
+        ({"data_verdicts": ()}, "false_verdict", "ended COMPLETED without a verdict that its data are valid"),
+    ],
+)
+def test_a_life_cycle_that_lacks_an_end_is_told(changes: dict[str, Any], kind: str, text: str) -> None:
+    assert told(life(**changes), LIFE) == [(kind, text)]
+
+
+def test_a_failed_job_may_have_registered_nothing_or_one_version_but_never_two() -> None:
+    failed = {"state": "FAILED", "airflow": "failed", "mlflow": "FAILED", "mlflow_verdict": "FAILED"}
+    rule = Rule(also=frozenset({"FAILED"}))
+    assert told(life(**failed, versions=(), champion=None), LIFE, rule) == []
+    assert told(life(**failed), LIFE, rule) == []
+    two = (ONE, replace(ONE, version="2"))
+    assert told(life(**failed, versions=two), LIFE, rule) == [("doubled", "the registry has 2 versions of its model")]
+
+
+def test_wrong_data_start_no_learner_and_are_called_what_they_are() -> None:
+    shape = replace(LIFE, bad_data=True)
+    ended = {"state": "FAILED", "airflow": "failed", "mlflow": "FAILED", "mlflow_verdict": "FAILED", "reason": "r"}
+    nothing_ran = {"attempts": (), "sessions": (), "logs": (), "points": {}, "result": None, "checkpoints": ()}
+    right = life(**ended, **nothing_ran, cause="data", data_verdicts=(False,), versions=(), champion=None)
+    assert told(right, shape) == []
+    assert told(replace(right, cause="infrastructure"), shape) == [
+        ("false_verdict", "its data are wrong, and it is called infrastructure: r")
+    ]
+    launched = replace(right, attempts=good().attempts)
+    assert told(launched, shape) == [
+        ("false_verdict", "its learners were launched though its data do not meet their suite")
+    ]

@@ -9,12 +9,25 @@ from typing import Any, cast
 
 import pytest
 from faults import cli, outcomes
-from faults.jobs import Shape, manifest
+from faults.jobs import LIVES, RECIPES, Shape, manifest
 from faults.kinds import KINDS
+from faults.kinds.base import STATES, TASKS, TOGETHER
 from faults.lab import Lab
 from faults.outcomes import RunRecord
-from faults.plan import Planned, is_stack_wide, pair_with, paired, plan, selection
-from faults.run import FLEET, draw
+from faults.plan import (
+    Cell,
+    Planned,
+    cells,
+    cover,
+    is_stack_wide,
+    pair_with,
+    paired,
+    plan,
+    programs,
+    rotation,
+    selection,
+)
+from faults.run import FLEET, FLEET_OF_LIVES, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,7 +113,7 @@ def test_every_job_of_the_lab_is_one_that_the_platform_takes(name: str, seed: in
     scenario = draw(LAB, pair_with(KINDS, name, seed))
     for subject in scenario.subjects:
         assert is_job_id(subject.id)
-        assert parse_any(manifest(subject.shape, "fault-lab", Path("/witness"))).manifest.command
+        assert parse_any(manifest(subject.shape, subject.id, Path("/witness"))).manifest.command
         assert not scenario.rule(subject).ends(subject.shape) - {"COMPLETED", "FAILED", "CANCELLED"}
 
 
@@ -174,3 +187,74 @@ def test_in_pairs_each_kind_comes_once_a_round_and_no_run_has_two_that_exclude_e
         assert sorted(name for names in own for name in names) == sorted(KINDS)
         assert all(sum(KINDS[name].special for name in names) <= 1 for names in own)
         assert all(KINDS[name].scope == "stack" for names in own if len(names) == 2 for name in names)
+
+
+CELLS = st.sampled_from(cells(KINDS))
+
+
+def test_every_state_and_task_and_every_pair_across_the_sides_is_a_cell() -> None:
+    found = {(cell.kind, cell.aim) for cell in cells(KINDS)}
+    for aim in (*STATES, *(f"task:{name}" for name in TASKS)):
+        assert ("scheduler_kill", aim) in found
+    assert ("learner_kill+mlflow_kill", TOGETHER) in found
+    assert ("pod_evict", "STORING") in found
+    assert ("learner_kill", "QUEUED") not in found
+    assert {kind for cell in cells(KINDS) for kind in cell.kinds} == set(KINDS)
+
+
+def test_what_was_tried_least_comes_first_and_each_cell_comes_in_time() -> None:
+    tried: dict[tuple[str, str], int] = {}
+    every = {(cell.kind, cell.aim) for cell in cells(KINDS)}
+    for _ in range(len(every) // 50 + 1):
+        for planned in cover(KINDS, tried, runs=50, seed=3):
+            tried[planned.kind, planned.aim] = tried.get((planned.kind, planned.aim), 0) + 1
+    assert set(tried) == every
+    assert max(tried.values()) == 2
+
+
+def test_a_plan_is_decided_by_the_results_and_the_seed() -> None:
+    records = [
+        a_record(kind="s3_kill", aim="STORING", program="cnn"),
+        a_record(),
+        a_record(outcome="void", aim="QUEUED"),
+    ]
+    tried = outcomes.tried(records)
+    assert tried == {("s3_kill", "STORING"): 1, ("learner_kill", "QUEUED"): 1}
+    assert cover(KINDS, tried, runs=30, seed=1) == cover(KINDS, tried, runs=30, seed=1)
+    first = cover(KINDS, {}, runs=len(KINDS), seed=2)
+    assert len({name for planned in first for name in planned.kinds}) >= 0.9 * len(KINDS)
+    assert all(set(planned.kinds) & {"cancel"} for planned in cover(KINDS, {}, runs=9, seed=1, chosen=["cancel"]))
+
+
+@given(CELLS, SEEDS)
+def test_each_cell_has_a_job_that_the_platform_takes_and_that_comes_to_its_moment(cell: Cell, seed: int) -> None:
+    for program in programs(KINDS, cell):
+        planned = Planned(cell.kinds, seed, cell.aim, program)
+        scenario = draw(LAB, planned)
+        target = scenario.subjects[0].shape
+        assert target.program == program
+        assert len(scenario.subjects) == (FLEET_OF_LIVES if is_stack_wide(KINDS, planned) else 1)
+        for subject in scenario.subjects:
+            assert parse_any(manifest(subject.shape, subject.id, Path("/witness"))).manifest.command
+        moments = [strike.moment for strike in scenario.strikes]
+        assert None not in moments
+        if cell.aim == TOGETHER:
+            assert moments[0] == moments[1]
+        if cell.aim in ("task:export_model", "task:register_model", "task:promote"):
+            assert RECIPES[program].exports
+        if cell.aim not in ("PENDING", "task:admit", "task:stage_data", "task:validate_data"):
+            assert not target.bad_data
+    assert programs(KINDS, cell)
+
+
+def test_a_short_time_is_for_small_jobs_and_for_whole_life_cycles_in_turn() -> None:
+    assert {planned.aim for planned in rotation(KINDS, 7)} == {""}
+    aimed = rotation(KINDS, 8)
+    assert all(planned.aim and planned.program in LIVES for planned in aimed)
+    assert aimed != rotation(KINDS, 10)
+
+
+def test_a_life_cycle_that_is_watched_for_progress_has_the_time_that_its_program_takes_to_start() -> None:
+    frozen = draw(LAB, Planned(("learner_freeze",), 1, "PROCESSING", "ddp")).subjects[0]
+    budget = manifest(frozen.shape, frozen.id, Path("/witness"))["budget"]
+    assert budget == {"no_progress": "45s", "on_no_progress": "restart"}

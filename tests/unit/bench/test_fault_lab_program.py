@@ -27,7 +27,16 @@ class Place:
 
     root: Path
 
-    def start(self, *, attempt: int = 1, rank: int = 0, world: int = 1, port: int = 0, **params: Any) -> Any:
+    def start(
+        self,
+        *,
+        attempt: int = 1,
+        rank: int = 0,
+        world: int = 1,
+        port: int = 0,
+        command: tuple[str, ...] = (sys.executable, "-S", "chain.py"),
+        **params: Any,
+    ) -> Any:
         for name in ("ck", "res", "io"):
             (self.root / name).mkdir(exist_ok=True)
         wanted = {"steps": 12, "step_seconds": 0.01, "checkpoint_seconds": 0.03, **params}
@@ -46,9 +55,11 @@ class Place:
             "UPDRAFT_METRICS_FILE": str(self.root / "io" / "metrics.jsonl"),
             "UPDRAFT_PARAMS_FILE": str(self.root / "io" / "params.json"),
             "LAB_WITNESS": str(self.root / "witness"),
+            "DATA_DIR": str(self.root / "data"),
         }
-        command = [sys.executable, "-S", str(PROGRAM / "chain.py")]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            command, cwd=PROGRAM, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def run(self, **options: Any) -> int:
         with self.start(**options) as process:
@@ -176,3 +187,45 @@ def test_a_pause_is_seen_and_drawn_with_both_its_ends() -> None:
     assert longest_pause([session], 5.3, 9.0) == pytest.approx(0.2)
     assert longest_pause([session], 6.0, 9.0) == 0.0
     assert curve(session) == [(0.0, 1), (0.2, 2), (5.2, 3), (5.6, 5)]
+
+
+@pytest.fixture
+def shell(place: Place) -> Place:
+    (place.root / "data" / "training").mkdir(parents=True)
+    (place.root / "data" / "training" / "digits.csv").write_text("split,label\ntrain,1\ntrain,2\nval,1\n")
+    return place
+
+
+SHELL = ("sh", "count.sh")
+
+
+def test_the_shell_script_makes_the_same_chain_though_it_is_killed(shell: Place) -> None:
+    with shell.start(command=SHELL, steps=10_000) as process:
+        deadline = time.monotonic() + 2 * SECONDS
+        while not any(s.saved for s in shell.sessions):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    killed = shell.sessions[0]
+    assert shell.run(command=SHELL, attempt=2, steps=max(killed.saved) + 3) == 0
+    steps = max(killed.saved) + 3
+    assert shell.result["digest"] == chain("j", steps)
+    first, second = shell.result["lineage"]
+    assert (first[0], second[0], second[1], second[2]) == (1, 2, first[2], steps)
+    assert shell.sessions[-1].exit_code == 0
+    assert shell.run(command=(*SHELL, "judge")) == 0
+    assert json.loads((shell.root / "res" / "judgement.json").read_text()) == {"right": True}
+
+
+def test_the_shell_script_leaves_on_request_and_fails_on_purpose(shell: Place) -> None:
+    assert shell.run(command=SHELL, fails="once", fail_at=3, steps=5) == 3
+    assert shell.run(command=SHELL, attempt=2, fails="once", fail_at=3, steps=5) == 0
+    (shell.root / "io" / "stop").touch()
+    assert shell.run(command=SHELL, attempt=3, steps=50) == 75
+
+
+def test_the_shell_scripts_judge_tells_a_wrong_chain(shell: Place) -> None:
+    assert shell.run(command=SHELL, steps=3) == 0
+    wrong = {**shell.result, "digest": "0" * 64}
+    (shell.root / "res" / "result.json").write_text(json.dumps(wrong))
+    assert shell.run(command=(*SHELL, "judge")) == 4

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from faults import outcomes, report
 from faults.kinds import KINDS
+from faults.mends import MENDS, Failure, Mend, mend_of
 from faults.outcomes import RunRecord
 from faults.picture import picture
-from faults.summary import KindSummary, Spread, newest, summarise
+from faults.summary import STALE_COMMITS, Age, KindSummary, Spread, ages, moments, newest, summarise
 
 
 def a_job(**changes: Any) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def test_only_the_last_result_of_a_run_counts_and_void_ones_never() -> None:
 
 def test_the_page_has_a_row_per_kind_and_tells_failures_with_their_command() -> None:
     page = report.markdown([a_run(), a_run(seed=2, outcome="failed", violations=[FALSE])])
-    assert "| learner_kill | 2 |  | 2 | 0 | **1** | 0 | 0 | 0 | 7, 7 | 3.5, 3.5 |  |  |  |" in page
+    assert "| learner_kill | 2 |  | 2 | 0 | **1** | 0 | 0 | 0 | 0 | 0 | 7, 7 | 3.5, 3.5 |  |  |  |" in page
     assert (
         "- `make faults KINDS=learner_kill SEED=2 RUNS=1 AGAIN=1` (0123456789ab): "
         "false_verdict j: ended FAILED instead of COMPLETED: <lost>"
@@ -135,3 +136,46 @@ def test_the_html_report_escapes_what_it_shows() -> None:
     assert "&lt;lost&gt;" in text
     assert "<lost>" not in text
     assert f"<p>{escape(KINDS['learner_kill'].text)}.</p>" in text
+
+
+def test_every_mend_is_of_a_failure_that_is_on_record_and_every_failure_stays_on_the_page() -> None:
+    failed = [record for record in outcomes.load(outcomes.FILE) if record.outcome == "failed"]
+    seen = {Failure(record.kind, record.seed, record.commit, record.aim) for record in failed}
+    assert {failure for mend in MENDS for failure in mend.failures} <= seen
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert all(f"`{record.command}` ({record.commit})" in page for record in failed)
+    assert all(mend.text in page for mend in MENDS)
+
+
+def test_a_failure_is_open_until_its_mend_is_known() -> None:
+    failed = a_run(outcome="failed", violations=[FALSE], commit="abc", position=5)
+    mend = Mend("def", "It is told.", (Failure("learner_kill", 1, "abc"),))
+    assert mend_of(failed, ()) is None
+    assert mend_of(failed, (mend,)) == mend
+    assert mend_of(a_run(outcome="failed", commit="later"), (mend,)) is None
+    assert "**Open.**" in report.markdown([failed, a_run()])  # though the same run has passed since
+
+
+def test_runs_are_counted_with_their_commit_and_grow_stale() -> None:
+    old = a_run(commit="old", position=100)
+    new = a_run(commit="new", position=101 + STALE_COMMITS, kind="s3_kill+cancel", seed=2)
+    unknown = a_run(commit="lost", seed=3)
+    assert ages([old, new, unknown], ["learner_kill", "s3_kill", "mlflow_kill"]) == [
+        Age("learner_kill", 2, 0, "old", stale=True),
+        Age("s3_kill", 1, 1, "new", stale=False),
+        Age("mlflow_kill", 0, 0, "", stale=True),
+    ]
+    page = report.markdown([old, new])
+    assert "| learner_kill | 1 | 0 | old | **stale** |" in page
+    assert "| s3_kill | 1 | 1 | new |  |" in page
+
+
+def test_moments_are_counted_by_the_state_that_was_really_hit_and_the_task_that_was_aimed_at() -> None:
+    records = [
+        a_run(),
+        a_run(seed=2, aim="PENDING", jobs=[a_job(hit="not accepted")]),
+        a_run(seed=3, aim="task:evaluate", kind="learner_kill+s3_kill", jobs=[a_job(hit="STORING"), a_job()]),
+        a_run(seed=4, jobs=[a_job(hit="")]),
+    ]
+    assert moments(records, "learner_kill") == {"PROCESSING": 1, "PENDING": 1, "STORING": 1, "evaluate": 1}
+    assert moments(records, "s3_kill") == {"STORING": 1, "evaluate": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,9 @@ from faults.bundle import keep
 from faults.checks import Violation
 from faults.facts import JobFacts, LogFacts, collect
 from faults.jobs import Shape
-from faults.kinds.base import Moment, Scene, Subject, TooLateError, wait_for
+from faults.kinds.base import Moment, Rule, Scene, Subject, TooLateError, wait_for
 from faults.lab import Lab
+from faults.moments import allowing
 from faults.plan import Planned
 
 from updraft.exceptions import UnavailableError
@@ -31,7 +33,13 @@ from updraft.stack.layout import Home, find_repository
 from updraft.stack.records import PartRecord, PartState
 
 SLEEP = "import time; time.sleep(60)"
-FAMILY = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}]); {SLEEP}"
+# It says when its child runs: a process that is stopped between fork and exec holds its parent up.
+FAMILY = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])
+print('two', flush=True)
+{SLEEP}
+"""
 
 
 @pytest.fixture
@@ -53,7 +61,7 @@ def part(home: Home) -> Iterator[subprocess.Popen[bytes]]:
     record = PartRecord("s3", PartState.READY, pid=identity.pid, create_time=identity.create_time)
     records.write_part(home, record)
     deadline = time.monotonic() + 20
-    while len(processes.session_members(identity)) < 2 and time.monotonic() < deadline:
+    while "two" not in (home.root / "log").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
     yield child
     for process in processes.session_members(identity):
@@ -76,6 +84,31 @@ def test_a_part_is_stopped_with_all_its_processes_and_goes_on(home: Home, part: 
     await_statuses(stopped, stopped_ones=2)
     parts.go_on(stopped)
     await_statuses(stopped, stopped_ones=0)
+
+
+def test_the_tree_has_every_process_by_service_and_descent(home: Home, part: subprocess.Popen[bytes]) -> None:
+    tree = parts.tree(home)
+    program = Path(psutil.Process(part.pid).exe()).name
+    assert [process.pid for process in tree[f"s3 0 {program}"]] == [part.pid]
+    assert [process.ppid() for process in tree[f"s3 1 {program}"]] == [part.pid]
+    assert len(tree) == 2
+
+
+def test_a_part_that_is_slow_stands_still_in_between_and_runs_again_afterwards(
+    home: Home, part: subprocess.Popen[bytes]
+) -> None:
+    family = parts.members(home, "s3")
+    over = threading.Event()
+    thread = threading.Thread(target=parts.slow_down, args=(home, "s3", 0.01, 0.5, over))
+    thread.start()
+    try:
+        await_statuses(family, stopped_ones=2)
+        await_statuses(family, stopped_ones=0)
+        await_statuses(family, stopped_ones=2)
+    finally:
+        over.set()
+        thread.join(timeout=20)
+    await_statuses(family, stopped_ones=0)
 
 
 def test_a_killed_part_is_dead_and_its_children_are_left_to_the_supervisor(
@@ -172,3 +205,34 @@ def test_a_failed_run_leaves_what_explains_it(tmp_path: Path) -> None:
     assert (place / "parts" / "s3.log").stat().st_size == 2 << 20
     assert json.loads((place / "j" / "facts.json").read_text())["reason"] == "runs"
     assert (place / "j" / "witness" / "train-1-1-7.jsonl").exists()
+
+
+def test_a_fault_while_a_task_runs_waits_for_the_task_and_one_while_pending_for_the_submission(tmp_path: Path) -> None:
+    lab = FakeLab(tmp_path, "STORING")
+    running = [set[str](), {"evaluate"}, {"export_model"}]
+    lab.running_tasks = lambda _job: running.pop(0)  # type: ignore[attr-defined]
+    wait_for(scene(lab), Moment(task="export_model"), 20)
+    assert not running
+    waiting = scene(FakeLab(tmp_path, ""))
+    with pytest.raises(TooLateError, match="did not come to"):
+        wait_for(waiting, Moment(state="PENDING"), 0)
+    waiting.accepted.set()
+    wait_for(waiting, Moment(state="PENDING"), 20)
+
+
+def test_a_state_that_comes_and_goes_is_met_only_while_it_lasts(tmp_path: Path) -> None:
+    wait_for(scene(FakeLab(tmp_path, "PROCESSING", "RECOVERING", "PROCESSING")), Moment(state="RECOVERING"), 20)
+    with pytest.raises(TooLateError, match="j ended COMPLETED before"):
+        wait_for(scene(FakeLab(tmp_path, "PROCESSING", "STORING", "COMPLETED")), Moment(state="HALTED"), 20)
+
+
+def test_the_moment_allows_what_it_brings_with_it() -> None:
+    shape, strict = Shape(program="cnn"), Rule(untouched=True)
+    recovering = Planned(("s3_kill",), 1, "RECOVERING", "cnn")
+    assert allowing(strict, recovering, shape) == Rule(untouched=False)
+    cancelled = Rule(only=frozenset({"CANCELLED"}))
+    early, late = (Planned(("cancel",), 1, aim, "cnn") for aim in ("PROCESSING", "task:promote"))
+    assert allowing(cancelled, early, shape).ends(shape) == {"CANCELLED"}
+    assert allowing(cancelled, late, shape).ends(shape) == {"CANCELLED", "COMPLETED"}
+    wrong = Shape(program="cnn", bad_data=True)
+    assert allowing(cancelled, early, wrong).ends(wrong) == {"CANCELLED", "FAILED"}

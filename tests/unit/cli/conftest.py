@@ -14,4 +14,5 @@ def airflow() -> FakeAirflow:
 def run(airflow: FakeAirflow, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("UPDRAFT_PROGRAM", "updraft")
     return make_runner(airflow, monkeypatch)

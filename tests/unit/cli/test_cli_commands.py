@@ -80,11 +80,22 @@ def test_a_file_that_is_no_manifest_is_told(run: Run, tmp_path: Path, content: s
     assert run("validate", str(tmp_path / "absent.yaml")).code == 2
 
 
-def test_mlflow_down_is_told_before_anything_is_submitted(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+def test_a_submission_is_accepted_without_mlflow_and_says_so(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
     airflow.parts = {"mlflow": "connection refused"}
+    ran = run("submit", "--id", "digits-1", manifest(tmp_path))
+    assert ran.code == 0, ran.err
+    assert "MLflow does not answer (connection refused); the job is accepted and begins once it does" in ran.err
+    assert list(airflow.runs) == ["digits-1"]
+
+
+def test_a_part_that_stays_away_is_told_before_anything_is_submitted(
+    airflow: FakeAirflow, run: Run, tmp_path: Path
+) -> None:
+    airflow.parts = {"storage": "connection refused"}
     ran = run("submit", manifest(tmp_path))
     assert ran.code == 4
-    assert "MLflow is not reachable (connection refused); nothing was submitted" in ran.err
+    assert "waiting for the object store, up to 60 s" in ran.err
+    assert "The object store is not reachable (connection refused); nothing was submitted" in ran.err
     assert not airflow.runs
 
 
@@ -95,7 +106,7 @@ def test_validate_asks_the_platform_too(airflow: FakeAirflow, run: Run, tmp_path
         "valid": False,
         "errors": [{"field": "framework.name", "message": "framework.name: 'shell' has no image"}],
     }
-    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/validate") else None
+    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/possible") else None
     ran = run("validate", path)
     assert ran.code == 2
     assert "  framework.name: 'shell' has no image" in ran.err
@@ -111,7 +122,7 @@ def test_validate_without_a_platform_checks_the_file(airflow: FakeAirflow, run: 
     airflow.override = refuse
     ran = run("validate", manifest(tmp_path))
     assert ran.code == 0
-    assert "only the file was checked" in ran.err
+    assert "only the manifest was checked" in ran.err
 
 
 def test_cancel(airflow: FakeAirflow, run: Run) -> None:
@@ -167,13 +178,35 @@ def test_logs_cannot_take_the_terminal_over(airflow: FakeAirflow, run: Run) -> N
     def override(request: httpx.Request) -> httpx.Response | None:
         if not request.url.path.endswith("/logs"):
             return None
+        if request.url.params.get("last") == "true":
+            return httpx.Response(200, json={**page, "lines": lines[-1:]})
         return httpx.Response(200, json=page if request.url.params["after"] == "0" else {**page, "lines": []})
 
     airflow.override = override
     assert run("logs", "digits-1").out == "loss\t0.5\nred \n"
-    assert run("logs", "digits-1", "-t", "-n", "1").out == f"{NOW} loss\t0.5\n"
+    assert run("logs", "digits-1", "-t", "-n", "1", "--after", "0").out == f"{NOW} loss\t0.5\n"
+    assert run("logs", "digits-1", "-n", "1").out == "red \n"
     documents = [json.loads(line) for line in run("logs", "digits-1", "--json").out.splitlines()]
     assert documents == lines
+
+
+def test_logs_say_how_to_read_what_ran_before_a_resume(airflow: FakeAirflow, run: Run) -> None:
+    page = {"role": "train", "attempt": 3, "latest_attempt": 3, "learner": 1, "lines": [], "after": 0}
+    attempts = [
+        {"number": n, "role": role, "started_at": NOW} for n, role in ((1, "train"), (2, "train"), (3, "train"))
+    ]
+    attempts.append({"number": 4, "role": "evaluate", "started_at": NOW})
+
+    def override(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/logs"):
+            return httpx.Response(200, json=page)
+        return httpx.Response(200, json={"attempts": attempts}) if request.url.path.endswith("/attempts") else None
+
+    airflow.override = override
+    assert run("logs", "digits-1").err == "attempt 3; --attempt 1 or 2 shows an earlier one's log\n"
+    assert run("logs", "digits-1", "--attempt", "1").err == ""
+    attempts[:] = attempts[2:]
+    assert run("logs", "digits-1").err == ""
 
 
 def test_metrics_as_table_plot_and_json(airflow: FakeAirflow, run: Run) -> None:

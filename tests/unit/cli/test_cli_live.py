@@ -12,6 +12,7 @@ from rich.console import Console
 from unit.client.client_fakes import NOW, FakeAirflow, job_answer, make_client
 
 from updraft.cli import live
+from updraft.cli.console import folded
 from updraft.cli.live import Snapshot
 from updraft.cli.plot import plot, sparkline
 from updraft.exceptions import UnavailableError
@@ -65,6 +66,29 @@ def test_lines_tell_each_change_once() -> None:
     assert live.changes(first, second) == ["00:00:00   train: running"]
     assert live.changes(second, third) == []
     assert live.changes(third, fourth) == ["00:00:00   train: success after 5.0 s"]
+
+
+def test_a_task_that_airflow_passed_over_is_not_said_to_run() -> None:
+    """It has a start and an end in Airflow; the job has not ended so far."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    stages = tuple(
+        Stage(name=name, state=state, started_at=at, ended_at=at)
+        for name, state in (("train", "failed"), ("evaluate", "upstream_failed"), ("promote", "removed"))
+    )
+    job = JobDetail.model_validate(job_answer())
+    told = [line for line in live.changes(None, Snapshot(job, stages)) if "  " in line]
+    assert [line.split()[1:3] for line in told] == [["train:", "failed"]]
+
+
+def test_long_lines_break_between_words_on_a_terminal_only() -> None:
+    def console(terminal: bool) -> Console:
+        return Console(file=io.StringIO(), width=30, force_terminal=terminal)
+
+    text = "name: 'Wrong' is not a valid name\n  http://127.0.0.1:21475/a/long/address"
+    assert folded(text, console(True), 4) == (
+        "name: 'Wrong' is not a valid\n    name\n  http://127.0.0.1:21475/a/long/address"
+    )
+    assert folded(text, console(False), 4) == text
 
 
 def test_lines_tell_progress_by_the_tenth() -> None:

@@ -42,6 +42,7 @@ class FakeAirflow:
     tokens: int = 0
     valid: set[str] = field(default_factory=set)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    job_dags: dict[str, str] = field(default_factory=dict)  # DAGs of manifests, and the name of each manifest's job
     jobs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # successive answers; the last one stays
     blobs: dict[str, bytes] = field(default_factory=dict)
     trees: dict[str, Any] = field(default_factory=dict)
@@ -75,21 +76,33 @@ class FakeAirflow:
         return httpx.Response(201, json={"access_token": token})
 
     def _rest(self, request: httpx.Request, path: str) -> httpx.Response:
-        if path == "/dags/train_model":
-            return httpx.Response(200, json={"dag_id": "train_model", "is_paused": self.paused})
-        if path == "/dags/train_model/dagRuns":
+        if path == "/dags/~/dagRuns":
+            wanted = request.url.params["run_id_pattern"]
+            return httpx.Response(200, json={"dag_runs": [run for name, run in self.runs.items() if wanted in name]})
+        dag_id = path.removeprefix("/dags/").partition("/")[0]
+        if dag_id not in ("train_model", *self.job_dags):
+            return httpx.Response(404, json={"detail": f"The Dag with ID: `{dag_id}` was not found"})
+        return self._dag(request, dag_id, path.removeprefix(f"/dags/{dag_id}"))
+
+    def _dag(self, request: httpx.Request, dag_id: str, path: str) -> httpx.Response:
+        if path == "":
+            return httpx.Response(200, json={"dag_id": dag_id, "is_paused": self.paused})
+        if path == "/details":
+            params = {"name": {"value": self.job_dags.get(dag_id, "")}}
+            return httpx.Response(200, json={"dag_id": dag_id, "params": params})
+        if path == "/dagRuns":
             body = json.loads(request.content)
             if body["dag_run_id"] in self.runs:
                 return httpx.Response(409, json={"detail": {"reason": "Unique constraint violation"}})
             self.runs[body["dag_run_id"]] = {
-                "dag_id": "train_model",
+                "dag_id": dag_id,
                 "dag_run_id": body["dag_run_id"],
                 "state": "queued",
                 "conf": body["conf"],
                 "queued_at": NOW,
             }
             return httpx.Response(200, json=self.runs[body["dag_run_id"]])
-        run_id = path.removeprefix("/dags/train_model/dagRuns/").partition("/")[0]
+        run_id = path.removeprefix("/dagRuns/").partition("/")[0]
         if run_id not in self.runs:
             return httpx.Response(404, json={"detail": f"The DagRun {run_id} was not found"})
         if path.endswith("/taskInstances"):
@@ -106,7 +119,7 @@ class FakeAirflow:
             ]
             limits = {"code_bytes": self.code_limit_bytes, "data_bytes": 1_000_000}
             return httpx.Response(200, json={"ok": not self.parts, "parts": parts, "limits": limits})
-        if path == "/validate":
+        if path in ("/validate", "/possible"):
             return httpx.Response(200, json={"valid": True})
         if path == "/trees/missing":
             wanted = {file["sha256"] for file in json.loads(request.content)["files"]}

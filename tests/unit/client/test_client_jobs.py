@@ -24,21 +24,6 @@ def accepted(airflow: FakeAirflow, state: str = "queued") -> None:
     }
 
 
-def test_a_job_that_only_airflow_knows_is_pending(airflow: FakeAirflow, client: Client) -> None:
-    accepted(airflow)
-    job = client.job("digits-1")
-    assert (job.state, job.name, job.ended) == ("PENDING", "digits", False)
-    assert job.reason == "Accepted by Airflow; its first task has not started."
-    airflow.paused = True
-    assert "the DAG train_model is paused" in client.job("digits-1").reason
-
-
-def test_a_run_that_failed_before_it_was_recorded_is_failed(airflow: FakeAirflow, client: Client) -> None:
-    accepted(airflow, "failed")
-    job = client.job("digits-1")
-    assert (job.state, job.ended) == ("FAILED", True)
-
-
 def test_a_job_that_nobody_knows_is_not_found(client: Client) -> None:
     with pytest.raises(NotFoundError, match="'digits-1' does not exist"):
         client.job("digits-1")
@@ -206,3 +191,25 @@ def test_a_schedule_that_a_submission_does_not_act_on_is_told() -> None:
 
     raw = {"name": "nightly", "framework": {"name": "shell"}, "command": "true", "schedule": {"cron": "0 3 * * *"}}
     assert "runs once, now" in read_manifest(raw).warnings[0]
+
+
+def test_code_that_never_hands_its_model_over_is_told_before_the_training(tmp_path: Path) -> None:
+    from updraft.client.submission import read_manifest
+
+    (tmp_path / "train.py").write_text("print('trained')")
+    raw = {
+        "name": "a",
+        "framework": {"name": "pytorch"},
+        "code": ".",
+        "command": "python train.py",
+        "export": {"formats": ["onnx"]},
+    }
+    (warning,) = read_manifest(raw, tmp_path).warnings
+    assert "calls save_model" in warning
+    assert "updraft_learner.save_model(model, example_input)" in warning
+    (tmp_path / "train.py").write_text("from updraft_learner import save_model\nsave_model(model, example)")
+    assert read_manifest(raw, tmp_path).warnings == ()
+    (tmp_path / "train.py").write_text("print('no export asked')")
+    assert read_manifest({**raw, "export": None}, tmp_path).warnings == ()
+    trusted = {"formats": ["mlflow"], "trust_code": True}
+    assert read_manifest({**raw, "export": trusted}, tmp_path).warnings == ()

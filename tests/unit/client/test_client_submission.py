@@ -147,25 +147,70 @@ def test_what_only_the_platform_can_refuse_is_refused_before_the_upload(
     airflow: FakeAirflow, client: Client, tmp_path: Path
 ) -> None:
     answer = {"valid": False, "errors": [{"field": "tenant", "message": "tenant: 'vision' is not a tenant"}]}
-    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/validate") else None
+    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/possible") else None
     with pytest.raises(InvalidRequestError, match="nothing was submitted") as caught:
         client.submit(write_job(tmp_path, tenant="vision"))
     assert caught.value.fields == (("tenant", "tenant: 'vision' is not a tenant"),)
     assert not airflow.blobs
 
 
-def test_a_part_that_is_down_stops_the_submission_by_name(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+def test_a_part_that_stays_away_stops_the_submission_by_name(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
     path = write_job(tmp_path)
-    airflow.parts = {"mlflow": "connection refused"}
+    airflow.parts = {"cluster": "connection refused"}
     with pytest.raises(
-        UnavailableError, match=r"^MLflow is not reachable \(connection refused\); nothing was submitted"
+        UnavailableError, match=r"^The cluster is not reachable \(connection refused\); nothing was submitted"
     ):
         client.submit(path)
-    airflow.parts = {"mlflow": "a", "storage": "b"}
-    with pytest.raises(UnavailableError, match=r"^The object store and MLflow are not reachable"):
+    airflow.parts = {"cluster": "a", "storage": "b", "mlflow": "c"}
+    with pytest.raises(UnavailableError, match=r"^The object store and the cluster are not reachable \(b; a\)"):
         client.submit(path)
     assert not airflow.blobs
     assert not airflow.runs
+
+
+def test_a_submission_waits_its_turn_while_parts_are_late(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+    """A busy machine's parts answer too late now and then: two looks find none of them, the third all."""
+    looks = 0
+
+    def late(request: httpx.Request) -> httpx.Response | None:
+        nonlocal looks
+        if request.url.path.endswith("/health"):
+            looks += 1
+            airflow.parts = {"ledger": "late", "storage": "late"} if looks < 3 else {}
+        return None
+
+    airflow.override = late
+    told: list[str] = []
+    job = client.submit(write_job(tmp_path), on_wait=told.append)
+    assert list(airflow.runs) == [job.id]
+    assert told == ["waiting for the ledger and the object store, up to 60 s"]
+
+
+def test_a_submission_does_not_need_mlflow(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+    airflow.parts = {"mlflow": "no answer"}
+    job = client.submit(write_job(tmp_path))
+    assert list(airflow.runs) == [job.id]
+    assert job.warnings == ("MLflow does not answer (no answer); the job is accepted and begins once it does",)
+
+
+def test_what_the_platform_thinks_is_asked_again_when_nobody_answers(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    asked = 0
+
+    def silent(request: httpx.Request) -> httpx.Response | None:
+        nonlocal asked
+        if request.url.path.endswith("/possible"):
+            asked += 1
+            if asked < 3:
+                raise httpx.ReadTimeout("late", request=request)
+        return None
+
+    airflow.override = silent
+    client.submit(write_job(tmp_path))
+    assert asked == 3
 
 
 def test_the_same_manifest_under_the_same_id_is_one_job(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
@@ -269,3 +314,33 @@ def test_an_airflow_that_takes_no_run_is_asked_a_bounded_number_of_times(
         client.submit(write_job(tmp_path))
     assert asked == 3
     assert not airflow.runs
+
+
+def test_a_job_of_a_manifest_with_a_dag_of_its_own_is_a_run_of_that_dag(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    airflow.job_dags = {"job_digits": "digits", "job_letters": "other-name"}
+    digits = client.submit(write_job(tmp_path / "a"))
+    letters = client.submit(write_job(tmp_path / "b", name="letters"))
+    more = client.submit(write_job(tmp_path / "c", name="more"))
+    dags = [airflow.runs[job.id]["dag_id"] for job in (digits, letters, more)]
+    assert dags == ["job_digits", "train_model", "train_model"]
+
+
+def test_a_job_that_is_submitted_again_stays_with_the_dag_that_has_it(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    path = write_job(tmp_path)
+    assert not client.submit(path, job_id="digits-1").existed
+    airflow.job_dags = {"job_digits": "digits"}
+    assert client.submit(path, job_id="digits-1").existed
+    assert {run["dag_id"] for run in airflow.runs.values()} == {"train_model"}
+
+
+def test_a_dag_that_the_user_may_not_see_takes_no_job(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
+    airflow.job_dags = {"job_digits": "digits"}
+    airflow.override = lambda request: (
+        httpx.Response(403, json={"detail": "Forbidden"}) if request.url.path.endswith("/details") else None
+    )
+    job = client.submit(write_job(tmp_path))
+    assert airflow.runs[job.id]["dag_id"] == "train_model"

@@ -15,6 +15,7 @@ from updraft.ledger.engine import make_engine, writing
 from updraft.ledger.migrate import VERSION_TABLE
 
 VERSIONS = Path(ledger.__file__).parent / "migrations" / "versions"
+MORE = {"0003": {"batch_alter_table"}}  # the page says what that means for old parts
 ONLY_ADDS = {"create_table", "create_index", "add_column", "bulk_insert", "execute"}
 
 
@@ -36,7 +37,7 @@ def test_migrations_only_add_as_the_page_says(path: Path) -> None:
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id == "op"
     }
-    assert used <= ONLY_ADDS
+    assert used <= ONLY_ADDS | MORE.get(path.stem[:4], set())
     assert path.stem[:4] in deploy_page.PAGE.read_text()
 
 

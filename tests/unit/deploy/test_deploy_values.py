@@ -89,7 +89,11 @@ def test_the_account_is_that_of_kustomize_and_only_who_needs_its_token_has_it(va
 def test_images_are_ours_and_programs_exist(values: dict[str, Any]) -> None:
     ours = {recipe.name for recipe in recipes.RECIPES}
     env = environment(values)
-    named = [f"{values['defaultAirflowRepository']}:{values['defaultAirflowTag']}", env["UPDRAFT_SIDECAR_IMAGE"]]
+    named = [
+        f"{values['defaultAirflowRepository']}:{values['defaultAirflowTag']}",
+        env["UPDRAFT_SIDECAR_IMAGE"],
+        env["UPDRAFT_DATA_IMAGE"],
+    ]
     named += json.loads(env["UPDRAFT_FRAMEWORK_IMAGES"]).values()
     assert {name.removeprefix("registry.example.org/") for name in named} <= ours
     assert set(json.loads(env["UPDRAFT_FRAMEWORK_IMAGES"])) == set(Settings.model_fields["framework_images"].default)

@@ -29,6 +29,7 @@ from updraft.lifecycle import State
 from updraft.recovery.facts import pod_facts
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
+from updraft_learner.contract import STAGING_FAILED
 
 STEPS_LIMIT = 400
 FAR = datetime.max.replace(tzinfo=UTC)
@@ -259,8 +260,9 @@ def exits(code: int, *, peers: int | None = None) -> Learners:
 def bad_checkpoint(platform: Platform, attempt: int) -> str:
     """Staging finds the checkpoint damaged (66)."""
     for name, _ in _each(platform, attempt):
-        damaged = {"terminated": {"exitCode": 66, "message": "model.pt does not match its digest"}}
-        status = {"phase": "Failed", "initContainerStatuses": [{"name": "updraft-stage", "state": damaged}]}
+        said = f"{STAGING_FAILED}model.pt does not match its digest"
+        damaged = {"terminated": {"exitCode": 66, "message": said}}
+        status = {"phase": "Failed", "containerStatuses": [{"name": "base", "state": damaged}]}
         platform.cluster.pods[name]["status"] = status
     return "failed"
 

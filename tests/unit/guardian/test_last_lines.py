@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from folder_store import FolderStore
 
-from updraft.guardian.lastwords import PART_BYTES, _lines
+from updraft.guardian.lastwords import CLOSE_SECONDS, PART_BYTES, LastWords, _lines
 from updraft.kubernetes.flow import BURST_SECONDS, Flow
+from updraft.kubernetes.logend import END_LINES
 from updraft.kubernetes.logs import MAX_LINE_BYTES, MAX_LINE_CHARACTERS, Cursor, Line, Reader
+from updraft.kubernetes.objects import Launch
+from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft.storage.logbook import read_log
 
 
 class Measuring(Reader):
@@ -71,3 +78,30 @@ def test_what_is_recorded_keeps_no_last_words_waiting() -> None:
     response = Response(iter([f"{last} x\n".encode() * 1000] * 20 + [b"2026-01-02T03:04:06Z bye\n"]))
     assert response.lines(10, Cursor(20_000, last, 20_000)) == ["bye"]
     assert response.now < 1
+
+
+class Cluster:
+    """The log API before a flood; each answer begins where its question says."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def read_namespaced_pod_log(self, *_: object, **options: Any) -> Any:
+        data = "".join(f"{line}\n" for line in self.log[-options.get("tail_lines", len(self.log)) :]).encode()
+        parts = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+        return SimpleNamespace(data=data, stream=lambda *_, **__: iter(parts), close=lambda: None)
+
+
+def test_a_log_that_is_too_long_for_the_time_is_kept_with_its_end_and_a_line_about_the_rest(
+    store: FolderStore,
+) -> None:
+    log = [f"2026-01-01T00:00:{n // 10_000:02d}.{n % 10_000:09d}Z line {n}" for n in range(100_000)]
+    launch = Launch("updraft-default", "default", "digits-1", "train", 1, 1)
+    running = ContainerFacts("running")
+    pod = PodFacts("pod", "uid", 1, "Running", "", "", True, None, running, running)
+    core: Any = Cluster(log)
+    LastWords(core, launch, [pod], limit_seconds=CLOSE_SECONDS).wait()  # no time but for the end
+    kept = [line["line"] for line in read_log("default", "digits-1", "train", 1, 1, limit=10**6, store=store)]
+    missing = len(log) - 1 - END_LINES
+    notice = f"... {missing:,} lines not kept: the program printed faster than its log is read ..."
+    assert kept == ["line 0", notice, *(f"line {n}" for n in range(len(log) - END_LINES, len(log)))]

@@ -203,7 +203,7 @@ def test_a_full_quota_takes_nothing_away_that_is_there() -> None:
     """The API server asks quotas before it looks whether a pod of that name is there already."""
     cluster, launch = FakeCluster(), Launch("updraft-default", "default", "digits-1", "train", 1, 2)
     made: dict[str, Any] = {
-        "secret": objects.credentials_secret(launch, {"s3": {}}),
+        "secret": objects.credentials_secret(launch, {"s3": {}}, "t"),
         "pods": [{"metadata": {"name": launch.pod_name(n), "labels": launch.labels(n)}} for n in (1, 2)],
     }
     gang.create(cast("CoreV1Api", cluster), launch, **made)

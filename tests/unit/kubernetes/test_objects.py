@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.kubernetes import objects
+from updraft.kubernetes.gate import WAIT, started_probe
 from updraft.kubernetes.gpus import gpu_probe
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import object_name
@@ -32,6 +33,14 @@ USER = [
     {"name": name, "value": value} for name, value in (("HOME", "/tmp"), ("LOGNAME", "learner"), ("USER", "learner"))
 ]
 NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def token_of(secret: str) -> dict[str, Any]:
+    """The program's variable for the sidecar's MLflow endpoint."""
+    reference = {"name": secret, "key": "endpoint-token"}
+    return {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": reference}}
+
+
 RESOURCES = {
     "requests": {"cpu": "1", "ephemeral-storage": "0"},
     "limits": {"cpu": "1", "ephemeral-storage": "1024Mi"},
@@ -101,18 +110,26 @@ def test_a_gang_is_named_and_labelled_by_its_launch() -> None:
     assert second["spec"]["subdomain"] == "digits-1-t1"
 
 
-def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credential() -> None:
+def test_the_programs_container_keeps_its_image_and_command_and_gets_the_endpoints_token_alone() -> None:
     (pod,) = pods(1)
     assert pod["spec"]["containers"] == [
         {
             "name": "base",
             "image": "updraft/shell:1",
             "command": ["/bin/sh", "-c"],
-            "args": ["sh train.sh"],
-            "env": [{"name": "RANK", "value": "0"}, {"name": "LEARNER_ID", "value": "1"}, *USER, NO_GPU],
+            "args": [objects.verbatim(WAIT), "sh train.sh"],
+            "env": [
+                {"name": "RANK", "value": "0"},
+                {"name": "LEARNER_ID", "value": "1"},
+                *USER,
+                NO_GPU,
+                token_of("digits-1-t1"),
+            ],
             "resources": RESOURCES,
             "volumeMounts": [{"name": "job", "mountPath": "/updraft"}, {"name": "shm", "mountPath": "/dev/shm"}],
-            "workingDir": "/updraft/code",
+            "workingDir": "/updraft",
+            "startupProbe": started_probe(),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
             "securityContext": UNPRIVILEGED,
         }
@@ -120,14 +137,11 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_no_credenti
     assert "hostname" not in pod["spec"]
 
 
-def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
+def test_only_the_sidecar_mounts_the_credentials() -> None:
     (pod,) = pods(1)
-    stage, sidecar = pod["spec"]["initContainers"]
-    assert [stage["name"], sidecar["name"]] == ["updraft-stage", "updraft-sidecar"]
-    assert sidecar["restartPolicy"] == "Always"
-    assert "restartPolicy" not in stage
-    for container in (stage, sidecar):
-        assert {m["name"] for m in container["volumeMounts"]} == {"job", "private", "credentials"}
+    (sidecar,) = pod["spec"]["initContainers"]
+    assert (sidecar["name"], sidecar["restartPolicy"]) == ("updraft-sidecar", "Always")
+    assert {m["name"] for m in sidecar["volumeMounts"]} == {"job", "private", "credentials"}
     (program,) = pod["spec"]["containers"]
     assert {m["name"] for m in program["volumeMounts"]} == {"job", "shm"}
     assert pod["spec"]["volumes"] == [
@@ -141,8 +155,12 @@ def test_only_init_container_and_sidecar_mount_the_credentials() -> None:
 
 def test_the_whole_pod_of_a_learner() -> None:
     (pod,) = pods(1)
-    ours = {
+    sidecar = {
+        "name": "updraft-sidecar",
         "image": "updraft/sidecar:0.1",
+        "command": ["python", "-m", "updraft_learner.sidecar"],
+        "restartPolicy": "Always",
+        "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
         "env": [
             {"name": "UPDRAFT_ROOT_DIR", "value": "/updraft"},
             {"name": "UPDRAFT_PRIVATE_DIR", "value": "/run/updraft/private/sidecar"},
@@ -169,28 +187,19 @@ def test_the_whole_pod_of_a_learner() -> None:
             "labels": {"dag_id": "train_model", **launch(1).labels(1)},
         },
         "spec": {
-            "initContainers": [
-                {"name": "updraft-stage", "command": ["python", "-m", "updraft_learner.stage"], **ours},
-                {
-                    "name": "updraft-sidecar",
-                    "command": ["python", "-m", "updraft_learner.sidecar"],
-                    "restartPolicy": "Always",
-                    "ports": [{"name": "mlflow", "containerPort": contract.MLFLOW_PORT}],
-                    "lifecycle": {
-                        "postStart": {"exec": {"command": ["python", "-m", "updraft_learner.sidecar.probe"]}}
-                    },
-                    **ours,
-                },
-            ],
+            "initContainers": [sidecar],
             "containers": [
                 {
                     **base,
-                    "env": [*base["env"], *USER, NO_GPU],
+                    "args": [objects.verbatim(WAIT), "sh train.sh"],
+                    "env": [*base["env"], *USER, NO_GPU, token_of("digits-1-t1")],
                     "volumeMounts": [
                         {"name": "job", "mountPath": "/updraft"},
                         {"name": "shm", "mountPath": "/dev/shm"},
                     ],
-                    "workingDir": "/updraft/code",
+                    "workingDir": "/updraft",
+                    "startupProbe": started_probe(),
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
                     "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
                     "securityContext": UNPRIVILEGED,
                 }
@@ -245,8 +254,9 @@ def test_learners_differ_in_rank_and_configuration_only() -> None:
         {"name": "LEARNER_ID", "value": "2"},
         *USER,
         NO_GPU,
+        token_of("digits-1-t1"),
     ]
-    sidecar = second["spec"]["initContainers"][1]
+    sidecar = second["spec"]["initContainers"][0]
     text = next(v["value"] for v in sidecar["env"] if v["name"] == contract.CONFIG_ENV)
     assert PodConfig.from_json(text) == PodConfig(**{**config().__dict__, "learner": 2})
     assert first["spec"]["volumes"] == second["spec"]["volumes"]
@@ -285,8 +295,11 @@ def test_the_service_is_headless_and_names_learners_before_they_are_ready() -> N
 
 
 def test_credentials_go_into_a_file_of_a_secret() -> None:
-    secret = objects.credentials_secret(launch(), {"s3": {"secret_key": "x"}})
-    assert secret["stringData"] == {"credentials.json": '{"s3": {"secret_key": "x"}}'}
+    secret = objects.credentials_secret(launch(), {"s3": {"secret_key": "x"}}, "t0k3n")
+    assert secret["stringData"] == {
+        "credentials.json": '{"s3": {"secret_key": "x"}, "endpoint_token": "t0k3n"}',
+        "endpoint-token": "t0k3n",
+    }
     assert secret["metadata"]["name"] == "digits-1-t1"
 
 
@@ -318,7 +331,7 @@ def test_the_programs_command_and_environment_are_not_expanded_by_the_cluster() 
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["args"] = ["echo $$ '$(TOKEN)' $HOME"]
     pod = learner_pod(base)
-    assert pod["spec"]["containers"][0]["args"] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
+    assert pod["spec"]["containers"][0]["args"][1:] == ["echo $$$$ '$$(TOKEN)' $$HOME"]
     assert objects.environment({"A": "$(TOKEN)"}, ()) == [{"name": "A", "value": "$$(TOKEN)"}]
 
 
@@ -370,7 +383,9 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
     second_learner = objects.role_to_pods(pod, third, config())[1]
     assert second_learner["metadata"]["name"] == "digits-1-t3-1"
     assert second_learner["metadata"]["labels"]["updraft.dev/attempt"] == "3"
-    assert {e["name"]: e["value"] for e in second_learner["spec"]["containers"][0]["env"]} == {
+    *env, token = second_learner["spec"]["containers"][0]["env"]
+    assert token == token_of("digits-1-t3")
+    assert {e["name"]: e["value"] for e in env} == {
         "RANK": "1",
         "LEARNER_ID": "2",
         "UPDRAFT_ATTEMPT": "3",

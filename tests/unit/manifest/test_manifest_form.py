@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ BASE = parse(
         "schedule": {"cron": "@daily"},
     }
 )
+WITH_NUMBERS = parse(
+    {
+        "name": "numbers",
+        "image": "b",
+        "command": "c",
+        "params": {"epochs": 10, "rate": 2e-4, "note": "", "optimizer": "adam"},
+    }
+)
 SIZED = parse({"name": "a", "image": "b", "command": "c", "resources": {"size": "large"}})
 
 
@@ -36,7 +45,7 @@ def defaults(base: Any = None) -> dict[str, Any]:
 
 
 def test_an_empty_form_has_no_defaults_that_could_hide_what_the_box_says() -> None:
-    assert {name: value for name, value in defaults().items() if value is not None} == {"manifest": {}}
+    assert {name: value for name, value in defaults().items() if value is not None} == {"manifest": {}, "name": ""}
 
 
 def test_the_form_of_a_manifest_says_everything_once() -> None:
@@ -51,7 +60,7 @@ def test_the_form_of_a_manifest_says_everything_once() -> None:
     }
 
 
-@pytest.mark.parametrize("base", [BASE, SIZED])
+@pytest.mark.parametrize("base", [BASE, SIZED, WITH_NUMBERS])
 def test_an_untouched_form_means_its_manifest(base: Any) -> None:
     assert from_form(defaults(base), base) == base
     assert from_form(defaults(base)) == base
@@ -63,11 +72,71 @@ def test_every_default_satisfies_its_own_schema(base: Any) -> None:
     for field in form_fields(base).values():
         jsonschema.Draft202012Validator.check_schema(field.schema)
         jsonschema.validate(field.default, field.schema)
-        assert "null" in field.schema["type"]
         assert field.schema["description"]
         assert field.schema["title"]
-    sections = {field.section for field in form_fields(base).values()}
-    assert sections - {"Params"} == {"Job", "Resources", "Checkpoints", "Evaluate", "Budget", "Export"}
+    sections = {field.section for field in form_fields(base).values()} - {"Job", None}
+    assert sections == {"Resources", "Checkpoints", "Evaluate", "Budget", "Export"}
+
+
+def test_what_people_change_stands_first_in_the_part_that_is_open_from_the_start() -> None:
+    def opened(base: Any) -> list[str]:
+        fields = form_fields(base)
+        names = [name for name, field in fields.items() if field.section is None]
+        assert list(fields)[: len(names) - 1] == names[:-1] or base is not None
+        return names
+
+    assert opened(WITH_NUMBERS) == ["params_epochs", "params_rate", "params_note", "params_optimizer"]
+    assert list(form_fields(WITH_NUMBERS))[:4] == opened(WITH_NUMBERS)
+    assert opened(None)[:3] == ["name", "description", "tenant"]
+    assert "manifest" in opened(None)
+    assert {field.section for name, field in form_fields(WITH_NUMBERS).items() if name in ("name", "manifest")} == {
+        "Job"
+    }
+
+
+def test_only_what_a_run_needs_must_be_filled_in() -> None:
+    """Airflow's form asks for a value where the type does not include null."""
+
+    def needed(base: Any) -> set[str]:
+        return {name for name, field in form_fields(base).items() if "null" not in field.schema["type"]}
+
+    assert needed(None) == {"name"}
+    assert needed(WITH_NUMBERS) == {"name", "params_epochs", "params_rate", "params_optimizer"}
+
+
+def test_a_field_of_a_number_takes_what_a_text_field_gives() -> None:
+    """Airflow's own number field drops the `e` of 1e-3."""
+    schemas = {name: field.schema for name, field in form_fields(WITH_NUMBERS).items()}
+    for name, text, value in (
+        ("rate", "1e-3", 0.001),
+        ("rate", ".5E+2", 50.0),
+        ("rate", 0.25, 0.25),
+        ("epochs", "20", 20),
+        ("epochs", 30, 30),
+    ):
+        jsonschema.validate(text, schemas[f"params_{name}"])
+        # The first type is the field that Airflow shows; without examples it would be a box of six lines.
+        assert schemas[f"params_{name}"]["type"][0] == "string"
+        assert schemas[f"params_{name}"]["examples"]
+        conf = {**defaults(WITH_NUMBERS), f"params_{name}": text}
+        params = from_form(conf, defaults=defaults(WITH_NUMBERS)).params
+        assert params == {**WITH_NUMBERS.params, name: value}
+        assert type(params[name]) is type(value)
+
+
+@pytest.mark.parametrize(("name", "text", "kind"), [("rate", "0,5", "a number"), ("epochs", "1e3", "a whole number")])
+def test_a_text_that_is_no_number_is_refused_by_the_form_and_by_the_run(name: str, text: str, kind: str) -> None:
+    with pytest.raises(jsonschema.ValidationError, match=re.escape(repr(text))):
+        jsonschema.validate(text, form_fields(WITH_NUMBERS)[f"params_{name}"].schema)
+    conf = {**defaults(WITH_NUMBERS), f"params_{name}": text, "resources_memory": "16 Gigs"}
+    with pytest.raises(ManifestError, match=rf"2 fields(.|\n)*params.{name}: '{text}' is of another type(.|\n)*{kind}"):
+        from_form(conf, defaults=defaults(WITH_NUMBERS))
+
+
+def test_a_choice_that_is_empty_is_shown_as_not_set() -> None:
+    for field in form_fields().values():
+        if None in field.schema.get("enum", ()):
+            assert field.schema["values_display"]["null"] == "not set"
 
 
 def test_no_field_of_the_form_is_one_that_would_be_refused() -> None:
@@ -85,6 +154,15 @@ def test_the_box_wins_over_a_default_that_nobody_touched() -> None:
     conf = {**defaults(BASE), "manifest": {**defaults(BASE)["manifest"], "resources": {"learners": 7}}}
     assert from_form(conf, BASE).resources.learners == 7
     assert from_form({**conf, "resources_learners": 3}, BASE).resources.learners == 3
+
+
+def test_a_whole_manifest_in_the_box_of_a_jobs_form_is_not_mixed_with_the_forms_own() -> None:
+    other = parse({"name": "digits", "image": "other:1", "command": "sh other.sh"})
+    conf = {**defaults(BASE), "manifest": other.canonical()}
+    assert from_form(conf, defaults=defaults(BASE)) == other
+    assert from_form({"manifest": other.canonical()}, BASE) == other
+    changed = from_form({**conf, "params_epochs": 3, "resources_learners": 4}, BASE)
+    assert (changed.params, changed.resources.learners) == ({"epochs": 3}, 4)
 
 
 def test_a_chosen_size_replaces_values_that_nobody_touched() -> None:

@@ -27,7 +27,7 @@ from updraft.manifest import (
     parse,
     parse_any,
 )
-from updraft.manifest.text import TEXT_LIMIT_CHARACTERS
+from updraft.manifest.limits import TEXT_CHARACTERS
 
 FULL: dict[str, Any] = {
     "name": "digits-cnn",
@@ -44,7 +44,10 @@ FULL: dict[str, Any] = {
     "elastic": {"min_learners": 1, "max_learners": 4, "min_batch": 32, "max_batch": 512},
     "data": [
         {"source": "s3://datasets/digits/", "as": "training", "secret": "bucket", "limit": "10GiB"},
-        {"source": "tree:" + "a" * 64, "expectations": {"expectations": [{"type": "expect_column_to_exist"}]}},
+        {
+            "source": "tree:" + "a" * 64,
+            "expectations": {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "a"}}]},
+        },
     ],
     "checkpoints": {"every": "90s", "keep": {"latest": 3, "best": 1, "every_nth": 5}, "metric": "acc", "mode": "max"},
     "evaluate": {"command": "python evaluate.py"},
@@ -338,7 +341,7 @@ def test_a_size_stands_for_four_values() -> None:
         ("<<: {a: 1}\n", "line 1, column 1"),
         ("a: \x01\n", "character 4"),
         ("a: " + "9" * 5000 + "\n", "text"),
-        ("x" * (TEXT_LIMIT_CHARACTERS + 1) + "\n", "text"),
+        ("x" * (TEXT_CHARACTERS + 1) + "\n", "text"),
     ],
 )
 def test_text_that_is_no_manifest_is_refused_with_its_place(text: str, place: str) -> None:

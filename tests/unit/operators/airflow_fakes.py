@@ -14,6 +14,7 @@ from typing import Any
 
 from memory_store import MemoryStore
 from unit.operators.platform_fakes import (
+    JUDGED,
     Blade,
     FakeCluster,
     FakeMlflowClient,
@@ -22,6 +23,7 @@ from unit.operators.platform_fakes import (
     store_checkpoint,
     store_done,
     store_export,
+    store_prepared,
 )
 
 from updraft.client.client import LIFE_CYCLE
@@ -50,6 +52,7 @@ class Platform:
         self.kills = 0
         self.max_tries = 4
         self.dies_later_each_time = False  # the n-th try of a task dies after its n-th call
+        self.judges: Callable[[dict[str, Any]], dict[str, Any]] = lambda source: JUDGED
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.watched: list[tuple[str, int]] = []  # role and attempt of each time that pods were watched
@@ -59,7 +62,7 @@ class Platform:
         self.store.objects = dict(other.store.objects)
         self.cluster, self.mlflow = copy.deepcopy(other.cluster), copy.deepcopy(other.mlflow)
         self.params, self.states = copy.deepcopy(other.params), dict(other.states)
-        self.pods_end, self.run_id = other.pods_end, other.run_id
+        self.pods_end, self.run_id, self.judges = other.pods_end, other.run_id, other.judges
 
     @contextmanager
     def watched_calls(self) -> Iterator[None]:
@@ -169,6 +172,9 @@ class Platform:
             kind, reason = ask(kwargs["job_id"], nodes)
             assert kind != "waiting", reason
             return {"kind": kind, "reason": reason}
+        if name == "TrackingTrigger":
+            self.mlflow.away = False
+            return {"kind": "again", "reason": "MLflow answers"}
         if name == "CheckpointTrigger":
             follow_checkpoints(kwargs["job_id"], kwargs["keep"])
             return {"kind": "ended"}
@@ -212,9 +218,11 @@ class Platform:
             self.cluster.set_status(name, exit_code=0)
             if role == "train" and learner == 1:
                 for step in (1, 2, 3, 4):
-                    store_checkpoint(self.store, job_id, f"step-{step}", step, {"acc": step / 10})
+                    store_checkpoint(self.store, job_id, f"step-{step}", step, {"acc": step / 10}, attempt)
+            if role == "prepare":
+                store_prepared(self.store, job_id, attempt, self.judges)
             if role == "export":
-                store_export(self.store, job_id)
+                store_export(self.store, job_id, attempt)
             run = self.mlflow.runs.get(self.ledger.job(job_id).mlflow_run_id or "")
             if run is not None:
                 run.data.metrics["acc"] = 0.9

@@ -66,7 +66,12 @@ MANIFEST: dict[str, Any] = {
     "command": "python train.py",
     "params": {"lr": 0.1},
     "resources": {"learners": 2, "cpus": 0.5, "memory": "256MiB"},
-    "data": [{"source": "tree:DATA", "expectations": {"expectations": [{"type": "x"}]}}],
+    "data": [
+        {
+            "source": "tree:DATA",
+            "expectations": {"expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]},
+        }
+    ],
     "code": "tree:CODE",
     "checkpoints": {"keep": {"latest": 2, "best": 1}, "metric": "acc"},
     "evaluate": {"command": "python evaluate.py"},
@@ -95,7 +100,8 @@ def form_values(dag: Any) -> dict[str, Any]:
 def make_platform(
     environment: Path, empty_ledger: bytes, dag: Any, form_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use.
+    """Makes a platform with one job of this manifest, or a copy of another one. The newest is the one in use. Without
+    `judged`, its data has not been judged before: a pod of the role `prepare` is launched.
 
     Made for hundreds of copies: all share one file and one engine, which knows its statements by then.
     """
@@ -111,12 +117,13 @@ def make_platform(
     import updraft.storage.logbook
     import updraft.storage.objects
     import updraft.storage.platform
+    import updraft.storage.prepared
     import updraft.storage.signals
     import updraft.tracking
-    import updraft.validation
     from updraft.ledger import Ledger
     from updraft.settings import settings
-    from updraft.validation import ValidationResult
+    from updraft_data.result import ValidationResult
+    from updraft_data.suite import suite_digest
     from updraft_learner.trees import Tree, TreeFile
 
     made: list[Ledger] = []
@@ -145,7 +152,7 @@ def make_platform(
         file.write_bytes(content)
         return copies[0]
 
-    def make(like: Platform | None = None, **changes: Any) -> Platform:
+    def make(like: Platform | None = None, *, judged: bool = True, **changes: Any) -> Platform:
         ledger = ledger_with(empty_ledger) if like is None else copy_of(like.ledger)
         monkeypatch.setenv("UPDRAFT_LEDGER_URL", str(ledger._engine.url))
         settings.cache_clear()
@@ -158,6 +165,7 @@ def make_platform(
         for module in (
             updraft.storage,
             updraft.storage.platform,
+            updraft.storage.prepared,
             updraft.storage.objects,
             updraft.storage.logbook,
             updraft.storage.signals,
@@ -167,9 +175,8 @@ def make_platform(
         monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: core)
         mlflow = Watched(platform.mlflow, platform.blade)
         monkeypatch.setattr(updraft.tracking, "client", lambda: mlflow)
-        monkeypatch.setattr(updraft.guardian.outbox, "tracking_server", lambda run: FakeTrackingServer(mlflow, run))
         monkeypatch.setattr(
-            updraft.validation, "validate_stored", lambda fetch, tree, suite, format: ValidationResult(True, 1)
+            updraft.guardian.outbox, "tracking_server", lambda run, **_: FakeTrackingServer(mlflow, run)
         )
         for name in () if like else ("CODE", "DATA"):
             data = name.encode()
@@ -179,6 +186,11 @@ def make_platform(
             platform.store.put_bytes(f"default/trees/{tree.sha256}.json", tree.to_json())
             text = json.dumps(platform.params["manifest"]).replace(f"tree:{name}", f"tree:{tree.sha256}")
             platform.params["manifest"] = json.loads(text)
+            if name == "DATA" and judged:
+                suite = MANIFEST["data"][0]["expectations"]
+                verdict = ValidationResult(True, 1).to_json()
+                digest = suite_digest(suite, "auto")
+                ledger.record_validation("default", tree.sha256, digest, success=True, result=verdict)
         return platform
 
     yield make

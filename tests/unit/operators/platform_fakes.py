@@ -11,6 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +109,7 @@ class FakeCluster:
             kind: {} for kind in ("pod", "service", "secret", "policy", "budget", "claim", "namespace")
         }
         self.created: list[str] = []
-        self.cpus = cpus
+        self.cpus, self.gpus = cpus, "0"
         self.refuse: Callable[[str, str], int | Exception | None] = lambda verb, name: None
         self.api_client = SimpleNamespace(
             sanitize_for_serialization=self._plain, configuration=SimpleNamespace(host="https://10.0.0.2:6443")
@@ -172,7 +173,13 @@ class FakeCluster:
         node = {
             "metadata": {"name": "node-1"},
             "status": {
-                "allocatable": {"cpu": self.cpus, "memory": "16Gi", "pods": "100", "ephemeral-storage": "400Gi"},
+                "allocatable": {
+                    "cpu": self.cpus,
+                    "memory": "16Gi",
+                    "pods": "100",
+                    "ephemeral-storage": "400Gi",
+                    "nvidia.com/gpu": self.gpus,
+                },
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
@@ -253,10 +260,7 @@ class FakeCluster:
         done = {"terminated": {"exitCode": 0}}
         self.pods[name]["status"] = {
             "phase": phase or ({0: "Succeeded", None: "Running"}.get(exit_code, "Failed")),
-            "initContainerStatuses": [
-                {"name": "updraft-stage", "state": done},
-                {"name": "updraft-sidecar", "state": done if ended else {"running": {}}},
-            ],
+            "initContainerStatuses": [{"name": "updraft-sidecar", "state": done if ended else {"running": {}}}],
             "containerStatuses": [{"name": "base", "state": state}],
             **status,
         }
@@ -287,6 +291,8 @@ class FakeTrackingServer:
         return self._answer(lambda: self._client.set_terminated(self.run_id, status=body["status"]))
 
     def get(self, path: str, query: dict[str, Any]) -> Any:
+        if path == "experiments/search":
+            return self._answer(lambda: self._client.search_experiments())
         assert path == "runs/get"
         return self._answer(lambda: self._client.get_run(self.run_id))
 
@@ -327,6 +333,8 @@ class FakeMlflowClient:
             raise _refusal(1, f"API request to {self.tracking_uri} failed: connection refused")
         return value
 
+    def search_experiments(self) -> None: ...
+
     def get_experiment_by_name(self, name: str) -> Any:
         found = self.experiments.get(name)
         return None if found is None else SimpleNamespace(experiment_id=found, lifecycle_stage="active")
@@ -340,8 +348,9 @@ class FakeMlflowClient:
     def create_run(self, experiment_id: str, *, tags: dict[str, str], run_name: str) -> Any:
         run_id = f"run{len(self.runs) + 1}"
         info = SimpleNamespace(run_id=run_id, experiment_id=experiment_id, status="RUNNING", run_name=run_name)
-        data = SimpleNamespace(params={}, tags=dict(tags), metrics={})
-        self.runs[run_id] = SimpleNamespace(info=info, data=data, outputs=SimpleNamespace(model_outputs=[]))
+        data = SimpleNamespace(params={}, tags=dict(tags), metrics={}, to_proto=partial(SimpleNamespace, metrics=[]))
+        outputs = SimpleNamespace(model_outputs=[])
+        self.runs[run_id] = SimpleNamespace(info=info, data=data, outputs=outputs, inputs=None)
         return copy.deepcopy(self.runs[run_id])
 
     def get_run(self, run_id: str) -> Any:
@@ -456,11 +465,12 @@ def _tag(filter_string: str) -> tuple[str, str]:
 
 
 def store_checkpoint(
-    store: MemoryStore | FolderStore, job_id: str, name: str, step: int, metrics: dict[str, float]
+    store: MemoryStore | FolderStore, job_id: str, name: str, step: int, metrics: dict[str, float], attempt: int = 1
 ) -> None:
     keys, data = Keys("default"), b"weights"
     store.put_bytes(f"{keys.checkpoint(job_id, name)}/model.pt", data)
-    marker = {"files": {"model.pt": {"size": len(data)}}, "step": step, "attempt": 1, "metrics": metrics, "created": 1}
+    files = {"model.pt": {"size": len(data)}}
+    marker = {"files": files, "step": step, "attempt": attempt, "metrics": metrics, "created": 1}
     store.put_bytes(f"{keys.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}", json.dumps(marker).encode())
 
 
@@ -471,14 +481,19 @@ def store_done(
     store.put_bytes(key, json.dumps({"t": 1.0, "files": 1, **facts}).encode())
 
 
-def store_export(store: MemoryStore | FolderStore, job_id: str) -> None:
+def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1) -> None:
     import hashlib
 
     prefix = f"{Keys('default').results(job_id, 'export', 1)}/export/"
-    files = {"model/MLmodel": b"flavors: {}\n", "model/model.onnx": b"onnx"}
+    files = {
+        "model/MLmodel": b"flavors: {onnx: {}, python_function: {loader_module: mlflow.onnx}}\n",
+        "model/model.onnx": b"onnx",
+        "model/requirements.txt": b"onnxruntime==1.31.1\n",
+    }
     for path, data in files.items():
         store.put_bytes(prefix + path, data)
     report = {
+        "attempt": attempt,
         "model_class": "Net",
         "formats": {"onnx": {"max_abs_difference": 1e-7}},
         "files": {p: {"sha256": hashlib.sha256(d).hexdigest(), "size": len(d)} for p, d in files.items()},
@@ -490,3 +505,16 @@ def role_of(pod: dict[str, Any]) -> tuple[str, int, int]:
     """Role, attempt and learner of a pod."""
     labels = pod["metadata"]["labels"]
     return labels[LABEL_ROLE], int(labels["updraft.dev/attempt"]), int(labels[LABEL_LEARNER])
+
+
+JUDGED: dict[str, Any] = {"result": {"success": True, "evaluated": 1}}
+
+
+def store_prepared(store: Any, job_id: str, attempt: int, judges: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """What a pod of the role `prepare` leaves of sources that are trees, judged as told."""
+    keys = Keys("default")
+    request = json.loads(store.get_bytes(keys.prepare_request(job_id, attempt)))
+    sources = {s["name"]: {"tree": s["tree"]} for s in request["sources"]}
+    judged = {s["name"]: {"tree": s["tree"], **judges(s)} for s in request["sources"]}
+    document = {"sources": sources, "report": {"judged": judged}, "error": None}
+    store.put_bytes(keys.prepared(job_id, attempt), json.dumps(document).encode())

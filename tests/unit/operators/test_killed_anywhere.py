@@ -67,6 +67,14 @@ def impossible(platform: Platform) -> None:
     platform.cluster.cpus = "100m"
 
 
+def data_not_judged(platform: Platform) -> None:
+    """A pod judges it before the training."""
+    from updraft.ledger.tables import validations
+
+    with platform.ledger._engine.begin() as connection:
+        connection.execute(validations.delete())
+
+
 def bad_manifest(platform: Platform) -> None:
     platform.params["manifest"]["comand"] = "python"
 
@@ -76,12 +84,14 @@ JOBS = {
     "program fails": (program_fails, State.FAILED),
     "cancelled": (cancelled_while_training, State.CANCELLED),
     "impossible": (impossible, State.FAILED),
+    "data is judged": (data_not_judged, State.COMPLETED),
     "bad manifest": (bad_manifest, State.FAILED),
 }
 
 
 CASES = [("completes", task) for task in ORDER]
 CASES += [(job, task) for job in JOBS if job != "completes" for task in ("admit", "train", "release")]
+CASES += [("data is judged", task) for task in ("stage_data", "validate_data")]
 
 
 @pytest.mark.parametrize(("job", "task_id"), CASES)

@@ -10,6 +10,7 @@ from unit.operators.airflow_fakes import Platform, until
 
 from updraft.lifecycle import State
 from updraft.settings import settings
+from updraft_learner.contract import PodConfig
 
 Make = Callable[..., Platform]
 CLAIM = {
@@ -144,3 +145,30 @@ def test_a_claim_that_does_not_exist_is_told_before_the_job_waits_in_line(make_p
     assert platform.job.state is State.FAILED
     assert platform.job.reason.startswith("data.source: claim 'imagenet' does not exist in namespace updraft-default")
     assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
+
+
+def test_the_export_has_nothing_of_the_job_but_its_results(make_platform: Make) -> None:
+    """A folder `updraft_learner/` or `mlflow/`, a sitecustomize.py, or a PYTHONSTARTUP of the job would otherwise run
+    in the pod whose word decides what is registered as verified."""
+    data = [{"source": "pvc://imagenet/train", "as": "train"}]
+    env = {"PYTHONSTARTUP": "/updraft/code/evil.py", "PYTHONPATH": "/updraft/code", "PATH": "/updraft/code/bin"}
+    platform = make_platform(data=data, env=env, image="attacker/image:1", framework=None)
+    platform.cluster.objects["claim"]["imagenet"] = CLAIM
+    platform = until(platform, "export_model")
+    pods: list[Any] = []
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        pods.extend(platform.cluster.objects["pod"].values())
+        return platform.pods_succeed(job_id)
+
+    platform.pods_end = end
+    platform.run("export_model")
+    (pod,) = pods
+    (program,) = pod["spec"]["containers"]
+    assert program["image"] == "updraft/learner-pytorch:2.15"
+    assert program["args"][1:] == ["exec python -I -m updraft_learner.export --formats onnx"]
+    assert not {"PYTHONSTARTUP", "PYTHONPATH", "PATH"} & {variable["name"] for variable in program["env"]}
+    told = next(v["value"] for v in pod["spec"]["initContainers"][0]["env"] if v["name"] == "UPDRAFT_POD_CONFIG")
+    config = PodConfig.from_json(told)
+    assert (config.code_tree, config.data, config.restore_results) == (None, (), True)
+    assert not any("persistentVolumeClaim" in volume for volume in pod["spec"]["volumes"])

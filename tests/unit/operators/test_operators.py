@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
 
+from updraft.guardian.records import ledger
 from updraft.lifecycle import State
 
 Make = Callable[..., Platform]
@@ -27,28 +28,38 @@ def test_the_line_says_what_was_granted(make_platform: Make) -> None:
     assert reasons == ["submitted", "waiting to be admitted", "admitted: 2 x (0.5 CPU, 256 MiB)"]
 
 
-def test_mlflow_away_is_waited_for_then_named_as_the_reason(make_platform: Make) -> None:
+def test_a_job_waits_for_mlflow_and_says_so(make_platform: Make) -> None:
+    """However long it is away: the wait spends no try of the task."""
     platform = make_platform()
     platform.mlflow.away = True
-    platform.run("admit")
-    assert platform.states["admit"] == "failed"
-    assert (failure(platform)["task"], failure(platform)["cause"]) == ("admit", "infrastructure")
-    assert failure(platform)["reason"].startswith("MLflow at http://mlflow.test did not do what was asked")
-    platform.run("release")
-    assert platform.job.state is State.FAILED
-
-
-def test_mlflow_back_before_the_last_try_harms_nothing(make_platform: Make) -> None:
-    platform = make_platform()
-    original = platform._process
-
-    def process(task_id: str, try_number: int) -> None:
-        platform.mlflow.away = try_number < 3
-        original(task_id, try_number)
-
-    platform._process = process  # type: ignore[method-assign]
     assert platform.run("admit") == "success"
+    assert next(name for name, _ in platform.events) == "TrackingTrigger"
     assert failure(platform) == {}
+    reasons = [(t.to_state, t.reason) for t in platform.ledger.transitions(platform.job.id)]
+    waiting = "waiting for MLflow, which every job's run is opened in: MLflow at http://127.0.0.1:1 does not answer"
+    assert reasons[0] == (State.PENDING, "submitted")
+    assert reasons[1][0] is State.PENDING
+    assert reasons[1][1].startswith(waiting)
+    assert reasons[2:] == [
+        (State.QUEUED, "waiting to be admitted"),
+        (State.DEPLOYING, "admitted: 2 x (0.5 CPU, 256 MiB)"),
+    ]
+    assert len(platform.mlflow.runs) == 1
+
+
+def test_a_job_that_is_cancelled_while_it_waits_for_mlflow_ends(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.mlflow.away = True
+    event = platform._event
+
+    def cancelled(trigger: Any) -> dict[str, Any]:
+        platform.ledger.request(platform.job.id, "cancel", "bob")
+        return event(trigger)
+
+    platform._event = cancelled  # type: ignore[method-assign]
+    assert platform.run("admit") == "failed"
+    platform.run("release")
+    assert (platform.job.state, platform.job.reason) == (State.CANCELLED, "cancelled by bob")
 
 
 def test_more_params_than_one_request_takes_all_arrive(make_platform: Make) -> None:
@@ -228,6 +239,41 @@ def test_no_credential_is_in_a_pod_or_in_what_a_task_hands_on(make_platform: Mak
         assert "hush" not in text
 
 
+def test_no_job_starts_where_airflow_has_no_log_in(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "true")
+    platform = make_platform()
+    assert platform.run("admit") == "failed"
+    assert "lets everybody in as an administrator" in platform.errors["admit"]
+
+
+def test_each_launch_has_a_token_of_its_own_that_only_its_secret_holds(make_platform: Make) -> None:
+    platform = until(make_platform(), "train")
+    made: dict[str, list[dict[str, Any]]] = {"secret": [], "pod": []}
+    create = platform.cluster._create
+
+    def remember(kind: str, body: dict[str, Any]) -> Any:
+        made.get(kind, []).append(body)
+        return create(kind, body)
+
+    platform.cluster._create = remember  # type: ignore[method-assign]
+    platform.run("train")
+    tokens = [secret["stringData"]["endpoint-token"] for secret in made["secret"]]
+    assert [len(token) >= 40 for token in tokens] == [True] * len(tokens)
+    assert len(set(tokens)) == len(tokens)
+    told = [json.loads(secret["stringData"]["credentials.json"])["endpoint_token"] for secret in made["secret"]]
+    assert told == tokens
+    by_reference = [
+        variable["valueFrom"]["secretKeyRef"]
+        for pod in made["pod"]
+        for variable in pod["spec"]["containers"][0]["env"]
+        if variable["name"] == "MLFLOW_TRACKING_TOKEN"
+    ]
+    assert by_reference == [{"name": "digits-1-t1", "key": "endpoint-token"}] * 2
+    template = ledger().effect(platform.job.id, "template train 1")
+    shown = [json.dumps(made["pod"]), json.dumps(template), json.dumps(platform.events), str(platform.errors)]
+    assert [token for token in tokens for text in shown if token in text] == []
+
+
 # --- checkpoints and validation ---
 
 
@@ -249,32 +295,22 @@ def test_the_watch_does_not_fail_a_job_for_its_list(make_platform: Make) -> None
     assert platform.run("watch_checkpoints") == "success"
 
 
-def test_the_same_data_in_another_format_is_judged_again(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    import updraft.validation
-    from updraft.validation import ValidationResult
-
-    platform = until(make_platform(), "validate_data")
+def test_the_same_data_in_another_format_is_judged_again(make_platform: Make) -> None:
+    first = until(make_platform(judged=False), "train")
+    other = make_platform(first)
     judged: list[str] = []
 
-    def validate_stored(fetch: Any, tree: Any, suite: Any, *, format: str) -> ValidationResult:
-        judged.append(format)
-        return ValidationResult(format == "csv", 1, () if format == "csv" else ("x: is wrong",))
+    def judges(source: dict[str, Any]) -> dict[str, Any]:
+        judged.append(source["format"])
+        return {"result": {"success": False, "evaluated": 1, "failed": ["x: is wrong"]}}
 
-    monkeypatch.setattr(updraft.validation, "validate_stored", validate_stored)
-    other = make_platform(platform)
-    monkeypatch.setattr(updraft.validation, "validate_stored", validate_stored)
-    raw = {**other.job.manifest, "data": [{**other.job.manifest["data"][0], "format": "csv"}]}
-    from updraft.ledger.tables import jobs
-
-    with other.ledger._engine.begin() as connection:
-        connection.execute(jobs.update().values(manifest=raw))
-    assert other.run("validate_data") == "success"
-    raw["data"][0]["format"] = "jsonl"
-    with other.ledger._engine.begin() as connection:
-        connection.execute(jobs.update().values(manifest=raw))
-    assert other.run("validate_data") == "failed"
+    other.judges, other.run_id = judges, "digits-2"
+    other.params["manifest"]["data"][0]["format"] = "csv"
+    other.states.clear()
+    until(other, "train")
+    assert other.states["validate_data"] == "failed"
     assert "x: is wrong" in other.errors["validate_data"]
-    assert judged == ["csv", "jsonl"]
+    assert judged == ["csv"]
 
 
 # --- a worker's own folders ---

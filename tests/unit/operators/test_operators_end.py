@@ -33,7 +33,7 @@ def test_the_upload_of_a_killed_process_is_replaced(make_platform: Make) -> None
     platform.dies_later_each_time, platform.max_tries = True, 100
     platform.run("register_model")
     assert [str(m.status) for m in platform.mlflow.models.values()] == ["READY"]
-    assert platform.mlflow.models.popitem()[1].files == ["MLmodel", "model.onnx"]
+    assert platform.mlflow.models.popitem()[1].files == ["MLmodel", "model.onnx", "requirements.txt"]
 
 
 def test_nobody_registers_under_another_tenants_name(make_platform: Make) -> None:

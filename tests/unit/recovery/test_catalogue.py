@@ -16,7 +16,6 @@ from updraft.recovery.reference import failures_page
 REPOSITORY = Path(__file__).parents[3]
 ABSENT = ContainerFacts("absent")
 RUNNING = ContainerFacts("running")
-STAGED = ContainerFacts("terminated", exit_code=0)
 GUARDIANS = {
     "progress.stalled", "program.no_checkpoint", "pod.not_started", "pod.no_room", "job.halted", "job.cancelled",
     "job.deadline", "quota.exceeded", "quota.too_small", "secret.gone",
@@ -68,7 +67,7 @@ def test_no_sign_of_a_log_row_is_taken_by_an_earlier_row(row: Row) -> None:
 
 def _ended(code: int, gpus: int = 0, reason: str = "Error") -> PodFacts:
     main = ContainerFacts("terminated", reason=reason, exit_code=code)
-    return PodFacts("p", "u", 1, "Failed", "", "", False, None, STAGED, RUNNING, main, gpus=gpus)
+    return PodFacts("p", "u", 1, "Failed", "", "", False, None, RUNNING, main, gpus=gpus)
 
 
 @pytest.mark.parametrize("row", [row for row in CATALOGUE if row.where is Where.EXIT and row.codes], ids=ids)
@@ -98,9 +97,9 @@ def _observed(where: Where, reason: str, said: str) -> str:
     waiting = ContainerFacts("waiting", reason, said)
     pods = {
         Where.POD: PodFacts("p", "u", 1, "Failed", reason, said, False, None, ABSENT, ABSENT, ABSENT),
-        Where.CONDITION: PodFacts("p", "u", 1, "Failed", "", "", False, None, STAGED, RUNNING, ABSENT,
+        Where.CONDITION: PodFacts("p", "u", 1, "Failed", "", "", False, None, RUNNING, ABSENT,
                                   disruption=reason, disruption_message=said),
-        Where.WAITING: PodFacts("p", "u", 1, "Pending", "", "", False, None, STAGED, RUNNING, waiting),
+        Where.WAITING: PodFacts("p", "u", 1, "Pending", "", "", False, None, RUNNING, waiting),
     }  # fmt: skip
     failure = failure_of(pods[where], [], "1 MiB")
     assert failure is not None

@@ -21,7 +21,7 @@ def pod(learner: int = 1, *, code: int | None = None, disruption: str = "", dele
     status = {
         "phase": "Running",
         "conditions": conditions,
-        "initContainerStatuses": [{"name": "updraft-stage", "state": {"terminated": {"exitCode": 0}}}],
+        "initContainerStatuses": [{"name": "updraft-sidecar", "state": {"running": {}}}],
         "containerStatuses": [{"name": "base", "state": state}],
     }
     return pod_facts({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status})

@@ -11,7 +11,8 @@ from updraft.lifecycle import State
 from updraft.manifest import Failure
 from updraft.recovery.facts import PodFacts, pod_facts, stage_of
 from updraft.recovery.matching import decisive
-from updraft.recovery.outcome import Action, Cause, Outcome, judge
+from updraft.recovery.outcome import Action, Cause, Outcome, judge, with_checkpoint
+from updraft_learner.contract import STAGING_FAILED
 
 
 def pod(
@@ -19,7 +20,7 @@ def pod(
     *,
     phase: str = "Running",
     main: dict[str, Any] | None = None,
-    stage: dict[str, Any] | None = None,
+    sidecar: dict[str, Any] | None = None,
     gpus: int = 0,
     metadata: dict[str, Any] | None = None,
     **status: Any,
@@ -31,10 +32,7 @@ def pod(
             "spec": {"nodeName": f"node-{learner}", "containers": [{"name": "base", "resources": {"limits": limits}}]},
             "status": {
                 "phase": phase,
-                "initContainerStatuses": [
-                    {"name": "updraft-stage", "state": stage or {"terminated": {"exitCode": 0}}},
-                    {"name": "updraft-sidecar", "state": {"running": {}}},
-                ],
+                "initContainerStatuses": [{"name": "updraft-sidecar", "state": sidecar or {"running": {}}}],
                 "containerStatuses": [{"name": "base", "state": main or {"running": {}}}],
                 **status,
             },
@@ -100,7 +98,15 @@ def test_the_learner_that_failed_is_named_not_the_peers_that_were_stopped() -> N
     [(65, Cause.DATA), (64, Cause.CONFIGURATION), (74, Cause.INFRASTRUCTURE), (1, Cause.INFRASTRUCTURE)],
 )
 def test_staging_fails_with_the_cause_that_its_exit_code_names(code: int, cause: Cause) -> None:
-    assert verdict(pod(stage=ended(code), main={"waiting": {"reason": "PodInitializing"}})).cause is cause
+    outcome = verdict(pod(main=ended(code)), tails={1: [f"{STAGING_FAILED}the tree is gone"]})
+    assert (outcome.cause, outcome.reason) == (cause, "learner 1: staging failed: the tree is gone")
+
+
+def test_staging_is_told_from_the_programs_own_end_by_its_first_line() -> None:
+    said = [f"{STAGING_FAILED}or so I say", "ValueError"]
+    assert verdict(pod(main=ended(1)), tails={1: ["epoch 1", *said]}).label == "program.exit"
+    silent = {"terminated": {"exitCode": 65, "message": f"{STAGING_FAILED}no such tree\n"}}  # its log was not read
+    assert verdict(pod(main=silent)).label == "stage.data"
 
 
 def test_an_evicted_pod_is_infrastructure_whatever_its_exit_code() -> None:
@@ -121,7 +127,7 @@ def test_a_pod_that_its_node_refuses_is_infrastructure_in_the_nodes_words(
     reason: str, message: str, states: dict[str, Any]
 ) -> None:
     waiting = {"waiting": {"reason": "PodInitializing"}}
-    refused = pod(2, phase="Failed", stage=waiting, main=waiting, reason=reason, message=message, **states)
+    refused = pod(2, phase="Failed", sidecar=waiting, main=waiting, reason=reason, message=message, **states)
     outcome = verdict(pod(1), refused, marked=False)
     assert (outcome.cause, outcome.reason) == (Cause.INFRASTRUCTURE, f"learner 2: {reason}: {message}")
 
@@ -136,7 +142,7 @@ def test_a_pod_that_failed_without_a_word_is_infrastructure_even_while_its_peers
 
 
 def test_a_pod_that_failed_in_staging_keeps_the_cause_of_its_exit_code() -> None:
-    outcome = verdict(pod(phase="Failed", stage=ended(65), main={"waiting": {"reason": "PodInitializing"}}))
+    outcome = verdict(pod(phase="Failed", main=ended(65)), tails={1: [f"{STAGING_FAILED}gone"]})
     assert outcome.cause is Cause.DATA
 
 
@@ -168,12 +174,14 @@ def test_there_is_no_outcome_while_all_is_well_and_a_pod_lives() -> None:
 
 
 def test_the_state_shown_is_the_least_advanced_learners() -> None:
-    waiting = pod(2, phase="Pending", stage={"waiting": {}}, main={"waiting": {}})
-    staging = pod(2, phase="Pending", stage={"running": {}}, main={"waiting": {}})
+    waiting = pod(2, phase="Pending", sidecar={"waiting": {}}, main={"waiting": {}})
+    staging = pod(2, phase="Pending", main={"waiting": {}})
+    behind_the_gate = pod(2, containerStatuses=[{"name": "base", "state": {"running": {}}, "started": False}])
     running, done = pod(1), pod(2, main=ended(0))
     assert stage_of([running], 2)[0] is State.DEPLOYING
     assert stage_of([running, waiting], 2)[0] is State.DEPLOYING
     assert stage_of([running, staging], 2)[0] is State.DOWNLOADING
+    assert stage_of([running, behind_the_gate], 2) == (State.DOWNLOADING, "1 of 2 learners stage code and data")
     assert stage_of([running, done], 2)[0] is State.PROCESSING
     assert stage_of([done], 1)[0] is State.STORING
 
@@ -181,7 +189,8 @@ def test_the_state_shown_is_the_least_advanced_learners() -> None:
 def test_a_pod_that_finds_no_room_shows_the_schedulers_words() -> None:
     unscheduled = pod(
         phase="Pending",
-        stage={"waiting": {}},
+        sidecar={"waiting": {}},
+        main={"waiting": {}},
         conditions=[{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu."}],
     )
     assert stage_of([unscheduled], 1) == (State.DEPLOYING, "learner 1: 1 Insufficient cpu.")
@@ -342,8 +351,7 @@ def test_a_container_that_cannot_be_made(reason: str, message: str, label: str) 
     ],
 )
 def test_staging_names_its_row(code: int, said: str, label: str, action: Action) -> None:
-    staged = pod(stage=ended(code), main={"waiting": {"reason": "PodInitializing"}})
-    outcome = verdict(staged, tails={1: [said]})
+    outcome = verdict(pod(main=ended(code)), tails={1: [f"{STAGING_FAILED}{said}"]})
     assert (outcome.label, outcome.action) == (label, action)
 
 
@@ -520,3 +528,22 @@ def test_a_row_of_the_manifest_says_nothing_about_nodes_or_about_success() -> No
     evicted = pod(phase="Failed", main=ended(137), reason="Evicted")
     assert verdict(evicted, tails={1: ["epoch"]}, rules=everything).label == "node.evicted"
     assert verdict(pod(phase="Succeeded", main=ended(0)), tails={1: ["epoch"]}, rules=everything).ok
+
+
+@pytest.mark.parametrize(
+    ("ran_seconds", "cause"), [(0, Cause.DONE), (65, Cause.DONE), (179, Cause.DONE), (180, Cause.PROGRAM)]
+)
+def test_a_program_fails_for_want_of_a_checkpoint_only_if_one_was_due(ran_seconds: float, cause: Cause) -> None:
+    done = verdict(pod(phase="Succeeded", main=ended(0)))
+    assert with_checkpoint(done, None, ran_seconds, 60.0).cause is cause
+    assert with_checkpoint(done, "step-7", ran_seconds, 60.0).evidence["final_checkpoint"] == "step-7"
+
+
+def test_a_missing_checkpoint_is_told_with_what_to_do() -> None:
+    outcome = with_checkpoint(verdict(pod(phase="Succeeded", main=ended(0))), None, 3600.0, 60.0)
+    assert (outcome.label, outcome.action) == ("program.no_checkpoint", Action.STOP)
+    assert outcome.reason == (
+        "the manifest asks for a checkpoint every 60 s, but the program wrote none in 3600 s: call "
+        "updraft_learner.Checkpointer, or write a folder with a COMPLETE file below $CHECKPOINT_DIR, or remove "
+        "`checkpoints` from the manifest"
+    )

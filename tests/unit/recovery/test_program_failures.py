@@ -36,8 +36,7 @@ def run(command: Sequence[str] | str, folder: Path) -> Outcome:
 
 def judged(code: int, tail: Sequence[str]) -> Outcome:
     main = ContainerFacts("terminated", reason="Error", exit_code=code, finished_at="2026-01-01T00:00:00Z")
-    stage = ContainerFacts("terminated", exit_code=0)
-    pod = PodFacts("p", "u", 1, "Failed", "", "", False, None, stage, ContainerFacts("running"), main, node="n")
+    pod = PodFacts("p", "u", 1, "Failed", "", "", False, None, ContainerFacts("running"), main, node="n")
     outcome = judge([pod], learners=1, markers={1: None}, tails={1: tail}, memory="512 MiB")
     assert outcome is not None
     return outcome

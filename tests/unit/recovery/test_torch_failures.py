@@ -86,10 +86,10 @@ def _loopback() -> str:
 
 def judged(folder: Path, *programs: str) -> Outcome:
     ends, tails = run(folder, list(programs))
-    stage, sidecar = ContainerFacts("terminated", exit_code=0), ContainerFacts("running")
+    sidecar = ContainerFacts("running")
     pods = [
         PodFacts(
-            f"p-{n}", "u", n, "Failed", "", "", False, None, stage, sidecar,
+            f"p-{n}", "u", n, "Failed", "", "", False, None, sidecar,
             ContainerFacts("terminated", reason="Error", exit_code=code),
         )
         for n, code in ends.items()

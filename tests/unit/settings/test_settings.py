@@ -34,6 +34,14 @@ def test_what_is_missing_or_wrong_is_told_at_once() -> None:
         assert f"UPDRAFT_{name}" in str(error.value)
 
 
+def test_several_tenants_start_only_where_they_trust_each_other() -> None:
+    given = {**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": "/x", "UPDRAFT_TENANTS": "vision,speech"}
+    with pytest.raises(UpdraftError, match=r"vision, speech are several tenants.*UPDRAFT_TRUSTED_TENANTS=true"):
+        Settings.from_environment(given)
+    assert Settings.from_environment({**given, "UPDRAFT_TRUSTED_TENANTS": "true"}).tenants == ("vision", "speech")
+    assert Settings.from_environment({**given, "UPDRAFT_TENANTS": "vision"}).tenants == ("vision",)
+
+
 def test_credentials_are_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "credentials.json"
     file.write_text(

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from updraft.stack import control
+from updraft.exceptions import UpdraftError
+from updraft.stack import control, migrate
 from updraft.stack import doctor as module
 from updraft.stack.layout import Home
 
@@ -35,6 +36,33 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checks(home: Home) -> dict[str, module.Check]:
     return {check.name: check for check in module.doctor(home)}
+
+
+def test_tenants_that_nobody_said_trust_each_other_are_wrong(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "tenants" not in checks(home)
+    monkeypatch.setenv("UPDRAFT_TENANTS", "vision,speech")
+    found = checks(home)["tenants"]
+    assert (found.ok, "secrets" in found.detail, "UPDRAFT_TRUSTED_TENANTS=true" in found.advice) == (False, True, True)
+    refusal = r"vision, speech are several tenants.*UPDRAFT_TRUSTED_TENANTS=true"
+    with pytest.raises(UpdraftError, match=refusal):
+        control.up(home)
+    with pytest.raises(SystemExit, match=refusal):
+        migrate.main()
+    monkeypatch.setenv("UPDRAFT_TRUSTED_TENANTS", "true")
+    assert checks(home)["tenants"].ok
+
+
+def test_an_airflow_without_a_log_in_is_wrong_and_no_part_starts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks(home)["log-in"].ok
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    found = checks(home)["log-in"]
+    assert (found.ok, "AIRFLOW__CORE__AUTH_MANAGER" in found.advice) == (False, True)
+    with pytest.raises(SystemExit, match="lets everybody in as an administrator"):
+        migrate.main()
+    monkeypatch.delenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS")
+    home.airflow.mkdir(parents=True, exist_ok=True)
+    (home.airflow / "airflow.cfg").write_text("[core]\nsimple_auth_manager_all_admins = yes\n")
+    assert not checks(home)["log-in"].ok
 
 
 def test_before_the_first_up_nothing_is_wrong_that_it_would_build(home: Home) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from updraft.stack import control, demo, display, footprint
 from updraft.stack.backoff import CALM_SECONDS, LONGEST_SECONDS, deaths_in_a_row, delay_seconds
+from updraft.stack.config import load_secrets
 from updraft.stack.dags_ready import import_errors
 from updraft.stack.layout import Home
 from updraft.stack.parts import Probe
@@ -101,7 +102,7 @@ def test_the_announcement_names_each_download_and_leaves_out_what_is_there(tmp_p
 
     text = footprint.announcement(keys, tmp_path, tmp_path, {})
 
-    assert [f.title in text for f in footprint.DEMO] == [True] * 4
+    assert [f.title in text for f in footprint.DEMO] == [True] * len(keys)
     assert "already there" in next(line for line in text.splitlines() if footprint.MLFLOW.title in line)
 
 
@@ -184,8 +185,29 @@ def test_the_demo_succeeds_only_with_a_model_in_the_registry(
     shown = output.getvalue()
     assert ("version 2, known as @champion" in shown) == (expected == 0)
     assert "log in as admin" in shown
+    assert str(home.secrets_file) in shown
     if job is not None and job.get("reason"):
         assert str(job["reason"]) in shown
+
+
+class Output(io.StringIO):
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_passwords_are_shown_on_a_terminal_only(home: Home, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # CI sets it, and keeps its logs
+    control.initialise(home)
+    output = Output(terminal)
+    display.show_addresses(home, Console(file=output, width=500))
+    secrets = load_secrets(home)
+    for password in (secrets.airflow_password, secrets.mlflow_admin_password):
+        assert (password.get_secret_value() in output.getvalue()) == terminal
 
 
 def test_timings_keep_the_first_time_of_each_state() -> None:

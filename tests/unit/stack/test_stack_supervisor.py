@@ -147,6 +147,32 @@ def test_a_start_that_fails_says_which_part_why_and_where_its_log_is(home: Home)
     supervisor.stop_parts()
 
 
+def test_a_part_that_is_killed_while_the_stack_starts_is_started_again(home: Home) -> None:
+    service = server(home, "service")
+    task = part(home, "task", ["-c", "import time; time.sleep(600)"])
+    supervisor = Supervisor(home, (service, task))
+    for name in ("service", "task"):
+        supervisor.step()
+        psutil.Process(pid(home, name)).kill()
+        step_until(supervisor, lambda name=name: state(home, name) is PartState.BACKOFF)  # type: ignore[misc]
+    step_until(supervisor, lambda: state(home, "service") is PartState.READY)
+    step_until(supervisor, lambda: state(home, "task") is PartState.STARTING)
+    supervisor.stop_parts()
+
+
+def test_a_service_that_ends_at_each_start_is_given_up_after_a_few_attempts(home: Home) -> None:
+    tries = home.root / "tries"
+    program = f"import sys; open({str(tries)!r}, 'a').write('.'); sys.exit(7)"
+    broken = part(home, "broken", ["-c", program], port=free_port())
+    supervisor = Supervisor(home, (broken,), clock=lambda: 20 * time.monotonic())
+
+    with pytest.raises(StartFailedError, match="broken did not start: it ended with exit code 7"):
+        step_until(supervisor, lambda: False)
+
+    assert tries.read_text() == "..."
+    supervisor.stop_parts()
+
+
 def test_a_program_that_is_not_there_is_a_failed_start(home: Home) -> None:
     missing = part(home, "missing", [])
     missing = Part(**{**vars(missing), "argv": ("/nowhere/program",)})

@@ -13,19 +13,22 @@ from typing import Any
 
 import psutil
 import pytest
+from prepare_pod import prepare
 
 from updraft.exceptions import DataError, LimitError, UnavailableError
 from updraft.settings import Settings
-from updraft.storage import ContentStore, Staged, stage_source
-from updraft.storage.git_process import Git, TooLarge
+from updraft.storage import ContentStore, Staged
+from updraft_data.git_process import Git, TooLarge
 
 LIMIT_BYTES = 1_000_000
 
 
 @pytest.fixture
 def stage(content: ContentStore, settings: Settings) -> Callable[..., Staged]:
+    lab = settings.model_copy(update={"git_protocols": ("https", "file")})
+
     def stage(source: str, **options: Any) -> Staged:
-        return stage_source(source, content, settings=settings, **{"limit_bytes": LIMIT_BYTES, **options})
+        return prepare(source, content, settings=lab, **{"limit_bytes": LIMIT_BYTES, **options})
 
     return stage
 
@@ -85,29 +88,31 @@ def noise(size_bytes: int) -> bytes:
 def test_a_commit_or_tag_of_a_repository(stage: Any, content: ContentStore, repository: tuple[str, str, str]) -> None:
     url, first, second = repository
     for ref, commit, text in (("v1.0", first, b"one"), (first, first, b"one"), (second[:10], second, b"two")):
-        staged = stage(f"{url}@{ref}", allow_file_git=True)
+        staged = stage(f"{url}@{ref}")
         assert paths(content, staged) == {"jobs/train.py": text}
         assert staged.provenance["commit"] == commit
-    staged = stage(f"{url}@{second}#subdirectory=jobs", allow_file_git=True)
+    staged = stage(f"{url}@{second}#subdirectory=jobs")
     assert paths(content, staged) == {"train.py": b"two"}
 
 
 def test_what_a_repository_has_not_is_named(stage: Any, repository: tuple[str, str, str]) -> None:
     url, first, _ = repository
     with pytest.raises(DataError, match=r"has no tag 'v9\.9'"):
-        stage(f"{url}@v9.9", allow_file_git=True)
+        stage(f"{url}@v9.9")
     with pytest.raises(DataError, match="has no commit 'deadbeef'"):
-        stage(f"{url}@deadbeef", allow_file_git=True)
+        stage(f"{url}@deadbeef")
     with pytest.raises(DataError, match="has no folder 'nope'"):
-        stage(f"{url}@{first}#subdirectory=nope", allow_file_git=True)
+        stage(f"{url}@{first}#subdirectory=nope")
     with pytest.raises(DataError, match=r"cannot be fetched|does not exist"):
-        stage(f"git+file:///nowhere/at/all@{first}", allow_file_git=True)
+        stage(f"git+file:///nowhere/at/all@{first}")
 
 
-def test_repositories_on_the_workers_disk_are_closed_by_default(stage: Any, repository: tuple[str, str, str]) -> None:
+def test_repositories_on_a_disk_are_closed_by_default(
+    stage: Any, content: ContentStore, settings: Settings, repository: tuple[str, str, str]
+) -> None:
     url, first, _ = repository
-    with pytest.raises(DataError, match="git over 'file' is not allowed here"):
-        stage(f"{url}@{first}")
+    with pytest.raises(DataError, match=r"git over 'file' is not allowed here; use git\+https://"):
+        prepare(f"{url}@{first}", content, settings=settings, limit_bytes=LIMIT_BYTES)
     with pytest.raises(DataError, match="git over 'ssh' is not allowed here"):
         stage(f"git+ssh://git@host/repo@{first}")
 
@@ -125,7 +130,7 @@ def test_a_short_commit_is_found_whether_or_not_the_server_sends_history_alone(
     origin.git("config", "uploadpack.allowFilter", filters)
     first = origin.commit({"a": b"1", "b/c": b"2"})
     origin.commit({"a": b"3"})
-    staged = stage(f"{origin.url}@{first[:9]}", allow_file_git=True)
+    staged = stage(f"{origin.url}@{first[:9]}")
     assert paths(content, staged) == {"a": b"1", "b/c": b"2"}
     assert staged.provenance["commit"] == first
 
@@ -135,14 +140,14 @@ def test_files_that_left_the_branch_do_not_count(stage: Any, origin: Origin) -> 
     origin.commit({"big": noise(3 * LIMIT_BYTES)})
     (origin.folder / "big").unlink()
     commit = origin.commit({"small": b"1"})
-    assert stage(f"{origin.url}@{commit[:10]}", allow_file_git=True).files == 1
+    assert stage(f"{origin.url}@{commit[:10]}").files == 1
 
 
 def test_the_attributes_of_the_whole_repository_hold_for_its_folders(
     stage: Any, content: ContentStore, origin: Origin
 ) -> None:
     commit = origin.commit({".gitattributes": b"*.txt eol=crlf\n", "sub/a.txt": b"x\ny\n"})
-    staged = stage(f"{origin.url}@{commit}#subdirectory=sub", allow_file_git=True)
+    staged = stage(f"{origin.url}@{commit}#subdirectory=sub")
     assert paths(content, staged) == {"a.txt": b"x\r\ny\r\n"}
 
 
@@ -151,14 +156,14 @@ def test_a_commit_that_packs_well_is_refused_before_it_is_laid_out(
 ) -> None:
     commit = origin.commit({"zeros": bytes(3 * LIMIT_BYTES), "sub/train.py": b"1"})
     with pytest.raises(LimitError, match=r"has 3\.0 MB, more than the limit of 1\.0 MB"):
-        stage(f"{origin.url}@{commit}", allow_file_git=True)
-    assert paths(content, stage(f"{origin.url}@{commit}#subdirectory=sub", allow_file_git=True)) == {"train.py": b"1"}
+        stage(f"{origin.url}@{commit}")
+    assert paths(content, stage(f"{origin.url}@{commit}#subdirectory=sub")) == {"train.py": b"1"}
 
 
 def test_a_fetch_that_passes_the_limit_is_given_up(stage: Any, origin: Origin) -> None:
     commit = origin.commit({"noise": noise(3 * LIMIT_BYTES)})
     with pytest.raises(LimitError, match=rf"{commit} is larger than the limit of 1\.0 MB.*ask for a higher limit"):
-        stage(f"{origin.url}@{commit}", allow_file_git=True)
+        stage(f"{origin.url}@{commit}")
 
 
 def test_a_history_that_passes_the_limit_asks_for_the_whole_commit(stage: Any, origin: Origin) -> None:
@@ -166,8 +171,8 @@ def test_a_history_that_passes_the_limit_asks_for_the_whole_commit(stage: Any, o
     (origin.folder / "noise").unlink()
     commit = origin.commit({"train.py": b"1"})
     with pytest.raises(LimitError, match="give all 40 digits of the commit"):
-        stage(f"{origin.url}@{commit[:10]}", allow_file_git=True)
-    assert stage(f"{origin.url}@{commit}", allow_file_git=True).files == 1
+        stage(f"{origin.url}@{commit[:10]}")
+    assert stage(f"{origin.url}@{commit}").files == 1
 
 
 def run_until_ended(tmp_path: Path, script: str, say: Callable[[str], None]) -> None:
@@ -201,6 +206,6 @@ def test_a_person_who_cancels_ends_the_fetch(tmp_path: Path, monkeypatch: pytest
     def cancelled(line: str) -> None:
         raise InterruptedError(line)
 
-    monkeypatch.setattr("updraft.storage.git_process.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("updraft_data.git_process.PROGRESS_SECONDS", 0.0)
     with pytest.raises(InterruptedError, match="0 bytes fetched"):
         run_until_ended(tmp_path, "sleep 60", cancelled)

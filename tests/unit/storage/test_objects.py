@@ -105,27 +105,40 @@ def test_deleting_takes_one_checkpoint_only(store: FolderStore) -> None:
             objects.delete_checkpoint("default", "job-1", name, store=store)
 
 
-def put_export(store: FolderStore, **changes: Any) -> dict[str, Any]:
+ML_MODEL = b"flavors: {onnx: {}, python_function: {loader_module: mlflow.onnx}}"
+
+
+def put_export(
+    store: FolderStore, extra: dict[str, bytes] | None = None, *, done: bool = True, **changes: Any
+) -> dict[str, Any]:
     prefix = f"{KEYS.results('job-1', 'export', 1)}/export/"
-    model = b"flavors: {}"
+    found = {"model/MLmodel": ML_MODEL, "model/requirements.txt": b"onnxruntime==1.31.1", **(extra or {})}
     report = {
+        "attempt": 2,
         "formats": {"onnx": {"max_abs_difference": 1.5e-8}, "torch": {}},
-        "files": {"model/MLmodel": {"sha256": hashlib.sha256(model).hexdigest(), "size": len(model)}},
+        "files": {path: {"sha256": hashlib.sha256(d).hexdigest(), "size": len(d)} for path, d in found.items()},
         "model_class": "net.Net",
         **changes,
     }
-    store.put_bytes(f"{prefix}model/MLmodel", model)
+    for path, content in found.items():
+        store.put_bytes(f"{prefix}{path}", content)
     store.put_bytes(f"{prefix}export.json", json.dumps(report).encode())
+    if done:
+        store.put_bytes(KEYS.done("job-1", "export", 2, 1), b'{"t": 1.0}')
     return report
 
 
+def fetch(store: FolderStore, folder: Path, *, limit_bytes: int = LIMIT_BYTES, trusted: bool = False) -> Any:
+    return objects.fetch_export("default", "job-1", 2, folder, trust_code=trusted, limit_bytes=limit_bytes, store=store)
+
+
 def test_an_export_is_fetched_and_verified(store: FolderStore, tmp_path: Path) -> None:
-    assert objects.fetch_export("default", "job-1", tmp_path / "a", limit_bytes=LIMIT_BYTES, store=store) is None
+    assert fetch(store, tmp_path / "a") is None
     report = put_export(store)
-    assert objects.fetch_export("default", "job-1", tmp_path / "a", limit_bytes=LIMIT_BYTES, store=store) == Exported(
+    assert fetch(store, tmp_path / "a") == Exported(
         tmp_path / "a" / "model", ("onnx", "torch"), "net.Net", "onnx differs by at most 1.5e-08, torch", report
     )
-    assert (tmp_path / "a" / "model" / "MLmodel").read_bytes() == b"flavors: {}"
+    assert (tmp_path / "a" / "model" / "MLmodel").read_bytes() == ML_MODEL
 
 
 def test_an_export_that_would_fill_the_workers_disk_or_memory_is_refused(store: FolderStore, tmp_path: Path) -> None:
@@ -135,21 +148,21 @@ def test_an_export_that_would_fill_the_workers_disk_or_memory_is_refused(store: 
     report["files"]["model/MLmodel"]["size"] = 1 << 60
     store.put_bytes(key, json.dumps(report).encode())
     with pytest.raises(LimitError, match="the worker has"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=1 << 61, store=store)
+        fetch(store, tmp_path / "out", limit_bytes=1 << 61)
     store.put_bytes(key, b" " * (objects.REPORT_LIMIT_BYTES + 1))
     with pytest.raises(DataError, match="larger than"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
+        fetch(store, tmp_path / "out")
 
 
 def test_an_export_over_the_limit_is_refused_before_anything_is_fetched(store: FolderStore, tmp_path: Path) -> None:
     put_export(store)
     with pytest.raises(LimitError, match=r"the limit \(UPDRAFT_EXPORT_LIMIT_BYTES\) is 10 bytes"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=10, store=store)
+        fetch(store, tmp_path / "out", limit_bytes=10)
     assert not (tmp_path / "out").exists()
     key = f"{KEYS.results('job-1', 'export', 1)}/export/export.json"
     store.put_bytes(key, b"[" * 100_000)
     with pytest.raises(DataError, match="cannot be read"):
-        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
+        fetch(store, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +170,57 @@ def test_an_export_over_the_limit_is_refused_before_anything_is_fetched(store: F
     [
         ({"files": {"model/MLmodel": {"sha256": "a" * 64, "size": 1}}}, "does not match its digest"),
         ({"files": {"../../evil": {"sha256": "a" * 64, "size": 1}}}, "not of the known form"),
-        ({"files": {"model/gone": {"sha256": "a" * 64, "size": 1}}}, "is not in the store"),
+        ({"files": {"model/model.onnx": {"sha256": "a" * 64, "size": 1}}}, "is not in the store"),
         ({"files": {"model/MLmodel": {"sha256": "a" * 64, "size": -1}}}, "not of the known form"),
         ({"files": {}}, "there is no folder `model`"),
         ({"formats": None}, "not of the known form"),
+        ({"attempt": 1}, "is of attempt 1, the newest is 2"),
+        ({"attempt": None}, "not of the known form"),
     ],
 )
 def test_a_damaged_export_is_refused(store: FolderStore, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     put_export(store, **changes)
     with pytest.raises(DataError, match=message):
-        objects.fetch_export("default", "job-1", tmp_path / "out", limit_bytes=LIMIT_BYTES, store=store)
+        fetch(store, tmp_path / "out")
     assert not (tmp_path / "evil").exists()
+
+
+def test_an_export_that_the_training_forged_is_not_seen(store: FolderStore, tmp_path: Path) -> None:
+    report = put_export(store)
+    forged, own = KEYS.results("job-1", "train", 1), KEYS.results("job-1", "export", 1)
+    for item in list(store.list(f"{own}/")):
+        store.put_bytes(item.key.replace(own, forged), store.get_bytes(item.key) or b"")
+        store.delete(item.key)
+    assert report["files"]
+    assert fetch(store, tmp_path / "out") is None
+
+
+def test_an_export_without_its_pods_completion_marker_is_refused(store: FolderStore, tmp_path: Path) -> None:
+    put_export(store, done=False)
+    with pytest.raises(DataError, match="attempt 2 has no completion marker"):
+        fetch(store, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("model/code/evil.py", b"import os", "is no file that the platform's export writes"),
+        ("model/data/model.pkl", b"cos", "is no file that the platform's export writes"),
+        ("model/requirements.txt", b"evil @ https://evil.example/evil.whl", "requirements.txt names"),
+        ("model/MLmodel", b"flavors: {python_function: {loader_module: evil}}", "the platform's export writes onnx"),
+        ("model/MLmodel", b"flavors: {onnx: {}, python_function: {loader_module: evil}}", "the loader 'evil'"),
+        ("model/MLmodel", b"flavors: {onnx: {code: code}}", "brings code"),
+        ("model/MLmodel", b"flavors: {sklearn: {}}", "flavours"),
+        ("model/MLmodel", b"flavors: !!python/object/apply:os.system [id]", "cannot be read"),
+    ],
+)
+def test_a_model_that_runs_code_when_it_is_loaded_is_registered_for_trust_code_only(
+    store: FolderStore, tmp_path: Path, path: str, content: bytes, message: str
+) -> None:
+    put_export(store, {path: content})
+    with pytest.raises(DataError, match=message):
+        fetch(store, tmp_path / "out")
+    with pytest.raises(DataError, match=message):  # the manifest trusts its own MLflow folder, not what export makes
+        fetch(store, tmp_path / "other", trusted=True)
+    put_export(store, {path: content}, formats={"mlflow": {}})
+    assert fetch(store, tmp_path / "trusted", trusted=True).formats == ("mlflow",)

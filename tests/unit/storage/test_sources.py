@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepare_pod import prepare
 
 from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError
 from updraft.settings import Settings
-from updraft.storage import ContentStore, Staged, stage_source
+from updraft.storage import ContentStore, Staged
 from updraft_learner.store import Store
 
 Datasets = Callable[..., str]
@@ -19,7 +20,7 @@ Datasets = Callable[..., str]
 @pytest.fixture
 def stage(content: ContentStore, settings: Settings) -> Callable[..., Staged]:
     def stage(source: str, **options: Any) -> Staged:
-        return stage_source(source, content, settings=settings, **{"limit_bytes": 1_000_000, **options})
+        return prepare(source, content, settings=settings, **{"limit_bytes": 1_000_000, **options})
 
     return stage
 

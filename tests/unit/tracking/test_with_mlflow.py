@@ -147,6 +147,22 @@ def test_a_job_registers_one_version_and_leaves_one_model(client: Any, tmp_path:
         assert [o.model_id for o in client.get_run(ref.run_id).outputs.model_outputs] == [version.model_id]
 
 
+def test_a_registered_model_has_the_runs_metrics_and_its_data(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "MLmodel").write_text("flavors: {}\nmodel_uuid: x\n")
+    FOLDER[:] = [tmp_path]
+    ref = open_run(client, "judged-1")
+    data = [{"source": "s3://datasets/digits/", "tree": "ab" * 32, "files": 3, "bytes": 10, "mount": "training"}]
+    tracking.log_datasets(client, ref.run_id, data)
+    client.log_metric(ref.run_id, "val_accuracy", 0.5, timestamp=1, step=1)
+    client.log_metric(ref.run_id, "val_accuracy", 0.9, timestamp=2, step=2)
+    client.log_metric(ref.run_id, "system/node_0/cpu_utilization_percentage", 10.0, timestamp=2, step=2)
+    version = register(client, "judged-1")
+    model = client.get_logged_model(version.model_id)
+    found = [(m.key, m.value, m.step, m.dataset_name) for m in model.metrics]
+    assert found == [("val_accuracy", 0.9, 2, "s3://datasets/digits/")]
+    assert [p.value for p in client.get_metric_history(ref.run_id, "val_accuracy")] == [0.5, 0.9]
+
+
 def test_a_registered_model_is_its_first_tenants(client: Any) -> None:
     from mlflow.exceptions import MlflowException
 

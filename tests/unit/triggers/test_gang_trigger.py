@@ -218,7 +218,7 @@ class TestGang:
         watch = FakeWatch(1)
         watch.secret = not deleted
         watch.cluster.pods["p-1"]["spec"] = {"nodeName": "n1"}
-        waiting = {"name": "updraft-stage", "state": {"waiting": {"reason": "PodInitializing"}}}
+        waiting = {"name": "updraft-sidecar", "state": {"waiting": {"reason": "PodInitializing"}}}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "initContainerStatuses": [waiting]}
         watch.at_look = {400: lambda: ledger.request(JOB, "cancel", "bob") and None}
         event = observe(watch)

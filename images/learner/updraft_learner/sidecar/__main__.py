@@ -1,4 +1,5 @@
-"""`python -m updraft_learner.sidecar`: runs until SIGTERM, which the kubelet sends after the program has ended.
+"""`python -m updraft_learner.sidecar`: stages, lets the program start, and serves it until SIGTERM, which the kubelet
+sends after the program has ended.
 
 A second SIGTERM changes nothing: what is left is stored until SIGKILL ends the pod's grace period.
 """
@@ -9,16 +10,20 @@ import os
 import signal
 import sys
 import threading
+from typing import TextIO, cast
 
-from updraft_learner.contract import ExitCode
-from updraft_learner.pod import PodError, read_config, read_credentials, read_paths
+from updraft_learner.contract import ExitCode, PodConfig
+from updraft_learner.pod import Credentials, PodError, PodPaths, read_config, read_credentials, read_paths
 from updraft_learner.sidecar.app import Sidecar
+from updraft_learner.sidecar.report import LogLines
 from updraft_learner.sidecar.tracking import TrackingServer
+from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
 from updraft_learner.store import open_store
 from updraft_learner.uploads import UploadBook
 
 NICENESS = 10
 CONTROL_SECONDS = 10.0  # the store's answer to what somebody waits for
+LOOK_SECONDS = 0.2
 
 
 def main() -> int:
@@ -26,25 +31,65 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    paths = read_paths()
     try:
-        config, paths = read_config(), read_paths()
+        config = read_config()
         credentials = read_credentials()
+    except PodError as exc:
+        return _give_up(paths, ExitCode.CONFIGURATION, str(exc), stop)
+    failure = _stage(config, paths, credentials, stop)
+    if failure is not None:
+        return _give_up(paths, failure.code, str(failure), stop)
+    try:
         store = open_store(config.bucket, credentials.s3, uploads=UploadBook(paths.private / "uploads"))
         control = open_store(config.bucket, credentials.s3, attempts=1, read_seconds=CONTROL_SECONDS)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
-        sidecar = Sidecar(config, paths, store, server, control)
-    except (PodError, ValueError) as exc:
-        print(f"updraft-sidecar: {exc}", file=sys.stderr, flush=True)
-        return int(ExitCode.CONFIGURATION)
+        sidecar = Sidecar(config, paths, store, server, credentials.endpoint_token, control)
+    except ValueError as exc:
+        return _give_up(paths, ExitCode.CONFIGURATION, str(exc), stop)
     except OSError as exc:
         print(f"updraft-sidecar: cannot start on {config.listen}: {exc}", file=sys.stderr, flush=True)
         return 1
     os.nice(NICENESS)  # of this thread and those that it starts; not before: the program waits for what came so far
     sidecar.start()
+    let_program_start(paths)
     stop.wait()
     sidecar.drain()
     if not sidecar.fence.fenced:
         store.uploads.abort_kept()
+    return int(ExitCode.DONE)
+
+
+def _stage(config: PodConfig, paths: PodPaths, credentials: Credentials, stop: threading.Event) -> StageError | None:
+    """What went wrong. A pod that is removed meanwhile does not wait for the rest: this process ends at once."""
+    failures: list[StageError] = []
+
+    def work() -> None:
+        try:
+            stage_once(config, paths, open_store(config.bucket, credentials.s3), cast("TextIO", LogLines()))
+        except StageError as exc:
+            failures.append(exc)
+        except Exception as exc:  # noqa: BLE001 - outermost line of the thread
+            failures.append(StageError(ExitCode.CONFIGURATION, f"unexpected {type(exc).__name__}: {exc}"))
+
+    thread = threading.Thread(target=work, name="stage", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        if stop.is_set():
+            os._exit(int(ExitCode.DONE))  # not `sys.exit`, which waits for the threads of downloads
+        thread.join(LOOK_SECONDS)
+    return failures[0] if failures else None
+
+
+def _give_up(paths: PodPaths, code: int, reason: str, stop: threading.Event) -> int:
+    """The program's container ends the pod, so this one waits for its end: a sidecar that ends is started again."""
+    print(f"updraft-sidecar: {reason}", file=sys.stderr, flush=True)
+    try:
+        tell_failure(paths, code, reason)
+    except OSError as exc:
+        print(f"updraft-sidecar: the program cannot be told: {exc}", file=sys.stderr, flush=True)
+        return code
+    stop.wait()
     return int(ExitCode.DONE)
 
 

@@ -8,7 +8,7 @@
     uploads   checkpoints, results and log files -> object store
     endpoint  the program's MLflow client -> journal and spool
 
-The endpoint is served first, since the program waits for it. The completion marker is the last thing written: whoever
+The program starts once the endpoint is served. The completion marker is the last thing written: whoever
 reads it finds everything else stored. A fenced sidecar stores and sends nothing, and waits to be ended.
 """
 
@@ -64,6 +64,7 @@ class Sidecar:
     """`start`, then `drain` once; `publish` and the `poll_` methods are one round of a thread each.
 
     Args:
+        endpoint_token: what clients of the MLflow endpoint have to send.
         control: the same store with short timeouts, for what somebody waits for.
     """
 
@@ -73,6 +74,7 @@ class Sidecar:
         paths: PodPaths,
         store: ObjectStore,
         server: TrackingServer,
+        endpoint_token: str,
         control: ObjectStore | None = None,
     ) -> None:
         self._config, self._paths, self._control = config, paths, control or store
@@ -106,7 +108,7 @@ class Sidecar:
         )
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
-        self.endpoint = Endpoint(config.listen, routes, Artifacts(places, self.spool, server, models))
+        self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
         self.checkpoints = Checkpoints(config, paths, store, self.warnings)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
@@ -187,6 +189,10 @@ class Sidecar:
             )
         self._insist("results", lambda: self.results.poll(final=True))
         self._insist("log files", lambda: self.logs.poll(final=True))
+        if self._config.role == "prepare":
+            from updraft_learner.prepare.keeping import keep_trees
+
+            self._insist("trees", lambda: keep_trees(self._config, self._paths, self._store))
         self.journal.write_held()
         # What waited for MLflow all the time will not get it now; a next attempt may be waiting for this one's end.
         mlflow_seconds = max(mlflow_seconds - self.forwarder.failing_seconds, LAST_TRY_SECONDS)

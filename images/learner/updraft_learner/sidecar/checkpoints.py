@@ -168,7 +168,7 @@ class Checkpoints:
     def _is_stored(self, local: Local) -> bool:
         known = self._state.get(local.name)
         if known is None and local.name == self._restored.get("local"):
-            # Laid there by the init container: it is in the store under its first name.
+            # Laid there by staging: it is in the store under its first name.
             entry = {"identity": local.identity, "stored": self._restored["name"], "step": _step_of(local.name)}
             self._state[local.name] = {**entry, "bytes": 0, "files": 0, "version": 1, "order": 0}
             return True

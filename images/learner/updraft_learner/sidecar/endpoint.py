@@ -1,7 +1,7 @@
 """The loopback MLflow endpoint: HTTP around `Routes`, and the artifact API.
 
-Listens on the pod's loopback address without a login: whoever reaches it is in the pod. A client's Authorization header
-is dropped; what goes to the server is made anew with the job's credentials.
+Listens on the pod's loopback address, and takes requests that `Guard` lets in. A client's Authorization header goes no
+further; what goes to the server is made anew with the job's credentials.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from updraft_learner.sidecar.fence import Fenced
+from updraft_learner.sidecar.guard import Guard
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
-from updraft_learner.sidecar.probe import HEALTH_PATH
 from updraft_learner.sidecar.refusals import Refused
 from updraft_learner.sidecar.report import log
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
 from updraft_learner.sidecar.spool import RUN, Spool
 from updraft_learner.sidecar.tracking import ARTIFACTS, ServerUnavailable, TrackingServer
 
+HEALTH_PATH = "/updraft/health"
 BODY_LIMIT_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 20
+REFUSED_BODY_BYTES = 64 << 10
 POLL_SECONDS = 30.0
+OPEN_PATHS = (HEALTH_PATH, "/health")  # need no token; they say "ok", and nothing of the job
 _PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 
 
@@ -67,14 +70,15 @@ class Artifacts:
 
 
 class Endpoint:
-    """The listening server; `port` is the real one when 0 was asked for."""
+    """The listening server; `port` is the real one when 0 was asked for. Clients need `token`."""
 
-    def __init__(self, listen: str, routes: Routes, artifacts: Artifacts) -> None:
+    def __init__(self, listen: str, token: str, routes: Routes, artifacts: Artifacts) -> None:
         host, _, port = listen.rpartition(":")
         handler = type("Handler", (_Handler,), {"routes": routes, "artifacts": artifacts})
         self._host = host.strip("[]")
         self._server = _Server((self._host, int(port)), handler)
         self.port = int(self._server.server_address[1])
+        self._server.guard = Guard(token, self.port)
 
     def start(self) -> None:
         serve = partial(self._server.serve_forever, POLL_SECONDS)
@@ -96,6 +100,7 @@ class _ClientGone(Exception):
 
 
 class _Server(ThreadingHTTPServer):
+    guard: Guard
     daemon_threads = True
     request_queue_size = 64
 
@@ -143,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _dispatch(self) -> None:
         parts = urlsplit(self.path)
         path = unquote(parts.path)
+        self._admit(path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         if path == HEALTH_PATH:
             self._read_body()
@@ -163,6 +169,20 @@ class _Handler(BaseHTTPRequestHandler):
             if prefix is None:
                 raise Refused("ENDPOINT_NOT_FOUND", f"{path[:200]} is not part of the job's MLflow endpoint", 404)
             self._reply(200, self.routes.answer(Call(self.command, path.removeprefix(prefix), body, query)))
+
+    def _admit(self, path: str) -> None:
+        """Raise Refused for a request that `Guard` keeps out. What the client still sends is read first, if it is
+        little: a client whose connection ends while it sends does not see the answer."""
+        guard = cast(_Server, self.server).guard
+        try:
+            guard.check_address(self.headers)
+            if path not in OPEN_PATHS:
+                guard.check_token(self.headers)
+        except Refused:
+            announced = _length(self.headers.get("Content-Length") or "0", 10)
+            if announced <= REFUSED_BODY_BYTES and "Transfer-Encoding" not in self.headers:
+                self._read_body()
+            raise
 
     def _artifact(self, path: str, query: dict[str, str]) -> None:
         if self.command == "PUT":
@@ -250,6 +270,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Bearer realm="the job\'s MLflow run"')
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()

@@ -13,6 +13,10 @@ class Refused(Exception):
         self.code, self.status = code, status
 
     @classmethod
+    def unauthenticated(cls, message: str) -> Refused:
+        return cls("UNAUTHENTICATED", message, 401)
+
+    @classmethod
     def permission(cls, message: str) -> Refused:
         return cls("PERMISSION_DENIED", message, 403)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 import time
@@ -14,6 +15,15 @@ def log(text: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with suppress(OSError):  # a log on a full disk
         print(f"{stamp} updraft-sidecar: {text}", file=sys.stderr, flush=True)
+
+
+class LogLines(io.TextIOBase):
+    """A file whose lines become lines of the log."""
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            log(line)
+        return len(text)
 
 
 def cut(text: str, characters: int = TEXT_CHARACTERS) -> str:

@@ -54,8 +54,7 @@ class SystemMetrics:
     ) -> None:
         self._recorder, self._warnings, self._clock, self._root = recorder, warnings, clock, root
         self._every_seconds = config.system_metrics_seconds
-        node = f"node_{config.learner - 1}" if config.role == "train" else config.role
-        self._prefix = f"system/{node}/"
+        self._prefix = f"system/node_{config.learner - 1}/"
         self._began: float | None = None
         self._due = clock() + self._every_seconds  # the first interval has nothing to average over
         self._last_step = -1

@@ -54,10 +54,11 @@ def read_logs(
     reader: ReaderDep,
     job_id: str,
     learner: Annotated[int, Query(ge=1, description="Which learner, from 1")] = 1,
-    role: Annotated[str, Query(description="train, evaluate or export")] = "train",
+    role: Annotated[str, Query(description="prepare, train, evaluate or export")] = "train",
     attempt: Annotated[int | None, Query(ge=1, description="Which launch; default: the latest")] = None,
     after: Annotated[int, Query(ge=0, description="Number of the last line that is known")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="How many lines")] = LOG_LINES,
+    last: Annotated[bool, Query(description="The last so many lines; `after` is not looked at")] = False,
 ) -> LogPage:
     job = reader.job(job_id)
     chosen, latest = reader.attempt(job, role, attempt)
@@ -65,9 +66,9 @@ def read_logs(
     if learner > count:
         raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
     parts = reader.parts
-    lines = parts.deadline.call(
-        "storage", lambda: parts.store.log(job.tenant, job.id, role, chosen.number, learner, after, limit)
-    )
+    where = (job.tenant, job.id, role, chosen.number, learner)
+    read = (lambda: parts.store.log_end(*where, limit)) if last else (lambda: parts.store.log(*where, after, limit))
+    lines = parts.deadline.call("storage", read)
     return LogPage(
         role=role,
         attempt=chosen.number,

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Depends
 
+from updraft.api.bodies import manifest_body
 from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
-from updraft.manifest import Manifest, ManifestError, image_of, json_schema, parse_any, refuse_unsupported
+from updraft.manifest import (
+    Manifest,
+    ManifestError,
+    export_image_of,
+    image_of,
+    json_schema,
+    parse_any,
+    refuse_unsupported,
+)
 from updraft.settings import Settings
 from updraft.wire import Validation
 
 router = APIRouter(tags=["manifests"])
 
 
-@router.post("/validate", summary="Every wrong field of a manifest, and what this platform does not offer")
-def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Body()]) -> Validation:
+@router.post(
+    "/validate",
+    summary="Every wrong field of a manifest, and what this platform does not offer",
+    openapi_extra=manifest_body.documented,
+)
+def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manifest_body)]) -> Validation:
     """Files of the client are not looked at. Stores nothing."""
     try:
         loaded = parse_any(manifest)
@@ -33,6 +46,8 @@ def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
     fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
     try:
         image_of(manifest, settings.framework_images)
+        if manifest.export is not None:
+            export_image_of(manifest, settings.framework_images, settings.sidecar_image)
     except ManifestError as exc:
         fields += exc.fields
     return ManifestError(fields) if fields else None

@@ -2,50 +2,82 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, Response
 
-from updraft.api import history, html
+from updraft.api import curves, history, html, listing
 from updraft.api.depends import ReaderDep
 from updraft.api.reading import Reader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.wire import LogPage, Metrics
 
-SHOWN_JOBS = 100
+if TYPE_CHECKING:
+    from updraft.ledger import Attempt, Job
+
+SHOWN_JOBS = 200
 SHOWN_LINES = 200
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-}
+STATIC = Path(__file__).parent.parent / "static"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter()
 
 
+@router.get("/jobs/static/pages.js")
+def script() -> Response:
+    return Response((STATIC / "pages.js").read_bytes(), media_type="text/javascript", headers=HEADERS)
+
+
 @router.get("/jobs", response_class=HTMLResponse)
 def show_jobs(reader: ReaderDep) -> HTMLResponse:
-    return HTMLResponse(html.jobs_page(reader.jobs(None, None, SHOWN_JOBS)), headers=HEADERS)
+    """Without the metrics while MLflow is away."""
+    jobs = reader.jobs(None, None, SHOWN_JOBS)
+    metrics: dict[str, listing.ShownMetric] = {}
+    trouble = ""
+    try:
+        metrics = _shown_metrics(reader)
+    except UnavailableError as exc:
+        trouble = str(exc)
+    return answer(listing.jobs_page(jobs, datetime.now(UTC), metrics, trouble))
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
-def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
+def show_job(
+    reader: ReaderDep,
+    job_id: str,
+    attempt: Annotated[int | None, Query(ge=1, description="Of which launch the log is; default: the latest")] = None,
+) -> HTMLResponse:
     """Without metrics or log while MLflow or the store is away: the page says so."""
     job = reader.detail(job_id)
+    airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
+    if not job.transitions:  # accepted, and not recorded: there is nothing more
+        return answer(html.job_page(job, html.JobFacts(), airflow_url, datetime.now(UTC)))
     known = reader.job(job_id)
     trouble: list[str] = []
     metrics: Metrics | None = None
     logs: LogPage | None = None
     try:
         metrics = read_metrics(reader, job_id)
+        # Those that the training logs have more than one point; those of the evaluation have one.
+        names = dict.fromkeys([*_wanted(known.manifest), *job.metrics, *sorted(metrics.last)])
+        keys = [name for name in curves.own(list(names)) if name in metrics.last][: curves.SHOWN]
+        metrics = read_metrics(reader, job_id, keys) if keys else metrics
     except UnavailableError as exc:
         trouble.append(str(exc))
     try:
-        logs = _end_of_log(reader, job_id)
+        logs = _end_of_log(reader, job_id, attempt)
     except NotFoundError:
-        pass  # nothing was launched
+        pass  # nothing was launched, or not so often
     except UnavailableError as exc:
         trouble.append(str(exc))
     facts = html.JobFacts(
@@ -55,24 +87,69 @@ def show_job(reader: ReaderDep, job_id: str) -> HTMLResponse:
         metrics=metrics,
         logs=logs,
         trouble=trouble,
+        manifest=known.manifest,
     )
-    airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
-    return HTMLResponse(html.job_page(job, facts, airflow_url, datetime.now(UTC)), headers=HEADERS)
+    return answer(html.job_page(job, facts, airflow_url, datetime.now(UTC)))
 
 
-def _end_of_log(reader: Reader, job_id: str) -> LogPage:
-    """Of the training's first learner; a log may be long, so only its end is read."""
+def answer(page: str) -> HTMLResponse:
+    """Only the script of this answer runs. Its tag is the page's first text that holds the mark."""
+    nonce = secrets.token_urlsafe(16)
+    policy = {"Content-Security-Policy": POLICY.format(nonce=nonce)}
+    return HTMLResponse(page.replace(html.NONCE, nonce, 1), headers=HEADERS | policy)
+
+
+def _shown_metrics(reader: Reader) -> dict[str, listing.ShownMetric]:
+    """Of each job the metric that decides about its model, or the first of its program. One request to MLflow."""
+    runs = {job.mlflow_run_id: job for job in reader.records(SHOWN_JOBS) if job.mlflow_run_id}
+    experiments = sorted({str(job.mlflow_experiment_id) for job in runs.values()})
+    if not runs:
+        return {}
+    parts = reader.parts
+    found = parts.deadline.call("mlflow", lambda: parts.tracking.last_of(experiments, list(runs)))
+    shown = {runs[run].id: _decisive(runs[run].manifest, values) for run, values in found.items() if run in runs}
+    return {job_id: metric for job_id, metric in shown.items() if metric is not None}
+
+
+def _wanted(manifest: Mapping[str, Any]) -> list[str]:
+    """The metrics that decide about the model, and about the best checkpoint."""
+    export, checkpoints = manifest.get("export") or {}, manifest.get("checkpoints") or {}
+    best = checkpoints.get("metric")
+    return [*(export.get("promote_if") or {}), *([best] if best else [])]
+
+
+def _decisive(manifest: Mapping[str, Any], values: Mapping[str, float]) -> listing.ShownMetric | None:
+    wanted = [*_wanted(manifest), *curves.own(sorted(values))]
+    name = next((name for name in wanted if name in values), None)
+    return None if name is None else listing.ShownMetric(name, values[name])
+
+
+def _end_of_log(reader: Reader, job_id: str, number: int | None) -> LogPage:
+    """Of the training's learner that failed, or its first; a log may be long, so only its end is read.
+
+    Without a number: of the latest attempt, or the one before it while the latest has written nothing.
+    """
     job = reader.job(job_id)
-    attempt, latest = reader.attempt(job, "train", None)
+    attempt, latest = reader.attempt(job, "train", number)
+    page = _end_of_attempt(reader, job, attempt, latest.number)
+    if page.lines or number is not None:
+        return page
+    earlier = [item for item in reader.attempts(job) if item.role == "train" and item.number < attempt.number]
+    return _end_of_attempt(reader, job, earlier[-1], latest.number) if earlier else page
+
+
+def _end_of_attempt(reader: Reader, job: Job, attempt: Attempt, latest: int) -> LogPage:
+    codes = attempt.evidence.get("exit_codes") or {}
+    learner = next((int(name) for name, code in codes.items() if code), 1)
     store = reader.parts.store
     lines = reader.parts.deadline.call(
-        "storage", lambda: store.log_end(job.tenant, job.id, "train", attempt.number, 1, SHOWN_LINES)
+        "storage", lambda: store.log_end(job.tenant, job.id, "train", attempt.number, learner, SHOWN_LINES)
     )
     return LogPage(
         role="train",
         attempt=attempt.number,
-        latest_attempt=latest.number,
-        learner=1,
+        latest_attempt=latest,
+        learner=learner,
         lines=tuple(lines),
         after=lines[-1].n if lines else 0,
     )

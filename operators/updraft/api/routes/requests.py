@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
 
 from updraft.api import history
 from updraft.api.access import CallerDep
+from updraft.api.bodies import resume_body
 from updraft.api.depends import ReaderDep
 from updraft.ledger import Job, Request
 from updraft.manifest.revision import revision
@@ -30,8 +33,15 @@ def halt_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
     return _accepted(job, request, "Halting was asked for; the learners save a checkpoint and stop.")
 
 
-@writing.post("/jobs/{job_id}/resume", status_code=202, summary="Ask a halted job to go on, with changes or without")
-def resume_job(reader: ReaderDep, caller: CallerDep, job_id: str, body: ResumeBody | None = None) -> Accepted:
+@writing.post(
+    "/jobs/{job_id}/resume",
+    status_code=202,
+    summary="Ask a halted job to go on, with changes or without",
+    openapi_extra=resume_body.documented,
+)
+def resume_job(
+    reader: ReaderDep, caller: CallerDep, job_id: str, body: Annotated[ResumeBody | None, Depends(resume_body)]
+) -> Accepted:
     """The changes are merged into the job's manifest, null takes a value back to its default, and the result is judged
     as a whole: 422 with every wrong field, and every field that may not change."""
     job = reader.job(job_id)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path
 
+from updraft.api.bodies import secret_body
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.exceptions import LimitError, RefusedError
 from updraft.wire import SecretBody, SecretList
@@ -24,8 +25,12 @@ def list_secrets(parts: PartsDep, tenant: TenantDep) -> SecretList:
     return SecretList(secrets=tuple(parts.deadline.call("cluster", lambda: parts.cluster.list_secrets(tenant))))
 
 
-@router.put("/secrets/{name}", status_code=204, summary="Create or replace a secret")
-def put_secret(parts: PartsDep, tenant: TenantDep, name: Name, body: SecretBody) -> None:
+@router.put(
+    "/secrets/{name}", status_code=204, summary="Create or replace a secret", openapi_extra=secret_body.documented
+)
+def put_secret(
+    parts: PartsDep, tenant: TenantDep, name: Name, body: Annotated[SecretBody, Depends(secret_body)]
+) -> None:
     wrong = [key for key in body.data if not KEY.fullmatch(key)]
     if wrong:
         # Not repeated: whoever mistakes key for value would find the value in a log.

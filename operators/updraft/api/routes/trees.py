@@ -6,46 +6,61 @@ import io
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 
-from updraft.api.body import BodyReader, upload_limiter
+from updraft.api.access import CallerDep
+from updraft.api.bodies import tree_body
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.api.parts import Parts
+from updraft.api.room import Held
+from updraft.api.uploads import BodyReader, upload_limiter, user_slot
 from updraft.exceptions import DataError, LimitError
 from updraft.wire import UPLOAD_SECONDS, Missing, Stored, TreeBody
 from updraft_learner.trees import Tree, TreeError, TreeFile
 
 router = APIRouter(tags=["uploads"])
 
+Document = Annotated[TreeBody, Depends(tree_body)]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in lower-case hexadecimal")]
 
 
-@router.post("/trees/missing", summary="Which blobs of a tree the store lacks")
-async def find_missing(parts: PartsDep, tenant: TenantDep, body: TreeBody) -> Missing:
+@router.post("/trees/missing", summary="Which blobs of a tree the store lacks", openapi_extra=tree_body.documented)
+async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, body: Document) -> Missing:
     """Takes longer than other routes where the store holds very much."""
 
     def ask() -> list[str]:
         tree = _tree(parts, body)
         return parts.deadline.call("storage", lambda: parts.store.missing(tenant, tree), seconds=UPLOAD_SECONDS)
 
-    return Missing(missing=tuple(await to_thread.run_sync(ask, limiter=upload_limiter())))
+    async with user_slot(caller.name):
+        return Missing(missing=tuple(await to_thread.run_sync(ask, limiter=upload_limiter())))
 
 
 @router.put("/blobs/{sha256}", summary="Store a blob; the body is its content")
-async def put_blob(parts: PartsDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
-    """The digest is verified and the size limited while the body comes in."""
+async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
+    """The digest is verified and the size limited while the body comes in. An upload that stands still for 30 s, brings
+    less than 8 KiB a second or takes longer than 2 h is ended (408); of one user 4 are stored at once. An upload
+    beyond the tenant's quota is refused (413), and so is one for which the api-server's disk has no room (507)."""
     limit_bytes = parts.settings.data_limit_bytes
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit_bytes:
-        raise LimitError(f"blob {sha256[:12]}: {announced} bytes; the limit is {limit_bytes}")
-    counted = _Counted(request)
-    content = io.BufferedReader(BodyReader(counted), 256 * 1024)
-    await to_thread.run_sync(parts.store.put_blob, tenant, content, sha256, limit_bytes, limiter=upload_limiter())
-    return Stored(sha256=sha256, size_bytes=counted.size_bytes)
+    header = request.headers.get("content-length", "")
+    announced_bytes = int(header[:16]) if header.isdecimal() else None
+    if announced_bytes is not None and announced_bytes > limit_bytes:
+        raise LimitError(f"blob {sha256[:12]}: {announced_bytes} bytes; the limit is {limit_bytes}")
+
+    def measure() -> int:
+        return parts.deadline.call("storage", lambda: parts.store.stored_bytes(tenant), seconds=UPLOAD_SECONDS)
+
+    async def stored_bytes() -> int:
+        return await to_thread.run_sync(measure, limiter=upload_limiter())
+
+    async with user_slot(caller.name), parts.room.hold(tenant, announced_bytes, parts.settings, stored_bytes) as held:
+        content = io.BufferedReader(BodyReader(_Counted(request, held)), 256 * 1024)
+        await to_thread.run_sync(parts.store.put_blob, tenant, content, sha256, limit_bytes, limiter=upload_limiter())
+    return Stored(sha256=sha256, size_bytes=held.received_bytes)
 
 
-@router.put("/trees/{sha256}", summary="Store a tree whose blobs are all stored")
-async def put_tree(parts: PartsDep, tenant: TenantDep, sha256: Digest, body: TreeBody) -> Stored:
+@router.put("/trees/{sha256}", summary="Store a tree whose blobs are all stored", openapi_extra=tree_body.documented)
+async def put_tree(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, body: Document) -> Stored:
     """Takes longer than other routes where the store holds very much."""
 
     def store() -> Tree:
@@ -55,23 +70,23 @@ async def put_tree(parts: PartsDep, tenant: TenantDep, sha256: Digest, body: Tre
         parts.deadline.call("storage", lambda: parts.store.put_tree(tenant, tree), seconds=UPLOAD_SECONDS)
         return tree
 
-    tree = await to_thread.run_sync(store, limiter=upload_limiter())
+    async with user_slot(caller.name):
+        tree = await to_thread.run_sync(store, limiter=upload_limiter())
     return Stored(sha256=sha256, size_bytes=tree.size_bytes)
 
 
 class _Counted:
-    """The chunks of a request's body, and how many bytes have come."""
+    """The chunks of a request's body, each counted in the room that the upload holds."""
 
-    def __init__(self, request: Request) -> None:
-        self._chunks = request.stream()
-        self.size_bytes = 0
+    def __init__(self, request: Request, held: Held) -> None:
+        self._chunks, self._held = request.stream(), held
 
     def __aiter__(self) -> _Counted:
         return self
 
     async def __anext__(self) -> bytes:
         chunk = await anext(self._chunks)
-        self.size_bytes += len(chunk)
+        await self._held.receive(len(chunk))
         return chunk
 
 

@@ -1,0 +1,51 @@
+"""Brings a job to the state at which a fault is to come, where it does not come there by itself. Called by `run`.
+
+A job is RECOVERING after a loss and HALTED after a request: the lab brings both about before the fault.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from faults.jobs import Shape
+from faults.kinds import people
+from faults.kinds.base import TASK, Moment, Rule, Scene, program_of, wait_for
+from faults.parts import send
+from faults.plan import Planned
+
+PART = 0.4  # of its steps are made before the loss or the halt
+LATE = frozenset({"STORING", *(f"{TASK}{name}" for name in ("evaluate", "export_model", "register_model"))}) | {
+    f"{TASK}promote",
+    f"{TASK}release",
+}
+RACES_WITH_THE_END = frozenset({"cancel", "clear_run", "run_deleted"})
+
+
+def come_to(scene: Scene, aim: str, patience_seconds: float) -> None:
+    """Returns when the job is about to be in the state. Raises TooLateError when it ends before."""
+    if aim not in ("RECOVERING", "HALTED"):
+        return
+    shape = scene.target.shape
+    wait_for(scene, Moment(step=max(1, round((shape.fail_at or shape.steps) * PART))), patience_seconds)
+    if aim == "RECOVERING":
+        send(program_of(scene), signal.SIGKILL)
+    else:
+        people.ask_to_halt(scene)
+
+
+def leave(scene: Scene, aim: str) -> None:
+    """A job that was halted for the fault goes on, if it is halted still."""
+    if aim == "HALTED" and people.state_of(scene) == "HALTED":
+        people.resume(scene)
+
+
+def allowing(rule: Rule, planned: Planned, shape: Shape) -> Rule:
+    """What the moment allows besides: the loss before the fault, and an end that is nearer than a request."""
+    if planned.aim in ("RECOVERING", "HALTED"):
+        rule = replace(rule, untouched=False)
+    if planned.aim in LATE and RACES_WITH_THE_END.intersection(planned.kinds):
+        rule = replace(rule, also=rule.also | {"COMPLETED"})
+    if shape.bad_data and rule.only is not None:
+        rule = replace(rule, also=rule.also | {"FAILED"})
+    return rule

@@ -1,0 +1,50 @@
+"""`python -I -m updraft_data`: does what `updraft_learner.prepare.copying` laid out, and writes its report.
+
+Ends with a code of `contract.ExitCode`; the report holds the same reason for the platform.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from updraft_data.work import do
+from updraft_learner.contract import PREPARE_REPORT_FILE, ExitCode
+from updraft_learner.pod import PodPaths, read_paths
+from updraft_learner.prepare.documents import Work
+from updraft_learner.prepare.errors import SourceError
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Entry; returns the exit code."""
+    paths = read_paths(environment)
+    work = Work.from_json(paths.work_file.read_bytes())
+    for line in work.said:
+        _say(line)
+    try:
+        report = {**do(work, paths, environment, _say), "done": True}
+    except SourceError as exc:
+        _write(paths, {"error": exc.to_json()})
+        _say(str(exc))
+        return int(exc.code)
+    _write(paths, report)
+    return int(ExitCode.DONE)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _write(paths: PodPaths, report: Mapping[str, Any]) -> None:
+    target = paths.at(PREPARE_REPORT_FILE)
+    part = Path(f"{target}.part")
+    part.write_text(json.dumps(report), encoding="utf-8")
+    part.replace(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""One commit of a git repository as a folder, within a limit: nothing is written that would pass it.
+
+What runs the program is `git_process`. Only the protocols named here; no hooks, no prompts, no submodules, and no
+secrets in arguments. Called by `work`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from updraft_data.git_process import Git, TooLarge
+from updraft_learner.prepare.errors import SourceError, check_limit
+from updraft_learner.trees import megabytes
+
+PROTOCOLS = ("https",)
+
+_FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
+_SHORT_SHA = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
+_ALONE = ("fetch", "--depth=1", "--no-tags")
+_EVERYTHING = ("+refs/heads/*:refs/remotes/source/*", "+refs/tags/*:refs/tags/*")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    folder: Path
+    commit: str  # the full SHA
+
+
+def checkout(
+    url: str,
+    ref: str,
+    subfolder: str,
+    work: Path,
+    *,
+    limit_bytes: int,
+    limit_files: int,
+    credentials: Mapping[str, str] | None = None,
+    secret_name: str | None = None,
+    protocols: tuple[str, ...] = PROTOCOLS,
+    say: Callable[[str], None] = lambda line: None,
+) -> Checkout:
+    """Fetches the commit (or tag) `ref` and lays it, or its subfolder, out below `work`.
+
+    What is fetched, which git keeps compressed, and what is laid out must each stay below the limit. `credentials` is
+    {token} or {username, password}. Raises SourceError, of kind `unavailable`
+    when the server cannot be reached.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in protocols:
+        raise SourceError("data", f"code: git over {scheme!r} is not allowed here; use git+{protocols[0]}://")
+    environment = _environment(url, work, credentials, secret_name, protocols)
+
+    def repository(name: str) -> Git:
+        git = Git(url, work / name, environment, secret_name, limit_bytes, say)
+        git("init", "--quiet", "--template=", ".")
+        return git
+
+    git = repository("repository")
+    try:
+        commit = _fetch(git, url, ref)
+    except TooLarge as exc:
+        raise SourceError(
+            "limit",
+            f"code: {url} at {ref} is larger than the limit of {megabytes(limit_bytes)}: {megabytes(exc.size_bytes)} "
+            "were fetched when it was given up; use less code or ask for a higher limit",
+        ) from None
+    if commit is None:
+        commit = _resolve(repository("history"), url, ref, limit_bytes)
+        commit = _fetch(git, url, commit) or _fetch_everything(git, url, commit, limit_bytes)
+    return Checkout(_lay_out(git, url, commit, subfolder, limit_bytes, limit_files), commit)
+
+
+def _fetch(git: Git, url: str, ref: str) -> str | None:
+    """The one commit alone; None where the server does not hand it out under this name. Raises TooLarge."""
+    tag = ref.removeprefix("refs/tags/")
+    wanted = ref if _FULL_SHA.fullmatch(ref) else f"refs/tags/{tag}"
+    if git.succeeds(*_ALONE, url, wanted):
+        return git("rev-parse", "--verify", "FETCH_HEAD^{commit}")
+    if not _SHORT_SHA.fullmatch(ref):
+        raise SourceError("data", f"code: {url} has no tag {tag!r}; correct the part after @")
+    return None
+
+
+def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
+    """The full SHA of a short one, or of one that the server hides; commits are fetched without their files."""
+    git("remote", "add", "source", url)
+    try:
+        if not git.succeeds("fetch", "--filter=tree:0", "source", *_EVERYTHING):
+            git("fetch", "source", *_EVERYTHING)
+    except TooLarge:
+        raise SourceError(
+            "limit",
+            f"code: {url}: its history is larger than the limit of {megabytes(limit_bytes)}; give all 40 digits of the "
+            "commit after @, so that it is fetched alone",
+        ) from None
+    commit = git.output("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    if commit is None:
+        raise SourceError(
+            "data", f"code: {url} has no commit {ref!r} on its branches and tags; push it or correct the part after @"
+        )
+    return commit
+
+
+def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
+    """For servers that hand out branches and tags only."""
+    try:
+        git("fetch", url, *_EVERYTHING)
+    except TooLarge:
+        raise SourceError(
+            "limit",
+            f"code: {url}: its server hands out no single commit, and all of it is larger than the limit of "
+            f"{megabytes(limit_bytes)}; tag the commit and give the tag after @, or ask for a higher limit",
+        ) from None
+    return commit
+
+
+def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
+    """The commit's files, or those of the subfolder; their sizes are known before the first one is written."""
+    inside = PurePosixPath(subfolder).as_posix() if subfolder else "."
+    listed = git.output("ls-tree", "-r", "-l", "-z", commit if inside == "." else f"{commit}:{inside}")
+    if listed is None:
+        raise SourceError("data", f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
+    sizes = [entry.split()[3] for entry in listed.split("\0") if entry]  # mode, type, digest, size, path
+    files = [int(size) for size in sizes if size != "-"]  # a submodule has none
+    source = f"code: {url} at {commit[:12]}"
+    check_limit(source, sum(files), limit_bytes)
+    if len(files) > limit_files:
+        raise SourceError("limit", f"{source}: has more than {limit_files} files; pack them into fewer")
+    folder = git.folder / inside
+    if files:
+        # All of the index, so that the attributes of the whole repository hold for a folder of it.
+        git("read-tree", commit)
+        git("--literal-pathspecs", "checkout", "--quiet", "--force", "--", inside, watched=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _environment(
+    url: str, work: Path, credentials: Mapping[str, str] | None, secret_name: str | None, protocols: tuple[str, ...]
+) -> dict[str, str]:
+    """Nothing of the container's own configuration; the credentials as a header for this server only."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(work),
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_ALLOW_PROTOCOL": ":".join(protocols),
+    }
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "GIT_SSL_CAINFO"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
+    if credentials:
+        password = credentials.get("token") or credentials.get("password")
+        if not password:
+            name = f"secret {secret_name!r}" if secret_name else "the secret"
+            raise SourceError(
+                "data", f"code: {name} has no token; a repository's secret needs token, or username and password"
+            )
+        user = credentials.get("username") or "x-access-token"
+        parts = urlsplit(url)
+        encoded = base64.b64encode(f"{user}:{password.strip()}".encode()).decode()
+        environment |= {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{parts.netloc}/.extraHeader",
+            "GIT_CONFIG_VALUE_0": f"Authorization: Basic {encoded}",
+        }
+    return environment

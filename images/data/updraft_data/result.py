@@ -1,0 +1,28 @@
+"""What a suite said about the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """`success` means that every expectation of severity critical (the default) was evaluated and met."""
+
+    success: bool
+    evaluated: int
+    failed: tuple[str, ...] = ()  # one readable sentence per expectation that is not met
+    warnings: tuple[str, ...] = ()  # the same for expectations of severity warning or info
+    statistics: Mapping[str, Any] = field(default_factory=dict)  # rows, columns, files, format, expectations
+    duration_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ValidationResult:
+        """The result that `to_json` made `document` of."""
+        return cls(**{**document, "failed": tuple(document["failed"]), "warnings": tuple(document["warnings"])})

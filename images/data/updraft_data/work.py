@@ -1,0 +1,106 @@
+"""The work of the pod, source by source: files of archives and repositories below TREES_DIR, and judgements."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from updraft_data import git
+from updraft_data.limited import validate_limited
+from updraft_learner.pod import PodPaths
+from updraft_learner.prepare.documents import CREDENTIALS, Copied, PrepareRequest, SourceRequest, Work
+from updraft_learner.prepare.errors import SourceError, tree_errors
+from updraft_learner.trees import Tree, from_zip, megabytes, remove_ignored, scan
+
+Say = Callable[[str], None]
+
+
+def do(work: Work, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
+    """The report: the commit of each repository, and what each suite said. Raises SourceError for a source that
+    cannot be had; data that cannot be judged is a judgement."""
+    commits: dict[str, str] = {}
+    judged: dict[str, dict[str, Any]] = {}
+    for source in work.request.sources:
+        copied = work.copied[source.name]
+        if source.kind == "git":
+            commits[source.name] = _fetch(source, work.request, paths, environment, say)
+        elif copied.archive is not None:
+            _unpack(source, copied.archive, work.request, paths, say)
+        if source.suite is not None:
+            found = _judge(source, copied, work.request, paths, say)
+            if found is not None:
+                judged[source.name] = found
+    return {"commits": commits, "judged": judged}
+
+
+def _fetch(
+    source: SourceRequest, request: PrepareRequest, paths: PodPaths, environment: Mapping[str, str], say: Say
+) -> str:
+    """Lay the repository's files out; returns the commit."""
+    credentials = {key: environment[name] for key, name in CREDENTIALS.items() if name in environment}
+    work = paths.root / "work" / source.name
+    work.mkdir(parents=True, exist_ok=True)
+    found = git.checkout(
+        source.url,
+        source.ref,
+        source.subfolder,
+        work,
+        limit_bytes=source.limit_bytes,
+        limit_files=request.limit_files,
+        credentials=credentials if source.secret is not None else None,
+        secret_name=source.secret,
+        protocols=request.protocols,
+        say=say,
+    )
+    os.replace(found.folder, _target(paths, source))
+    with tree_errors(source.source):
+        remove_ignored(_target(paths, source))
+    say(f"{source.source}: commit {found.commit}")
+    return found.commit
+
+
+def _unpack(source: SourceRequest, archive: str, request: PrepareRequest, paths: PodPaths, say: Say) -> None:
+    packed = paths.data / f"{source.name}.archive" / archive
+    say(f"{source.source}: unpacking {megabytes(packed.stat().st_size)}")
+    with tree_errors(source.source):
+        from_zip(packed, _target(paths, source), limit_bytes=source.limit_bytes, limit_files=request.limit_files)
+        remove_ignored(_target(paths, source))
+
+
+def _target(paths: PodPaths, source: SourceRequest) -> Path:
+    return paths.trees / source.name
+
+
+def _judge(
+    source: SourceRequest, copied: Copied, request: PrepareRequest, paths: PodPaths, say: Say
+) -> dict[str, Any] | None:
+    """The suite's result or why there is none; None where the verdict on this very data is known."""
+    assert source.suite is not None
+    folder = paths.data / source.name
+    if copied.archive is not None:
+        folder = _target(paths, source)
+        with tree_errors(source.source):
+            tree, _ = scan(folder, limit_bytes=source.limit_bytes, limit_files=request.limit_files, ignores=False)
+    elif copied.tree in source.judged:
+        return None
+    else:
+        tree = Tree.from_json((paths.data / f"{source.name}.json").read_bytes())
+    if tree.sha256 in source.judged:
+        return None
+    say(f"Validating {source.source}")
+    try:
+        result = validate_limited(
+            folder,
+            tree,
+            source.suite,
+            format=source.format,
+            memory_bytes=request.memory_bytes,
+            seconds=request.seconds,
+        )
+    except SourceError as exc:
+        say(f"{source.source}: {exc}")
+        return {"tree": tree.sha256, "error": exc.to_json()}
+    say(f"{source.source}: {result.evaluated} expectations evaluated")
+    return {"tree": tree.sha256, "result": result.to_json()}

@@ -1,0 +1,105 @@
+"""What the platform asks of the pod that prepares code and data, and what it gets back. JSON in the object store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+ROLE = "prepare"
+# Environment variables of the program, by the keys of the manifest's code_secret, which is the tenant's own.
+CREDENTIALS = {key: f"UPDRAFT_CODE_{key.upper()}" for key in ("token", "username", "password")}
+CODE = "code"  # name of the code's source
+LIMIT_FILES = 200_000
+REPORT_LIMIT_BYTES = 4 << 20  # of what the program says: 2,000 expectations with a sentence each
+REQUEST_LIMIT_BYTES = 4 << 20
+OUTCOME_LIMIT_BYTES = REPORT_LIMIT_BYTES + (1 << 20)
+
+
+def data_name(number: int) -> str:
+    """Name of the manifest's n-th data set, from 0; a folder in the pod is called so too."""
+    return f"data-{number}"
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """One source to look at. Only the fields of its kind are set, as in the manifest's `Source`."""
+
+    name: str
+    source: str  # as the manifest has it, for messages
+    kind: Literal["s3", "git", "tree"]
+    limit_bytes: int
+    bucket: str = ""
+    key: str = ""
+    url: str = ""
+    ref: str = ""
+    subfolder: str = ""
+    tree: str = ""  # of kind `tree`: it is in the content store
+    secret: str | None = None
+    unpack: bool = False  # whether a source that is one file is an archive
+    suite: dict[str, Any] | None = None
+    format: str = "auto"
+    judged: tuple[str, ...] = ()  # trees on which the suite's verdict is known
+
+    def made(self) -> bool:
+        """Whether the program makes its files, and not the copy."""
+        return self.kind == "git" or self.unpack
+
+
+@dataclass(frozen=True)
+class PrepareRequest:
+    """Everything that one pod is asked for."""
+
+    sources: tuple[SourceRequest, ...]
+    protocols: tuple[str, ...] = ("https",)  # over which git may fetch
+    memory_bytes: int = 1 << 30  # of the process that judges one source
+    seconds: int = 1800  # the same
+    limit_files: int = LIMIT_FILES
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PrepareRequest:
+        raw = json.loads(text)
+        sources = tuple(SourceRequest(**{**item, "judged": tuple(item["judged"])}) for item in raw.pop("sources"))
+        return cls(**{**raw, "sources": sources, "protocols": tuple(raw["protocols"])})
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What the copy made of one source: the tree that is in the store, and where it came from."""
+
+    tree: str | None = None  # None: the program fetches it
+    archive: str | None = None  # name of the file below DATA_DIR/<name>.archive
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the copy hands to the program, and keeps for what stores the rest afterwards."""
+
+    request: PrepareRequest
+    copied: Mapping[str, Copied]
+    said: tuple[str, ...] = ()  # for people; the program repeats it, since its log is the one that they see
+
+    def to_json(self) -> str:
+        copied = {name: asdict(one) for name, one in self.copied.items()}
+        return json.dumps({"request": json.loads(self.request.to_json()), "copied": copied, "said": self.said})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Work:
+        raw = json.loads(text)
+        request = PrepareRequest.from_json(json.dumps(raw["request"]))
+        return cls(request, {n: Copied(**one) for n, one in raw["copied"].items()}, tuple(raw["said"]))
+
+
+def outcome(
+    sources: Mapping[str, Mapping[str, Any]] | None = None,
+    report: Mapping[str, Any] | None = None,
+    error: Mapping[str, str] | None = None,
+) -> bytes:
+    """The document at `Keys.prepared`: trees by source's name, what the program reported, what went wrong."""
+    document = {"sources": sources or {}, "report": report, "error": error}
+    return json.dumps(document, sort_keys=True).encode()

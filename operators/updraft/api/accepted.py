@@ -1,0 +1,142 @@
+"""Jobs that Airflow has accepted and that the ledger does not hold: their first task has not run so far.
+
+Read from Airflow's database, in Airflow's own api-server: no task and no trigger does so. `Reader` shows them beside
+the ledger's jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from updraft.api.access import TRAIN_DAG
+from updraft.lifecycle import State, job_id_of_run
+from updraft.wire import JobDetail, Links
+
+JOB_TAG = "job"  # of the DAGs that are made of manifests in jobs/
+LOOKED_AT = 2_000  # newest runs
+# Of Airflow's runs. One that was never recorded is a success only if a person ended it before its first task ran: what
+# is left to do then, `release`, succeeds.
+STATES = {
+    "queued": State.PENDING,
+    "running": State.PENDING,
+    "failed": State.FAILED,
+    "success": State.CANCELLED,
+}
+
+
+@dataclass(frozen=True)
+class AcceptedRun:
+    """A DAG run that is a job, as Airflow holds it."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    created_at: datetime
+    updated_at: datetime
+    user: str | None = None
+    paused: bool = False
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """As it was sent whole; else the form's fields."""
+        sent = self.conf.get("manifest")
+        return sent if isinstance(sent, Mapping) else self.conf
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest.get("name") or self.conf.get("name") or self.dag_id)
+
+    @property
+    def tenant(self) -> str:
+        return str(self.manifest.get("tenant") or self.conf.get("tenant") or "default")
+
+    @property
+    def job_id(self) -> str:
+        return job_id_of_run(self.dag_id, self.run_id, self.name)
+
+
+class AcceptedRuns(Protocol):
+    """Airflow's runs of DAGs that train, newest first."""
+
+    def unrecorded(self, recorded: Callable[[Collection[tuple[str, str]]], set[tuple[str, str]]]) -> list[AcceptedRun]:
+        """Those that `recorded`, asked with (DAG, run) pairs, does not give back."""
+
+
+def detail(run: AcceptedRun, airflow_url: str) -> JobDetail:
+    state = STATES[run.state]
+    return JobDetail(
+        id=run.job_id,
+        name=run.name,
+        tenant=run.tenant,
+        user=run.user,
+        state=state,
+        reason=_why(run, state),
+        ended=state is not State.PENDING,
+        created_at=run.created_at,
+        updated_at=run.updated_at,
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        links=Links(
+            airflow_run=f"{airflow_url}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}",
+        ),
+    )
+
+
+def _why(run: AcceptedRun, state: State) -> str:
+    if state is State.CANCELLED:
+        return "The run was ended in Airflow before its first task ran."
+    if state is State.FAILED:
+        return "The run ended in Airflow before the job was recorded; the log of its first task says why."
+    if run.paused:
+        return f"Accepted by Airflow, but the DAG {run.dag_id} is paused; unpause it in Airflow's UI."
+    return "Accepted by Airflow; its first task has not started."
+
+
+class AirflowRuns:
+    """Of the Airflow in whose api-server this runs."""
+
+    def unrecorded(self, recorded: Callable[[Collection[tuple[str, str]]], set[tuple[str, str]]]) -> list[AcceptedRun]:
+        from airflow.models.dag import DagModel, DagTag
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import or_, select
+
+        tagged = select(DagTag.dag_id).where(DagTag.name == JOB_TAG)
+        newest = (
+            select(DagRun.id, DagRun.dag_id, DagRun.run_id)
+            .where(or_(DagRun.dag_id == TRAIN_DAG, DagRun.dag_id.in_(tagged)), DagRun.state.in_(STATES))
+            .order_by(DagRun.run_after.desc(), DagRun.id.desc())
+            .limit(LOOKED_AT)
+        )
+        with create_session(scoped=False) as session:
+            found = {(dag_id, run_id): key for key, dag_id, run_id in session.execute(newest)}
+            if not found:
+                return []
+            known = recorded(found)
+            wanted = [key for run, key in found.items() if run not in known]
+            runs = (
+                select(DagRun, DagModel.is_paused)
+                .join(DagModel, DagModel.dag_id == DagRun.dag_id)
+                .where(DagRun.id.in_(wanted))
+                .order_by(DagRun.run_after.desc(), DagRun.id.desc())
+            )
+            return [_run(run, bool(paused)) for run, paused in session.execute(runs)] if wanted else []
+
+
+def _run(run: Any, paused: bool) -> AcceptedRun:
+    created = run.queued_at or run.run_after
+    return AcceptedRun(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        state=str(getattr(run.state, "value", run.state)),
+        created_at=created,
+        updated_at=run.end_date or run.start_date or created,
+        user=run.triggering_user_name,
+        paused=paused,
+        conf=run.conf if isinstance(run.conf, dict) else {},
+    )

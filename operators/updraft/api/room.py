@@ -1,0 +1,130 @@
+"""Room for uploads: disk of the api-server's temporary folder, and each tenant's quota of the object store.
+
+An upload lies in the temporary folder until it is whole, and its tenant's blobs stay in the store. `UploadRoom.hold`
+counts what an upload announces before its first byte is read, and every further byte as it comes. One per application,
+used on its event loop alone; several api-server processes count for themselves, and see each other's bytes once they
+are written.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+
+from updraft.exceptions import LimitError
+from updraft.settings import Settings
+from updraft_learner.trees import megabytes
+
+STEP_BYTES = 64 << 20  # what an upload without Content-Length holds at a time
+MEASURED_SECONDS = 300.0  # for how long a tenant's stored bytes are taken as known
+REFUSED_SECONDS = 10.0  # the same, before an upload is refused for them
+
+Measure = Callable[[], Awaitable[int]]
+
+
+@dataclass
+class _Stored:
+    """What a tenant had stored at `at`, and what this process has added since."""
+
+    bytes: int
+    at: float
+
+
+class UploadRoom:
+    """What is held by the uploads of all users that are going on.
+
+    Args:
+        free_bytes: free space of the temporary folder, bytes.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        free_bytes: Callable[[], int] = lambda: shutil.disk_usage(tempfile.gettempdir()).free,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._free_bytes, self._clock = free_bytes, clock
+        self._ongoing: set[Held] = set()
+        self._stored: dict[str, _Stored] = {}
+
+    @asynccontextmanager
+    async def hold(
+        self, tenant: str, announced_bytes: int | None, settings: Settings, measure: Measure
+    ) -> AsyncIterator[Held]:
+        """Hold room for an upload while it goes on; `measure` gives the bytes that the tenant has stored.
+
+        Raises LimitError (413) beyond the tenant's quota, HTTPException 507 when the disk has no room.
+        """
+        held = Held(self, tenant, settings, measure)
+        self._ongoing.add(held)
+        try:
+            await held.extend(announced_bytes or 0)
+            yield held
+            if tenant in self._stored:
+                self._stored[tenant].bytes += held.received_bytes
+        finally:
+            self._ongoing.discard(held)
+
+    async def check(self, held: Held, more_bytes: int) -> None:
+        """Raise as `hold` does unless `held` may take so many bytes more than it has."""
+        await self._check_quota(held, more_bytes)
+        outstanding_bytes = sum(other.reserved_bytes - other.received_bytes for other in self._ongoing)
+        reserve_bytes = held.settings.upload_disk_reserve_bytes
+        free_bytes = self._free_bytes() - outstanding_bytes - reserve_bytes
+        if more_bytes > free_bytes:
+            raise HTTPException(
+                507,
+                f"the api-server's disk has no room for this upload: {megabytes(more_bytes)} are wanted, "
+                f"{megabytes(max(free_bytes, 0))} are left beside other uploads and a reserve of "
+                f"{megabytes(reserve_bytes)}; try again later, or bring data of this size into the object store and "
+                "name it as s3://",
+            )
+
+    async def _check_quota(self, held: Held, more_bytes: int) -> None:
+        quota_bytes, tenant = held.settings.upload_quota_bytes, held.tenant
+        for newest_seconds in (MEASURED_SECONDS, REFUSED_SECONDS):
+            stored_bytes = await self._stored_bytes(held, newest_seconds)
+            ongoing_bytes = sum(other.reserved_bytes for other in self._ongoing if other.tenant == tenant)
+            if stored_bytes + ongoing_bytes + more_bytes <= quota_bytes:
+                return
+        raise LimitError(
+            f"tenant {tenant!r}: {megabytes(more_bytes)} more would exceed its quota of {megabytes(quota_bytes)} for "
+            f"code and data in the platform's store; {megabytes(stored_bytes)} are stored and "
+            f"{megabytes(ongoing_bytes)} on their way. Name data as s3:// instead, or ask whoever runs the platform to "
+            "raise UPDRAFT_UPLOAD_QUOTA_BYTES"
+        )
+
+    async def _stored_bytes(self, held: Held, newest_seconds: float) -> int:
+        """Bytes that the tenant has stored, as known at most `newest_seconds` ago."""
+        stored = self._stored.get(held.tenant)
+        if stored is None or self._clock() - stored.at > newest_seconds:
+            at = self._clock()
+            stored = self._stored[held.tenant] = _Stored(await held.measure(), at)
+        return stored.bytes
+
+
+class Held:
+    """The room of one upload: what it may take, and what has come of it."""
+
+    def __init__(self, room: UploadRoom, tenant: str, settings: Settings, measure: Measure) -> None:
+        self.tenant, self.settings, self.measure = tenant, settings, measure
+        self.reserved_bytes = self.received_bytes = 0
+        self._room = room
+
+    async def extend(self, more_bytes: int) -> None:
+        """Raises as `UploadRoom.hold` does."""
+        await self._room.check(self, more_bytes)
+        self.reserved_bytes += more_bytes
+
+    async def receive(self, size_bytes: int) -> None:
+        """Count bytes that have come; what was not announced is held now. Raises as `UploadRoom.hold` does."""
+        beyond_bytes = self.received_bytes + size_bytes - self.reserved_bytes
+        if beyond_bytes > 0:
+            await self.extend(max(beyond_bytes, STEP_BYTES))
+        self.received_bytes += size_bytes

@@ -1,0 +1,101 @@
+"""/possible: what of a manifest cannot run here, before anything is uploaded or queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from updraft.api.access import CallerDep, check_owner
+from updraft.api.bodies import possible_body
+from updraft.api.depends import PartsDep
+from updraft.api.errors import manifest_fields
+from updraft.api.parts import Parts
+from updraft.api.routes.manifests import refusals
+from updraft.exceptions import DataError, NotFoundError, RefusedError
+from updraft.guardian import line
+from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
+from updraft.wire import FieldError, PossibleBody, Validation
+
+LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls no other
+
+router = APIRouter(tags=["manifests"])
+
+
+@router.post(
+    "/possible",
+    summary="What of a manifest cannot run here: image, size, data, secrets",
+    openapi_extra=possible_body.documented,
+)
+def possible(
+    request: Request, parts: PartsDep, caller: CallerDep, body: Annotated[PossibleBody, Depends(possible_body)]
+) -> Validation:
+    """Also what /validate says. Needs the right to start jobs, as it tells what exists. Stores nothing."""
+    try:
+        loaded = parse_any(body.manifest)
+    except ManifestError as exc:
+        return Validation(valid=False, errors=tuple(manifest_fields(exc)))
+    manifest = loaded.manifest
+    wrong = refusals(manifest, parts.settings)
+    if wrong is not None:
+        return Validation(valid=False, errors=tuple(manifest_fields(wrong)), warnings=loaded.warnings)
+    check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
+    errors = tuple(
+        FieldError(field=field, message=message) for field, message in _lacks(parts, manifest, set(body.secrets))
+    )
+    return Validation(valid=not errors, errors=errors, warnings=loaded.warnings)
+
+
+def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple[str, str]]:
+    """Each field that asks for what is not here, and what to do."""
+    nodes = parts.deadline.call("cluster", parts.cluster.nodes)
+    image = image_of(manifest, parts.settings.framework_images)
+    known = [_catalogue(node) for node in nodes]
+    if known and all(images is not None for images in known):
+        there = {name for images in known for name in images or ()}
+        if image.removeprefix("docker.io/") not in there:
+            field = "image" if manifest.image is not None else "framework"
+            names = ", ".join(sorted(there))
+            yield field, f"{field}: the local node has no image {image!r} and pulls none; write one of {names}"
+    if nodes and (never := line.why_never(manifest, nodes, parts.settings.tolerations)) is not None:
+        yield "resources", never if never.startswith("resources") else f"resources: {never}"
+    yield from _missing_secrets(parts, manifest, coming)
+    for number, item in enumerate(manifest.data):
+        field, source = f"data[{number}].source", item.parsed()
+        try:
+            if source.kind == "pvc":
+                claim = source.claim
+                parts.deadline.call(
+                    "cluster",
+                    lambda claim=claim: parts.cluster.check_claim(  # type: ignore[misc]
+                        manifest.tenant, claim, manifest.resources.learners
+                    ),
+                )
+            elif source.kind == "s3" and item.secret is None:
+                written = item.source
+                parts.deadline.call("storage", lambda written=written: parts.check_data(written, manifest.tenant))  # type: ignore[misc]
+        except (DataError, RefusedError, NotFoundError) as exc:
+            yield field, f"{field}: {str(exc).removeprefix('data.source: ')}"
+
+
+def _missing_secrets(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple[str, str]]:
+    named = named_secrets(manifest) - coming
+    if not named:
+        return
+    there = parts.deadline.call("cluster", lambda: parts.cluster.list_secrets(manifest.tenant))
+    for name in sorted(named - set(there)):
+        yield (
+            "secrets",
+            f"secrets: {name!r} does not exist; `updraft secrets set {name}` creates it, `updraft secrets list` shows "
+            "those that exist",
+        )
+
+
+def _catalogue(node: dict[str, object]) -> set[str] | None:
+    """The images that a local node can have; None for a node that pulls images."""
+    labels = (node.get("metadata") or {}).get("labels") or {}  # type: ignore[attr-defined]
+    images = (node.get("status") or {}).get("images")  # type: ignore[attr-defined]
+    if labels.get(LOCAL_NODE) != "true" or images is None:
+        return None
+    return {name for image in images for name in image["names"]}

@@ -1,0 +1,105 @@
+"""Reads the body of an upload in the thread that stores it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.from_thread
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from starlette.exceptions import HTTPException
+
+UPLOADS = 32  # at the same time, each with a thread
+USER_UPLOADS = 4  # of one user, as many as our client sends at once; further ones of the user wait without a thread
+IDLE_SECONDS = 30.0
+MINIMUM_BYTES_PER_SECOND = 8 * 1024  # on average, once IDLE_SECONDS are over
+LONGEST_SECONDS = 2 * 3600.0
+
+_uploads: RunVar[CapacityLimiter] = RunVar("updraft_uploads")
+_of_users: RunVar[dict[str, CapacityLimiter]] = RunVar("updraft_uploads_of_users")
+
+
+@asynccontextmanager
+async def user_slot(user: str) -> AsyncIterator[None]:
+    """Hold one of the user's own places, so that one user's uploads, slow or idle, leave threads to the others."""
+    try:
+        slots = _of_users.get()
+    except LookupError:
+        _of_users.set(slots := {})
+    slot = slots.setdefault(user, CapacityLimiter(USER_UPLOADS))
+    try:
+        async with slot:
+            yield
+    finally:
+        if not slot.borrowed_tokens and not slot.statistics().tasks_waiting:
+            slots.pop(user, None)
+
+
+def upload_limiter() -> CapacityLimiter:
+    """Threads for what is being uploaded. Their own, because a slow client keeps one for as long as it sends, and
+    all other routes of Airflow's api-server share the usual ones. Who finds none free waits without a thread."""
+    try:
+        return _uploads.get()
+    except LookupError:
+        _uploads.set(CapacityLimiter(UPLOADS))
+        return _uploads.get()
+
+
+class BodyReader(io.RawIOBase):
+    """The body of a request as a file, for a worker thread; the event loop receives while the thread waits.
+
+    Raises HTTPException 408 when nothing comes for `idle_seconds`, when less than `MINIMUM_BYTES_PER_SECOND` came on
+    average since the first read, and after `LONGEST_SECONDS` in all. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self._chunks = chunks
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._started: float | None = None
+        self._received_bytes = 0
+        self._rest = b""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and not self._ended:
+            self._rest = anyio.from_thread.run(self._next)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+    async def _next(self) -> bytes:
+        if self._started is None:
+            self._started = self._clock()
+        try:
+            with anyio.fail_after(self._idle_seconds):
+                chunk = await anext(self._chunks)
+            self._received_bytes += len(chunk)
+            self._check_pace(self._clock() - self._started)
+            return chunk
+        except TimeoutError:
+            raise HTTPException(408, f"no byte of the body came for {self._idle_seconds:g} s; send it again") from None
+        except StopAsyncIteration:
+            self._ended = True
+            return b""
+
+    def _check_pace(self, seconds: float) -> None:
+        if seconds > LONGEST_SECONDS:
+            problem = f"the upload took longer than {LONGEST_SECONDS / 3600:g} h"
+            raise HTTPException(408, f"{problem}; bring data of this size into the object store and name it as s3://")
+        if seconds > self._idle_seconds and self._received_bytes < seconds * MINIMUM_BYTES_PER_SECOND:
+            problem = f"the upload is too slow: {self._received_bytes} bytes in {seconds:.0f} s"
+            raise HTTPException(408, f"{problem}; at least {MINIMUM_BYTES_PER_SECOND} bytes a second are expected")

@@ -1,0 +1,54 @@
+"""The DAG run of a job, by Airflow's REST API: started before the platform knows the job, and found without it.
+
+Jobs of a manifest in `jobs/` are runs of its own DAG, however they were started, so that they stand together in its
+history; all others are runs of `train_model`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from updraft.client.http import Session
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
+from updraft.lifecycle import is_job_id
+
+TRAIN_DAG = "train_model"
+JOB_DAG_PREFIX = "job_"
+
+
+def dag_of(session: Session, name: str) -> str:
+    """The DAG that starts jobs of this name."""
+    dag_id = f"{JOB_DAG_PREFIX}{name.replace('-', '_')}"
+    try:
+        found = session.json("GET", f"/api/v2/dags/{dag_id}/details")
+    except (NotFoundError, RefusedError):  # there is none, or none that this user may see
+        return TRAIN_DAG
+    # The DAG has its id from the manifest's folder, which may hold a job of another name, or a wrong manifest.
+    own = ((found.get("params") or {}).get("name") or {}).get("value")
+    return dag_id if own == name else TRAIN_DAG
+
+
+def start_run(session: Session, dag_id: str, job_id: str, conf: dict[str, Any]) -> None:
+    """Raises ConflictError when the DAG has a run of that id, UnavailableError when Airflow does not know the DAG."""
+    body = {"dag_run_id": job_id, "logical_date": None, "conf": conf}
+    try:
+        session.json("POST", f"/api/v2/dags/{dag_id}/dagRuns", body=body)
+    except NotFoundError as exc:
+        raise UnavailableError(
+            f"Airflow does not know the DAG {dag_id} yet; it has just started, or the DAG has an import error "
+            f"({session.connection.airflow_url}/dags)"
+        ) from exc
+
+
+def find_run(session: Session, job_id: str) -> dict[str, Any] | None:
+    """The run with that id of a DAG that trains; None if there is none."""
+    if not is_job_id(job_id):
+        return None
+    answer = session.json("GET", "/api/v2/dags/~/dagRuns", params={"run_id_pattern": job_id})
+    if not isinstance(answer, dict):
+        raise UnavailableError("Airflow answered its DAG runs with something else")
+    for run in answer.get("dag_runs", ()):
+        trains = run["dag_id"] == TRAIN_DAG or run["dag_id"].startswith(JOB_DAG_PREFIX)
+        if run["dag_run_id"] == job_id and trains:
+            return dict(run)
+    return None

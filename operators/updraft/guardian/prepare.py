@@ -1,0 +1,84 @@
+"""What the pod of the role `prepare` is asked for: planned once by the task `stage_data`, handed over at each launch.
+
+The plan is an effect in the ledger, one per revision of the job, so that whoever launches asks for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from updraft.guardian.records import ledger
+from updraft.settings import settings
+from updraft_learner.prepare.documents import PrepareRequest, SourceRequest, data_name
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+    from updraft.ledger import Attempt, Job
+    from updraft.manifest import Manifest
+    from updraft.storage import Staged
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sources of a job by name: those that are in the store as they are, and what a pod is asked for."""
+
+    known: Mapping[str, Staged] = field(default_factory=dict)
+    requests: tuple[SourceRequest, ...] = ()
+
+
+def recorded(job: Job) -> Plan | None:
+    """The plan of this revision, if one was recorded."""
+    found = ledger().effect(job.id, _key(job.revision))
+    return None if found is None else _plan(found)
+
+
+def record(job: Job, plan: Plan) -> Plan:
+    """Keep the plan; the first one stands and is returned. Suites are left out: they are the manifest's."""
+    value = {
+        "known": {name: asdict(staged) for name, staged in plan.known.items()},
+        "requests": [asdict(replace(request, suite=None)) for request in plan.requests],
+    }
+    return _plan(ledger().record_effect(job.id, _key(job.revision), value))
+
+
+def hand_over(core: CoreV1Api, job: Job, manifest: Manifest, attempt: Attempt) -> dict[str, dict[str, str]]:
+    """Put the request where the attempt's pod reads it; returns the values of the secrets that it copies buckets with,
+    which go into the launch's own secret. Raises NotFoundError for a secret that is gone, UnavailableError."""
+    from updraft.kubernetes.secrets import read_secret
+    from updraft.storage.prepared import put_request
+
+    found = ledger().effect(job.id, _key(attempt.revision))
+    requests = _plan(found or {}).requests
+    put_request(job.tenant, job.id, attempt.number, _request(requests, manifest))
+    names = {request.secret for request in requests if request.kind == "s3" and request.secret is not None}
+    return {name: read_secret(core, settings().namespace(job.tenant), name) for name in sorted(names)}
+
+
+def _request(requests: tuple[SourceRequest, ...], manifest: Manifest) -> PrepareRequest:
+    suites = {data_name(n): item.expectations for n, item in enumerate(manifest.data)}
+    return PrepareRequest(
+        sources=tuple(_with_suite(request, suites.get(request.name)) for request in requests),
+        protocols=settings().git_protocols,
+        memory_bytes=settings().validation_memory_bytes,
+        seconds=settings().validation_seconds,
+    )
+
+
+def _with_suite(request: SourceRequest, suite: object) -> SourceRequest:
+    return replace(request, suite=dict(suite)) if isinstance(suite, Mapping) else request
+
+
+def _plan(found: Mapping[str, Any]) -> Plan:
+    from updraft.storage import Staged
+
+    return Plan(
+        known={name: Staged(**staged) for name, staged in (found.get("known") or {}).items()},
+        requests=tuple(SourceRequest(**{**r, "judged": tuple(r["judged"])}) for r in found.get("requests") or ()),
+    )
+
+
+def _key(revision: int) -> str:
+    return f"prepare {revision}"

@@ -1,0 +1,44 @@
+"""The program's container waits until the sidecar has staged what the program needs.
+
+A kubelet starts the containers of a pod one look after the other, a second apart, so staging in an init container of
+its own costs a second per launch. Staging is the sidecar's first work instead, and the program's shell waits for it.
+Where staging fails, the same shell says why and ends the pod with the sidecar's exit code. Called by `objects`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from updraft_learner import contract
+
+# $0: the program's command. The first process of a container is deaf to SIGTERM without a trap.
+WAIT = f"""\
+trap 'exit 143' TERM
+until [ -e {contract.STAGED_FILE} ]; do
+  if [ -e {contract.STAGING_FAILED_FILE} ]; then
+    read -r code reason <{contract.STAGING_FAILED_FILE}
+    printf '%s%s\\n' '{contract.STAGING_FAILED}' "$reason" >&2
+    exit "$code"
+  fi
+  sleep 0.1
+done
+trap - TERM
+cd {contract.CODE_DIR} || exit
+exec /bin/sh -c "$0"
+"""
+LONGEST_DAYS = 30  # of staging: then the kubelet kills the program's container
+
+
+def gated(command: str) -> list[str]:
+    """Arguments of `/bin/sh -c` that run `command` in a shell of its own once everything is staged."""
+    return [WAIT, command]
+
+
+def started_probe() -> dict[str, Any]:
+    """Tells the cluster when the wait is over: until then the container runs and has not started."""
+    return {
+        "exec": {"command": ["/bin/sh", "-c", f"test -e {contract.STAGED_FILE}"]},
+        "periodSeconds": 1,
+        "timeoutSeconds": 10,
+        "failureThreshold": LONGEST_DAYS * 24 * 3600,
+    }

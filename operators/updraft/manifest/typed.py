@@ -1,0 +1,29 @@
+"""A param's value written as text, read as the type of the value that it replaces: on a command line, in a form."""
+
+from __future__ import annotations
+
+from updraft.manifest.errors import FieldError, show
+
+# As JSON Schema patterns. Airflow's form shows a pattern that does not match, so these are short; `typed` is exact.
+PATTERNS = {int: "^[-+]?[0-9]+$", float: "^[-+0-9.eE]+$"}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number, such as 0.001 or 1e-3"}
+
+
+def typed(name: str, text: str, like: object) -> object | FieldError:
+    """`text` as a value of the type of `like`; a FieldError of `params.<name>` if it is none."""
+    try:
+        return _typed(text, like)
+    except ValueError:
+        problem = f"{show(text)} is of another type"
+        return FieldError(f"params.{name}", show(text), problem, KINDS[type(like)])
+
+
+def _typed(text: str, like: object) -> object:
+    """Raises ValueError."""
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, int):
+        return int(text)
+    return float(text) if isinstance(like, float) else text

@@ -1,0 +1,130 @@
+"""The executor of the embedded stack and of docker-compose.yaml: one process per task, nothing shared between them.
+
+LocalExecutor keeps idle workers that read one queue. The worker that reads holds the queue's lock; if it is killed
+or stopped there, no task ever starts again. See `docs/design/0008-executor.md`. Airflow loads the class by its name
+in `[core] executor`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
+from airflow.executors.local_executor import LocalExecutor
+
+TITLE = "airflow worker -- LocalExecutor:"
+_LINUX_PR_SET_PDEATHSIG = 1
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    workload: Any
+    process: Any  # multiprocessing.Process; the class depends on the start method
+
+
+def run_task(workload: Any, server: str) -> None:
+    """Run one workload; the process exits with 0 unless this raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as LocalExecutor: Ctrl-C lets running tasks end
+    if sys.platform == "linux":
+        _end_task_with(os.getpid())
+    BaseExecutor.run_workload(
+        workload,
+        server=server,
+        proctitle=f"{TITLE} {workload.display_name}",
+        subprocess_logs_to_stdout=True,
+    )
+
+
+def _end_task_with(supervisor: int) -> None:
+    """Have the kernel kill the process that runs the task when `supervisor`, which forks it, is killed.
+
+    A killed supervisor is reported at once, so the task's next try may start at once: not beside the earlier one.
+    """
+    libc = ctypes.CDLL(None)
+
+    def in_child() -> None:
+        if os.getppid() == supervisor:  # not in what the task itself forks
+            libc.prctl(_LINUX_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+class ProcessExecutor(LocalExecutor):
+    """LocalExecutor whose tasks each have a process of their own; its exit code tells how the workload ended.
+
+    A killed process costs its own task only. One that is stopped (SIGSTOP) is killed once Airflow has given its task
+    up for missing heartbeats.
+    """
+
+    def start(self) -> None:
+        self._started: list[Running] = []
+
+    def sync(self) -> None:
+        """Report the processes that have ended, and end those whose task Airflow has given up."""
+        ended = [task for task in self._started if not task.process.is_alive()]
+        self._started = [task for task in self._started if task not in ended]
+        for task in ended:
+            self._report(task)
+        for task in self._started:
+            if task.workload.key not in self.running:
+                logger.warning("Killing process %s: its task was given up", task.process.pid)
+                _kill_with_children(task.process.pid)
+
+    def end(self) -> None:
+        """Wait for the running tasks, as LocalExecutor does."""
+        for task in self._started:
+            task.process.join()
+        self.sync()
+
+    def _process_workloads(self, workload_list: Sequence[Any]) -> None:
+        gc.freeze()  # what the processes share with the scheduler stays shared
+        try:
+            for workload in workload_list:
+                self._start_process(workload)
+        finally:
+            gc.unfreeze()
+
+    def _start_process(self, workload: Any) -> None:
+        process = multiprocessing.Process(target=run_task, args=(workload, get_execution_api_server_url(self.conf)))
+        try:
+            process.start()
+        except OSError as exc:  # no memory or no process id left: the workload stays queued
+            logger.warning("Cannot start a process for %s, trying again: %s", workload.display_name, exc)
+            return
+        for queue in (self.queued_tasks, self.queued_callbacks, self.queued_connection_tests):
+            queue.pop(workload.key, None)
+        self.running.add(workload.key)
+        self._started.append(Running(workload, process))
+        if workload.running_state is not None:
+            self.change_state(workload.key, workload.running_state, remove_running=False)
+
+    def _report(self, task: Running) -> None:
+        code = task.process.exitcode
+        task.process.close()
+        key = task.workload.key
+        # A task that was deferred and resumed has the same key: what its earlier process says is out of date.
+        if key not in self.running or any(other.workload.key == key for other in self._started):
+            return
+        if code:
+            logger.warning("The process of %s ended with %s", task.workload.display_name, code)
+        self.change_state(key, task.workload.failure_state if code else task.workload.success_state)
+
+
+def _kill_with_children(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for member in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()

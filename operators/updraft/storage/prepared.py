@@ -1,0 +1,136 @@
+"""What the pod that prepares a job's code and data is asked for, and what it left in the store: parsed, and bounded.
+
+The request and the trees are written by the platform and by the pod's sidecar. The report inside
+is the word of a program that reads tenants' bytes: a verdict on that tenant's own data, and text for people.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.storage.errors import error_of, platform_errors
+from updraft.storage.platform import platform_store
+from updraft_data.result import ValidationResult
+from updraft_learner.contract import Keys
+from updraft_learner.prepare.documents import OUTCOME_LIMIT_BYTES, PrepareRequest
+from updraft_learner.prepare.errors import SourceError
+from updraft_learner.store import ObjectStore
+
+MESSAGE_CHARACTERS = 2_000
+SHA256 = r"^[0-9a-f]{64}$"
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Problem(_Read):
+    """Why a source cannot be had, or data not be judged."""
+
+    kind: Literal["data", "limit", "refused", "unavailable"]
+    message: str
+
+    def error(self) -> UpdraftError:
+        """As an exception to raise."""
+        return error_of(SourceError(self.kind, self.message[:MESSAGE_CHARACTERS]))
+
+
+class Result(_Read):
+    """What a suite said."""
+
+    success: bool
+    evaluated: int = Field(ge=0)
+    failed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    statistics: dict[str, int | str] = {}
+    duration_seconds: float = 0.0
+
+    def verdict(self) -> ValidationResult:
+        """The same as the ledger keeps it; what has failures is no success, whatever the report says."""
+        return ValidationResult(
+            success=self.success and not self.failed,
+            evaluated=self.evaluated,
+            failed=tuple(text[:MESSAGE_CHARACTERS] for text in self.failed),
+            warnings=tuple(text[:MESSAGE_CHARACTERS] for text in self.warnings),
+            statistics=dict(self.statistics),
+            duration_seconds=self.duration_seconds,
+        )
+
+
+class Judgement(_Read):
+    """What the suite of one source said, or why it said nothing."""
+
+    tree: str = Field(pattern=SHA256)
+    result: Result | None = None
+    error: Problem | None = None
+
+
+class Report(_Read):
+    """The word of the pod's program."""
+
+    judged: dict[str, Judgement] = {}
+
+
+class Provenance(_Read):
+    """Where a source's files came from; only what is known of its kind."""
+
+    endpoint: str | None = Field(None, max_length=1_000)
+    fetched: int | None = None
+    unchanged: int | None = None
+    archive_sha256: str | None = Field(None, pattern=SHA256)
+    repository: str | None = Field(None, max_length=2_000)
+    commit: str | None = Field(None, pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")
+
+
+class Made(_Read):
+    """What one source became."""
+
+    tree: str = Field(pattern=SHA256)
+    provenance: Provenance = Provenance()
+
+
+class Prepared(_Read):
+    """What one attempt of the role `prepare` left."""
+
+    sources: dict[str, Made] = {}
+    report: Report | None = None
+    error: Problem | None = None
+
+
+def put_request(
+    tenant: str, job_id: str, attempt: int, request: PrepareRequest, *, store: ObjectStore | None = None
+) -> None:
+    """Written before the attempt's pod exists. Twice is harmless."""
+    with platform_errors():
+        key = Keys(tenant).prepare_request(job_id, attempt)
+        (store or platform_store()).put_bytes(key, request.to_json().encode())
+
+
+def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None) -> Prepared | None:
+    """What the attempt left; None when it left nothing.
+
+    Raises UnavailableError, UpdraftError for what is no such document.
+    """
+    with platform_errors():
+        text = (store or platform_store()).get_bytes(Keys(tenant).prepared(job_id, attempt), OUTCOME_LIMIT_BYTES)
+    if text is None:
+        return None
+    try:
+        return Prepared.model_validate_json(text)
+    except ValidationError as exc:
+        wrong = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
+        raise UpdraftError(f"what attempt {attempt} of prepare left cannot be read ({wrong}); submit again") from None
+
+
+def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None) -> str | None:
+    """The reason that the attempt itself gave for its failure, if it gave one that can be read."""
+    try:
+        found = read_prepared(tenant, job_id, attempt, store=store)
+    except UnavailableError:
+        raise
+    except UpdraftError:
+        return None
+    return None if found is None or found.error is None else str(found.error.error())

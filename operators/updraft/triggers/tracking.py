@@ -1,0 +1,49 @@
+"""Waits for MLflow, for a job whose run could not be opened: its first task goes on once the server answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from updraft.exceptions import UnavailableError
+from updraft.guardian.outbox import require_tracking
+from updraft.guardian.records import ledger
+
+POLL_SECONDS = 5.0
+
+
+class TrackingTrigger(BaseTrigger):
+    """Fires `{"kind": "again", "reason": ...}` when MLflow answers, or when the job ends or is cancelled."""
+
+    def __init__(self, *, job_id: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "updraft.triggers.tracking.TrackingTrigger", {"job_id": self.job_id}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while True:
+            try:
+                reason = await asyncio.to_thread(self._look)
+            except UnavailableError as exc:
+                self.log.info("Waiting: %s", exc)
+            except Exception as exc:
+                self.log.exception("Unexpected %s; trying again", type(exc).__name__)
+            else:
+                yield TriggerEvent({"kind": "again", "reason": reason})
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _look(self) -> str:
+        """Raises UnavailableError while there is nothing to do but wait."""
+        book = ledger()
+        book.touch_guardian(self.job_id, "admit: waiting for MLflow")
+        job = book.job(self.job_id)
+        if job.ended or job.cancel_requested_by is not None:
+            return f"the job is {job.state}, or is to be cancelled"
+        require_tracking()
+        return "MLflow answers"
