@@ -39,7 +39,8 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 1.8rem; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .25rem 1rem .25rem 0; vertical-align: top; }
 tr { border-bottom: 1px solid var(--line); } th, .soft { color: var(--soft); font-weight: normal; }
 pre { border: 1px solid var(--line); padding: .8rem; overflow-x: auto; max-height: 32rem; }
-td { overflow-wrap: anywhere; } td .soft, td .state { overflow-wrap: normal; } .wide { overflow-x: auto; }
+td, p { overflow-wrap: anywhere; } td .soft, td .state { overflow-wrap: normal; } .wide { overflow-x: auto; }
+.moment, td code { white-space: nowrap; overflow-wrap: normal; } .wide td:nth-child(6) { min-width: 12rem; }
 .wide td { overflow-wrap: break-word; }
 nav a { margin-right: 1rem; } .state { font-weight: 600; white-space: nowrap; }
 .COMPLETED { color: #2e8b57; } .FAILED { color: #d0342c; } .CANCELLED { color: #b8860b; }
@@ -310,7 +311,7 @@ def bar(progress: Progress | None) -> str:
 
 
 def moment(at: datetime) -> str:
-    return f'<span class="soft">{at:%Y-%m-%d %H:%M:%S}</span>'
+    return f'<span class="soft moment">{at:%Y-%m-%d %H:%M:%S}</span>'
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

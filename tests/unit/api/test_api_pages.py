@@ -246,6 +246,12 @@ def test_only_the_pages_own_script_may_run(platform: Platform) -> None:
     assert "innerHTML = fresh.innerHTML" in script.text
 
 
+def test_the_root_of_the_plugin_leads_to_the_list(platform: Platform) -> None:
+    found = platform.client().get("/updraft/")
+    assert (found.status_code, found.headers["location"]) == (307, "/updraft/jobs")
+    assert platform.client(user=None).get("/updraft/").status_code == 401
+
+
 def test_the_list_shows_the_metric_that_decides(platform: Platform) -> None:
     for number, manifest in enumerate(({"export": {"promote_if": {"val_accuracy": "> 0.9"}}}, {}, {})):
         found = platform.job(f"digits-{number}", **manifest)

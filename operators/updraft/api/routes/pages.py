@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from updraft.api import curves, history, html, listing
 from updraft.api.depends import ReaderDep
 from updraft.api.reading import Reader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
-from updraft.wire import LogPage, Metrics
+from updraft.wire import PAGES_PREFIX, LogPage, Metrics
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
@@ -31,6 +31,12 @@ POLICY = (
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter()
+
+
+@router.get("/")
+def start() -> RedirectResponse:
+    """The address that people type."""
+    return RedirectResponse(PAGES_PREFIX, status_code=307)
 
 
 @router.get("/jobs/static/pages.js")
