@@ -40,7 +40,7 @@ table { border-collapse: collapse; } td, th { text-align: left; padding: .25rem 
 tr { border-bottom: 1px solid var(--line); } th, .soft { color: var(--soft); font-weight: normal; }
 pre { border: 1px solid var(--line); padding: .8rem; overflow-x: auto; max-height: 32rem; }
 td, p { overflow-wrap: anywhere; } td .soft, td .state { overflow-wrap: normal; } .wide { overflow-x: auto; }
-.moment, td code { white-space: nowrap; overflow-wrap: normal; } .wide td:nth-child(6) { min-width: 12rem; }
+.moment span, td code { white-space: nowrap; overflow-wrap: normal; } .wide td:nth-child(6) { min-width: 12rem; }
 .wide td { overflow-wrap: break-word; }
 nav a { margin-right: 1rem; } .state { font-weight: 600; white-space: nowrap; }
 .COMPLETED { color: #2e8b57; } .FAILED { color: #d0342c; } .CANCELLED { color: #b8860b; }
@@ -56,6 +56,7 @@ button[data-armed] { background: #d0342c; color: #fff; }
 .jobs td[data-label=Reason] { min-width: 14rem; } td, p { white-space: pre-line; }
 .jobs td[data-label=Duration], .jobs td[data-label=Submitted] { white-space: nowrap; }
 @media (max-width: 800px) {
+  .wide td { overflow-wrap: anywhere; }
   .jobs thead { display: none; } .jobs, .jobs tbody { display: block; }
   .jobs tr { display: block; padding: .6rem 0; } .jobs tr[hidden] { display: none; }
   .jobs td { display: block; padding: .1rem 0; } .jobs td:empty { display: none; }
@@ -311,7 +312,7 @@ def bar(progress: Progress | None) -> str:
 
 
 def moment(at: datetime) -> str:
-    return f'<span class="soft moment">{at:%Y-%m-%d %H:%M:%S}</span>'
+    return f'<span class="soft moment"><span>{at:%Y-%m-%d}</span> <span>{at:%H:%M:%S}</span></span>'
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
