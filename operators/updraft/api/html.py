@@ -56,7 +56,7 @@ button[data-armed] { background: #d0342c; color: #fff; }
 .jobs td[data-label=Reason] { min-width: 14rem; } td, p { white-space: pre-line; }
 .jobs td[data-label=Duration], .jobs td[data-label=Submitted] { white-space: nowrap; }
 @media (max-width: 800px) {
-  .wide td { overflow-wrap: anywhere; }
+  .wide td:nth-child(3):last-child { overflow-wrap: anywhere; }
   .jobs thead { display: none; } .jobs, .jobs tbody { display: block; }
   .jobs tr { display: block; padding: .6rem 0; } .jobs tr[hidden] { display: none; }
   .jobs td { display: block; padding: .1rem 0; } .jobs td:empty { display: none; }
