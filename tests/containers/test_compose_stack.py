@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import account_helpers
 import pytest
@@ -180,7 +181,10 @@ def test_an_older_versions_tables_are_brought_up_to_date_before_anything_uses_th
     assert not revisions(stack).items() & newest.items()
     stack.up()
     assert revisions(stack) == newest
-    assert job(stack) == before
+    # Revision 0002 of the ledger cannot hold attempts of `prepare`: its downgrade deletes them.
+    learners = [each for each in before["learners"] if each["role"] != "prepare"]
+    assert len(learners) == len(before["learners"]) - 1
+    assert job(stack) == {**before, "learners": learners}
     assert stack.cli("metrics", "kept", "--json") == metrics
     assert "second" in stack.cli("list", "--json")
 
@@ -265,7 +269,7 @@ def test_a_job_trains_on_a_cluster_outside_of_the_containers(
     stack: Stack, images: dict[str, build.Built], places: Places, cluster: Cluster, account: Account
 ) -> None:
     """By the page's settings. Containers reach this machine, pods too, and neither of them the other."""
-    for archive in build.save(stack.engine, (recipes.SIDECAR, recipes.SKLEARN), places.archives, build.warn):
+    for archive in build.save(stack.engine, (recipes.SIDECAR, recipes.DATA, recipes.SKLEARN), places.archives, build.warn):
         cluster.load_image(archive)
     host, ours = cluster.network.host, stack.environment
     with (
@@ -299,8 +303,8 @@ def test_a_job_trains_on_a_cluster_outside_of_the_containers(
         assert started & {"node-a", "node-b"}
 
 
-def job(stack: Stack, name: str = "kept") -> dict[str, object]:
-    found: dict[str, object] = json.loads(stack.cli("show", name, "--json"))
+def job(stack: Stack, name: str = "kept") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stack.cli("show", name, "--json"))
     return found
 
 
