@@ -20,6 +20,7 @@ import psutil
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 
 MIB = 1024**2
+KILL_ROUNDS = 5
 LOG_LIMIT_BYTES = 20 * MIB  # an older log is set aside at the next start, one is kept
 CREATE_TIME_TOLERANCE_SECONDS = 0.05
 
@@ -121,7 +122,12 @@ def end_session(leader: Identity, *, grace_seconds: float) -> int:
         with suppress(psutil.Error):
             process.terminate()
         _wait([process], grace_seconds)
-    return kill(session_members(leader))
+    killed = 0
+    for _ in range(KILL_ROUNDS):  # one of them may have forked after they were listed
+        if not (members := session_members(leader)):
+            break
+        killed += kill(members)
+    return killed
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
