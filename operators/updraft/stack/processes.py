@@ -90,6 +90,17 @@ def session_members(leader: Identity) -> list[psutil.Process]:
     return members
 
 
+def children(leader: Identity) -> list[psutil.Process]:
+    """The living processes that `leader` itself has started."""
+    process = leader.process()
+    if process is None:
+        return []
+    try:
+        return [child for child in process.children() if _lives(child)]
+    except psutil.Error:
+        return []
+
+
 def marked(home: Home, part: str | None = None) -> list[psutil.Process]:
     """Processes whose environment says that they belong to this home, without this one and its ancestors."""
     spared = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
