@@ -28,7 +28,7 @@ PARTS = {
 }
 WITH_TOKEN = {"scheduler", "triggerer", "apiServer"}
 # Of compose's variables: the health check of its engine, and what the chart sets from a secret.
-NOT_IN_A_CLUSTER = {"UPDRAFT_HEALTH_URL", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
+NOT_IN_A_CLUSTER = {"UPDRAFT_HEALTH_URL", "UPDRAFT_HEALTH_FAILURES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
 
 
 @pytest.fixture(scope="module")
