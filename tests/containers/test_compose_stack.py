@@ -265,6 +265,7 @@ def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(sta
         assert json.load(answer)["version"].startswith("3.")
 
 
+@pytest.mark.cluster
 def test_a_job_trains_on_a_cluster_outside_of_the_containers(
     stack: Stack, images: dict[str, build.Built], places: Places, cluster: Cluster, account: Account
 ) -> None:
