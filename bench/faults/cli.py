@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import machine
 from benchmarks.stack import PREPARED, BenchmarkError
 
 from faults import every, outcomes, report
@@ -27,7 +26,7 @@ from faults.jobs import LIVES
 from faults.kinds import KINDS
 from faults.kinds.base import AIMS
 from faults.lab import Lab, check_environment, running_lab
-from faults.outcomes import RunRecord, ViolationRecord
+from faults.outcomes import Provenance, RunRecord, ViolationRecord
 from faults.plan import Planned, cover, is_stack_wide, paired, plan, rotation
 from faults.run import perform
 
@@ -58,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--every", action="store_true", help="kill each process of the tree once, during whole life cycles"
     )
+    made.add_argument("--place", action="append", default=[], metavar="KEY", help="with --every: this process only")
     made.add_argument("--report", action="store_true", help="only write the report of the results")
     made.add_argument("--list", action="store_true", help="only say which kinds there are")
     return made
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.report:
         return _report(options.results, published)
     if options.every:
-        return _kill_every(options)
+        return _kill_every(options, published)
     chosen = [name for name in options.kinds.split(",") if name]
     try:
         if options.selection:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     records: list[RunRecord] = []
     try:
-        for record in carry_out(todo, options, code):
+        for record in carry_out(todo, options):
             records.append(record)
             outcomes.append(options.results, record)
             tell(record)
@@ -118,37 +118,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _kill_every(options: argparse.Namespace) -> int:
+def _kill_every(options: argparse.Namespace, published: bool) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
-    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    met = []
+    deadline = _deadline(options)
+    provenance = Provenance.of_checkout()
+    known = set() if options.again else outcomes.killed_places(outcomes.load(options.results), provenance.code)
+    print(f"{len(known)} processes were killed already at this code ({provenance.code})", flush=True)
+    sweep = every.Sweep(options.seed, spared=known, chosen=options.place)
+    met: list[RunRecord] = []
     try:
-        with _lab(options.home, options.scale) as lab:
-            for killed in every.kill_every(lab, options.seed, until=until):
-                met.append(killed)
-                print(killed.text(), flush=True)
+        while not sweep.over and not _over(deadline):
+            with _lab(options.home, options.scale) as lab:
+                for record in sweep.on(lab, provenance, BUNDLES, until=deadline):
+                    met.append(record)
+                    outcomes.append(options.results, record)
+                    tell(record)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("interrupted; a later call goes on from here", file=sys.stderr)
     except BenchmarkError as exc:
         print(f"the lab cannot go on: {exc}", file=sys.stderr)
         return 2
-    failed = [killed for killed in met if not killed.ok]
-    print(f"{len(met)} processes killed, {len(failed)} jobs without a true verdict in time")
-    return 1 if failed or not met else 0
+    if met or published:
+        _report(options.results, published)
+    failed = [record for record in met if record.outcome == "failed"]
+    print(f"{len(met)} processes killed, {len(failed)} failed; {'all' if sweep.over else 'not all'} were met")
+    for record in failed:
+        print(f"  {record.command}")
+    if sweep.missed:
+        print(f"seen, and gone before they could be killed: {', '.join(sorted(sweep.missed))}")
+    return 1 if failed else 0
 
 
-def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -> Iterator[RunRecord]:
+def carry_out(todo: Sequence[Planned], options: argparse.Namespace) -> Iterator[RunRecord]:
     """The runs' records as they come; a platform that a run has spoilt is replaced."""
-    commit, changed = machine.commit()
-    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    provenance = Provenance.of_checkout()
+    deadline = _deadline(options)
     left = batches(todo, options.lanes)
 
     def do(lab: Lab, planned: Planned) -> RunRecord:
         try:
-            return perform(lab, planned, commit=commit, code=code, changed=changed, bundles=BUNDLES)
+            return perform(lab, planned, provenance, BUNDLES)
         except Exception as exc:  # noqa: BLE001 - outermost line of a run: the other runs are still done
             traceback.print_exc()
-            return failed_lab(planned, options.scale, commit, code, changed, exc)
+            return failed_lab(planned, options.scale, provenance, exc)
 
     while left and not _over(deadline):
         with _lab(options.home, options.scale) as lab, ThreadPoolExecutor(options.lanes) as pool:
@@ -160,22 +172,19 @@ def carry_out(todo: Sequence[Planned], options: argparse.Namespace, code: str) -
                     yield record
 
 
-def failed_lab(planned: Planned, scale: float, commit: str, code: str, changed: bool, exc: Exception) -> RunRecord:
+def failed_lab(planned: Planned, scale: float, provenance: Provenance, exc: Exception) -> RunRecord:
     """A run of which nothing can be said, because the lab itself did not come to its end."""
     return RunRecord(
         kind=planned.kind,
         seed=planned.seed,
         scale=scale,
         outcome="failed",
-        commit=commit,
-        code=code,
-        changed=changed,
+        **provenance.fields(),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         moments={},
         aim=planned.aim,
         program=planned.program,
-        position=outcomes.position(),
         violations=(ViolationRecord(kind="unmet", job="", text=f"the lab failed: {exc!r}"),),
     )
 
@@ -197,7 +206,7 @@ def batches(todo: Sequence[Planned], lanes: int) -> list[list[Planned]]:
 
 def tell(record: RunRecord) -> None:
     hit = ", ".join(f"{job.hit}→{job.state}" for job in record.jobs)
-    aim = f" at {record.aim} of {record.program}" if record.aim else ""
+    aim = f" at {record.aim} of {record.program}" if record.aim else f" {record.place}" if record.place else ""
     print(f"{record.outcome:7} {record.kind}{aim} seed {record.seed}: {record.seconds:.0f} s; {hit}", flush=True)
     for violation in record.violations:
         print(f"        {violation.kind}: {violation.job}: {violation.text}")
@@ -210,6 +219,10 @@ def _lab(home: Path, scale: float) -> Iterator[Lab]:
     with running_lab(home, scale) as lab:
         yield lab
     shutil.rmtree(home, ignore_errors=True)
+
+
+def _deadline(options: argparse.Namespace) -> float | None:
+    return None if options.minutes is None else time.monotonic() + 60 * options.minutes
 
 
 def _over(deadline: float | None) -> bool:

@@ -67,6 +67,7 @@ class Shape:
     no_progress_seconds: int | None = None  # restarted when its steps stand still for so long
     program: Program = "chain"
     bad_data: bool = False  # its suite does not hold: no learner may start
+    new_data: bool = False  # nobody has asked for its suite before, so that a pod judges its data
     cpus: float | None = None  # of each learner; None: as the program needs
 
     @property
@@ -162,6 +163,8 @@ def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     }
     if shape.program != "chain":
         suite = json.loads((PROGRAM / (WRONG_SUITE if shape.bad_data else SUITE)).read_text())
+        if shape.new_data:
+            suite["expectations"].append(own_expectation(job_id))
         made["data"] = [{"source": DATA, "as": "training", "expectations": suite}]
     if shape.evaluate:
         made["evaluate"] = {"command": recipe.judge}
@@ -171,6 +174,16 @@ def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     if budget:
         made["budget"] = budget
     return made
+
+
+def own_expectation(job_id: str) -> dict[str, Any]:
+    """One that holds and that no other job has: the data have between one and some billions of rows."""
+    most = 10**9 + int(hashlib.sha256(job_id.encode()).hexdigest()[:8], 16)
+    return {
+        "type": "expect_table_row_count_to_be_between",
+        "kwargs": {"min_value": 1, "max_value": most},
+        "severity": "critical",
+    }
 
 
 def chain(job_id: str, steps: int) -> str:

@@ -10,13 +10,16 @@ import hashlib
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import machine
 from benchmarks.machine import REPOSITORY
 from pydantic import BaseModel, ConfigDict
 
 FILE = REPOSITORY / "bench" / "results" / "faults.jsonl"
+EVERY = "any_process_kill"
 PLATFORM = ("operators", "images", "dags", "plugins", "uv.lock")
 
 Outcome = Literal["passed", "failed", "void"]  # void: the job was over before the fault could meet it
@@ -81,6 +84,7 @@ class RunRecord(Record):
     aim: str = ""  # the target's state or task at which the fault was to come
     program: str = "chain"  # what the target ran
     position: int | None = None  # commits up to this one, to tell how old the run is
+    place: str = ""  # the process that was killed, of a run of `every`
     bundle: str | None = None  # folder of what a failed run left, below `faults-failed`
 
     @property
@@ -90,9 +94,30 @@ class RunRecord(Record):
     @property
     def command(self) -> str:
         """What does the same again."""
+        if self.place:
+            return f"make faults SEED={self.seed} AGAIN=1 ARGS=\"--every --place '{self.place}'\""
         scale = "" if self.scale == 1 else f" SCALE={self.scale:g}"
         aim = f" AIM={self.aim} PROGRAM={self.program}" if self.aim else ""
         return f"make faults KINDS={self.kind} SEED={self.seed} RUNS=1 AGAIN=1{aim}{scale}"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code that runs are of."""
+
+    commit: str
+    code: str
+    changed: bool
+    position: int | None
+
+    @classmethod
+    def of_checkout(cls) -> Provenance:
+        commit, changed = machine.commit()
+        return cls(commit, code_digest(), changed, position())
+
+    def fields(self) -> dict[str, Any]:
+        """As a RunRecord has them."""
+        return asdict(self)
 
 
 def append(path: Path, record: RunRecord) -> None:
@@ -116,7 +141,14 @@ def load(path: Path) -> list[RunRecord]:
 
 def done(records: Sequence[RunRecord], code: str, scale: float) -> set[tuple[str, int]]:
     """(kind, seed) of the runs that need not be done again."""
-    return {(r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void"}
+    return {
+        (r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void" and not r.place
+    }
+
+
+def killed_places(records: Sequence[RunRecord], code: str) -> set[str]:
+    """The processes that were killed one by one at this code."""
+    return {r.place for r in records if r.code == code and r.place and r.outcome != "void"}
 
 
 def tried(records: Sequence[RunRecord]) -> Counter[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from benchmarks.stack import BenchmarkError
 
-from faults import checks, outcomes, parts, witness
+from faults import checks, parts, witness
 from faults.bundle import keep
 from faults.checks import Violation
 from faults.facts import JobFacts, collect
@@ -25,7 +26,7 @@ from faults.kinds import KINDS
 from faults.kinds.base import TASK, TOGETHER, Kind, Moment, Rule, Scene, Subject, TooLateError, merged, wait_for
 from faults.lab import Lab, is_over
 from faults.moments import allowing, come_to, leave
-from faults.outcomes import CurveRecord, JobRecord, LossRecord, Outcome, RunRecord, ViolationRecord
+from faults.outcomes import CurveRecord, JobRecord, LossRecord, Outcome, Provenance, RunRecord, ViolationRecord
 from faults.plan import Planned, is_stack_wide
 from updraft.exceptions import UnavailableError, UpdraftError
 
@@ -141,10 +142,9 @@ def _aimed(aim: str, drawn: Moment, strikes: list[Strike]) -> Moment | None:
     return drawn if by_step else Moment(state=aim)
 
 
-def perform(lab: Lab, planned: Planned, *, commit: str, code: str, changed: bool, bundles: Path) -> RunRecord:
+def perform(lab: Lab, planned: Planned, provenance: Provenance, bundles: Path) -> RunRecord:
     """Do it, and say what became of it."""
     began, at = time.monotonic(), datetime.now(UTC)
-    position = outcomes.position()
     scenario = draw(lab, planned)
     _play(lab, scenario)
     struck_at = min((s.injected_at for s in scenario.strikes if s.injected_at), default=time.time())
@@ -158,19 +158,21 @@ def perform(lab: Lab, planned: Planned, *, commit: str, code: str, changed: bool
         seed=planned.seed,
         scale=lab.scale,
         outcome=outcome,
-        commit=commit,
-        code=code,
-        changed=changed,
+        **provenance.fields(),
         at=at.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - began, 1),
         moments={s.kind.name: s.too_late or s.text() for s in scenario.strikes},
         healed_seconds={s.kind.name: round(s.healed_at - struck_at, 1) for s in scenario.strikes if s.healed_at},
-        jobs=tuple(_job_record(scenario, each, struck_at) for each in facts),
+        jobs=tuple(
+            job_record(
+                subject, each, struck_at, scenario.submitted_at.get(subject.id), scenario.hit.get(subject.id, "")
+            )
+            for subject, each in zip(scenario.subjects, facts, strict=True)
+        ),
         violations=tuple(ViolationRecord(kind=v.kind, job=v.job, text=v.text[:600]) for v in violations),
         notes={s.kind.name: s.scene.notes for s in scenario.strikes if s.scene.notes},
         aim=planned.aim,
         program=planned.program,
-        position=position,
         bundle=None if bundle is None else bundle.name,
     )
 
@@ -257,24 +259,28 @@ def _aftermath(lab: Lab, scenario: Scenario) -> tuple[list[JobFacts], list[Viola
             violations.append(Violation("unmet", "", str(exc)))
     while time.monotonic() < deadline and not all(is_over(lab, subject.id) for subject in scenario.subjects):
         time.sleep(LOOK_SECONDS)
-    calm_by = time.monotonic() + CALM_SECONDS
-    while True:
-        facts = [collect(lab, subject) for subject in scenario.subjects]
-        judged = [
-            (each, subject.shape, scenario.rule(subject))
-            for each, subject in zip(facts, scenario.subjects, strict=True)
-        ]
-        restless = checks.not_calm(judged) or any(each.unread for each in facts)
-        if not restless or time.monotonic() > calm_by:
-            break
-        time.sleep(2 * LOOK_SECONDS)
-    for each in judged:
-        violations += checks.judge(*each)
-    violations += [Violation("unmet", each.id, text) for each in facts for text in each.unread]
+    facts, found = settle(lab, scenario.subjects, scenario.rule)
+    violations += found
     violations += [
         item for strike in scenario.strikes for item in _promises(strike.scene.target.id, strike.scene.notes)
     ]
     return facts, violations
+
+
+def settle(
+    lab: Lab, subjects: Sequence[Subject], rule: Callable[[Subject], Rule]
+) -> tuple[list[JobFacts], list[Violation]]:
+    """What is there of the jobs, and what is wrong with it, once all that goes away by itself is gone."""
+    calm_by = time.monotonic() + CALM_SECONDS
+    while True:
+        facts = [collect(lab, subject) for subject in subjects]
+        judged = [(each, s.shape, rule(s)) for each, s in zip(facts, subjects, strict=True)]
+        restless = checks.not_calm(judged) or any(each.unread for each in facts)
+        if not restless or time.monotonic() > calm_by:
+            break
+        time.sleep(2 * LOOK_SECONDS)
+    violations = [violation for each in judged for violation in checks.judge(*each)]
+    return facts, violations + [Violation("unmet", each.id, text) for each in facts for text in each.unread]
 
 
 def _promises(job_id: str, notes: dict[str, Any]) -> list[Violation]:
@@ -292,15 +298,13 @@ def _promises(job_id: str, notes: dict[str, Any]) -> list[Violation]:
     return found
 
 
-def _job_record(scenario: Scenario, facts: JobFacts, struck_at: float) -> JobRecord:
-    subject = next(s for s in scenario.subjects if s.id == facts.id)
-    submitted = scenario.submitted_at.get(facts.id)
+def job_record(subject: Subject, facts: JobFacts, struck_at: float, submitted: float | None, hit: str) -> JobRecord:
     own = [session for session in facts.sessions if session.learner == 1]
     until = facts.ended_at or time.time()
     return JobRecord(
         id=facts.id,
         text=subject.shape.text(),
-        hit=scenario.hit.get(facts.id, ""),
+        hit=hit,
         state=str(facts.state),
         attempts=sum(a.role == "train" for a in facts.attempts),
         seconds=round(facts.ended_at - submitted, 1) if facts.ended_at and submitted else None,

@@ -62,7 +62,7 @@ class KindSummary:
 
 def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
     """The last result of each run; void ones left out, so that they are done again."""
-    found = {(r.kind, r.aim, r.seed, r.scale): r for r in records if r.outcome != "void"}
+    found = {(r.kind, r.aim, r.place, r.seed, r.scale): r for r in records if r.outcome != "void"}
     return list(found.values())
 
 
@@ -118,6 +118,12 @@ def ages(records: Sequence[RunRecord], kinds: Iterable[str]) -> list[Age]:
         last = max(own, key=lambda r: (r.position or 0, r.at), default=None)
         found.append(Age(kind, len(own), len(fresh), "" if last is None else last.commit, not fresh))
     return found
+
+
+def killed(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The newest kill of each process of the tree, by its place."""
+    found = {r.place: r for r in sorted(records, key=lambda r: r.at) if r.place and r.outcome != "void"}
+    return [found[place] for place in sorted(found)]
 
 
 def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:

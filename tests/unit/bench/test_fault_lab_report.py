@@ -170,6 +170,23 @@ def test_runs_are_counted_with_their_commit_and_grow_stale() -> None:
     assert "| s3_kill | 1 | 1 | new |  |" in page
 
 
+def test_the_newest_kill_of_each_process_is_a_row_and_each_process_is_a_run_of_its_own() -> None:
+    def kill(place: str, **changes: Any) -> RunRecord:
+        notes = {"any_process_kill": {"place": place, "late_seconds": 12.4, "serves_after_seconds": 8}}
+        return a_run(kind="any_process_kill", place=place, notes=notes, **changes)
+
+    records = [
+        kill("s3 0 rclone", commit="old", outcome="failed", violations=[FALSE]),
+        kill("s3 0 rclone", commit="new", at="2030-01-03T03:04:05+00:00"),
+        kill("node 2 train/sidecar", outcome="failed", violations=[FALSE]),
+    ]
+    assert len(newest(records)) == 2
+    page = report.markdown(records)
+    assert "| s3 0 rclone | new | 8 | 12 | yes |" in page
+    assert "| node 2 train/sidecar | 0123456789ab | 8 | 12 | **no** |" in page
+    assert "--every --place 'node 2 train/sidecar'" in page
+
+
 def test_moments_are_counted_by_the_state_that_was_really_hit_and_the_task_that_was_aimed_at() -> None:
     records = [
         a_run(),

@@ -86,14 +86,6 @@ def test_a_part_is_stopped_with_all_its_processes_and_goes_on(home: Home, part: 
     await_statuses(stopped, stopped_ones=0)
 
 
-def test_the_tree_has_every_process_by_service_and_descent(home: Home, part: subprocess.Popen[bytes]) -> None:
-    tree = parts.tree(home)
-    program = Path(psutil.Process(part.pid).exe()).name
-    assert [process.pid for process in tree[f"s3 0 {program}"]] == [part.pid]
-    assert [process.ppid() for process in tree[f"s3 1 {program}"]] == [part.pid]
-    assert len(tree) == 2
-
-
 def test_a_part_that_is_slow_stands_still_in_between_and_runs_again_afterwards(
     home: Home, part: subprocess.Popen[bytes]
 ) -> None:
