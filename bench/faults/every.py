@@ -27,6 +27,7 @@ from faults.jobs import LIFE_STEPS, LIVES, Program, Shape, as_life, manifest
 from faults.kinds.base import Rule, Subject, merged
 from faults.kinds.control import all_serve, untouched, without_store
 from faults.lab import Lab, is_over
+from faults.lanes import POLLUTING, is_past
 from faults.outcomes import EVERY, Provenance, RunRecord, ViolationRecord
 from faults.pace import Timeline
 from faults.places import PlatformProcess
@@ -108,14 +109,14 @@ class Sweep:
         self._lasting = {key for key in places.tree(lab.home) if " task " not in key}
         if not self._usual:
             self._usual = self._calm(lab)
-        while not self.over and not _past(until):
+        while not self.over and not is_past(until):
             wave = self._start(lab, "every")
             self._kill(lab, wave, until)
             found = list(self._judged(lab, wave, provenance, bundles))
             yield from found
             if self._empty >= LOOKS and not wave.kills:
                 self.over = True
-            if any(v.kind in ("lost", "orphan", "unmet") for record in found for v in record.violations):
+            if any(v.kind in POLLUTING for record in found for v in record.violations):
                 return
 
     def _calm(self, lab: Lab) -> dict[Program, Timeline]:
@@ -151,7 +152,7 @@ class Sweep:
         last = time.monotonic()
         while not _all_over(lab, wave) and time.monotonic() < last + LOST_SECONDS:
             time.sleep(self._rng.uniform(*PAUSE_SECONDS))
-            if _past(until) or (target := self._find(lab, wave)) is None:
+            if is_past(until) or (target := self._find(lab, wave)) is None:
                 continue
             before = {s.id: _progress(lab, s.id) for s in wave.subjects.values() if target.job in ("", s.id)}
             kill = self._strike(lab, wave, target)
@@ -358,7 +359,3 @@ def _wait(lab: Lab, wave: Wave) -> None:
 
 def _all_over(lab: Lab, wave: Wave) -> bool:
     return all(is_over(lab, subject.id) for subject in wave.subjects.values())
-
-
-def _past(until: float | None) -> bool:
-    return until is not None and time.monotonic() > until

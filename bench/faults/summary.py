@@ -108,9 +108,11 @@ class Age:
     stale: bool  # the newest run is too old to speak for the present code
 
 
-def ages(records: Sequence[RunRecord], kinds: Iterable[str]) -> list[Age]:
-    """Of every kind, those that never ran too. Age is counted from the newest commit of all runs."""
+def ages(records: Sequence[RunRecord], kinds: Iterable[str], head: int | None = None) -> list[Age]:
+    """Of every kind, those that never ran too. Age is counted from `head`, the number of commits up to the present one,
+    or from the newest run if that is of a later one."""
     present = max((r.position for r in records if r.position is not None), default=0)
+    present = max(present, head or 0)
     found = []
     for kind in kinds:
         own = with_kind(records, kind)
@@ -130,6 +132,12 @@ def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:
     """How often the target of this kind was in each state when the fault came, and in each task that was aimed at."""
     found: Counter[str] = Counter()
     for record in with_kind(records, kind):
+        if record.strikes:
+            for strike in record.strikes:
+                if strike.kind == kind and strike.hit and not strike.too_late:
+                    found["PENDING" if strike.hit == "not accepted" else strike.hit] += 1
+                    found.update(task for task in strike.tasks if strike.aim == f"{TASK}{task}")
+            continue
         if not record.jobs or not record.jobs[0].hit:
             continue
         hit = record.jobs[0].hit

@@ -24,6 +24,7 @@ STOPPED = ("triggerer", "scheduler", "api_server", "mlflow", "s3")
 TASK_SECONDS = 30.0  # until some task runs
 SLOW = ("mlflow", "s3")
 SLOWNESS = ((0.05, 0.5), (0.1, 2.0), (0.3, 5.0))  # seconds in which the server runs, and stands still
+MISSED_SECONDS = 60.0  # whatever the scale, the first triggerer's heartbeat (30 s) is missed for long enough
 LEAVE_SECONDS = 15.0  # both triggerers run side by side, before the second one leaves
 
 
@@ -75,7 +76,7 @@ def _second_triggerer(scene: Scene) -> None:
 
 def _first_wakes(scene: Scene) -> None:
     stopped, (child, identity) = scene.held
-    time.sleep(max(0.0, 60.0 - scene.outage_seconds))  # its heartbeat is missed after 30 s, whatever the scale
+    time.sleep(max(0.0, MISSED_SECONDS - scene.outage_seconds))
     at = time.time()
     parts.go_on(stopped)
     time.sleep(LEAVE_SECONDS)
@@ -173,7 +174,7 @@ KINDS = (
     *(
         Kind(
             f"{name}_stopped",
-            f"{PARTS[name][1]} is stopped (SIGSTOP) for a minute",
+            f"{PARTS[name][1]} is stopped (SIGSTOP) for 40 s",
             "stack",
             stop(PARTS[name][0]),
             go_on(PARTS[name][0]),
@@ -185,7 +186,7 @@ KINDS = (
     *(
         Kind(
             f"{name}_slow",
-            f"{PARTS[name][1]} is slow for a minute: it stands still (SIGSTOP) for most of each second or seconds",
+            f"{PARTS[name][1]} is slow for 40 s: it stands still (SIGSTOP) for most of each second or seconds",
             "stack",
             slow(PARTS[name][0]),
             fast_again(PARTS[name][0]),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from faults import every, pace, parts, places
+from faults import every, lanes, pace, parts, places
 from faults.checks import Violation
 from faults.every import Sweep, rule_of
 from faults.facts import JobFacts
@@ -115,7 +115,8 @@ Sweeps = Callable[..., list[RunRecord]]
 def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sweeps:
     def run(platform: Platform, **how: Any) -> list[RunRecord]:
         clock = SimpleNamespace(time=lambda: platform.now, monotonic=lambda: platform.now, sleep=platform.sleep)
-        monkeypatch.setattr(every, "time", clock)
+        for module in (every, lanes):
+            monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(places, "tree", platform.tree)
         monkeypatch.setattr(parts, "send", platform.kill)
         monkeypatch.setattr(every, "all_serve", platform.serves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from faults import places
 from faults.places import ProcessLook, TaskNames, container_keys, does, role
 
 from updraft.kubernetes.gate import gated
+from updraft.localnode.processes import ProcessTable, kill_all
 from updraft.stack import processes, records
 from updraft.stack.control import initialise
 from updraft.stack.layout import Home, find_repository
@@ -189,3 +191,22 @@ def test_a_container_whose_node_was_killed_is_found_by_its_job(home: Home) -> No
         for child in (ours, others):
             child.kill()
             child.wait(timeout=10)
+
+
+def test_a_shim_of_the_local_node_is_told_by_the_program_that_it_runs(home: Home, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    environment = {**main_of("j", "export"), "HOME": str(home.node / "pods" / "x"), "PATH": "/usr/bin:/bin"}
+    words = ["/bin/sh", "-c", "sleep 60 & wait"]
+    container = asyncio.run(ProcessTable().start(folder, words, environment, tmp_path))
+    try:
+        assert container.shim is not None
+        assert container.main is not None
+        tree = places.tree(home)
+        found = {key: [each.process.pid for each in own] for key, own in tree.items()}
+        program = Path(psutil.Process(container.main.pid).exe()).name
+        assert found["node 1 export/main shim"] == [container.shim.pid]
+        assert found[f"node 2 export/main {program}"] == [container.main.pid]
+        assert {each.job for own in tree.values() for each in own} == {"j"}
+    finally:
+        kill_all(container)

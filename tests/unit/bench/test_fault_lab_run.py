@@ -24,7 +24,7 @@ from faults.jobs import Shape
 from faults.kinds.base import Moment, Rule, Scene, Subject, TooLateError, wait_for
 from faults.lab import Lab
 from faults.moments import allowing
-from faults.plan import Planned
+from faults.plan import Planned, PlannedStrike
 
 from updraft.exceptions import UnavailableError
 from updraft.stack import processes, records
@@ -218,12 +218,19 @@ def test_a_state_that_comes_and_goes_is_met_only_while_it_lasts(tmp_path: Path) 
         wait_for(scene(FakeLab(tmp_path, "PROCESSING", "STORING", "COMPLETED")), Moment(state="HALTED"), 20)
 
 
+def test_a_moment_that_has_to_be_exact_is_not_met_by_a_later_state(tmp_path: Path) -> None:
+    states = ("DEPLOYING", "PROCESSING", "STORING", "COMPLETED")
+    wait_for(scene(FakeLab(tmp_path, *states)), Moment(state="DOWNLOADING"), 20)
+    with pytest.raises(TooLateError, match="j ended COMPLETED before"):
+        wait_for(scene(FakeLab(tmp_path, *states)), Moment(state="DOWNLOADING", exact=True), 20)
+
+
 def test_the_moment_allows_what_it_brings_with_it() -> None:
     shape, strict = Shape(program="cnn"), Rule(untouched=True)
-    recovering = Planned(("s3_kill",), 1, "RECOVERING", "cnn")
+    recovering = [PlannedStrike("s3_kill", "RECOVERING", "cnn")]
     assert allowing(strict, recovering, shape) == Rule(untouched=False)
     cancelled = Rule(only=frozenset({"CANCELLED"}))
-    early, late = (Planned(("cancel",), 1, aim, "cnn") for aim in ("PROCESSING", "task:promote"))
+    early, late = ([PlannedStrike("cancel", aim, "cnn")] for aim in ("PROCESSING", "task:promote"))
     assert allowing(cancelled, early, shape).ends(shape) == {"CANCELLED"}
     assert allowing(cancelled, late, shape).ends(shape) == {"CANCELLED", "COMPLETED"}
     wrong = Shape(program="cnn", bad_data=True)
