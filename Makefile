@@ -66,11 +66,11 @@ bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench $(ARGS)
 
-faults: ## Break a platform in every way and prove what holds (RUNS=n COVER=n SEED=s KINDS=a,b+c MINUTES=m ...)
+faults: ## Break a platform in every way and prove what holds (PACKED=1 RUNS=n COVER=n SEED=s KINDS=a,b+c MINUTES=m)
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench/faults $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 		$(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGAIN),--again) \
-		$(if $(PAIRED),--in-pairs) $(if $(LAB),--home $(LAB)) $(if $(COVER),--cover $(COVER)) \
+		$(if $(PAIRED),--in-pairs) $(if $(PACKED),--packed) $(if $(LAB),--home $(LAB)) $(if $(COVER),--cover $(COVER)) \
 		$(if $(AIM),--aim $(AIM)) $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
 
 faults-ci: ## A short selection of faults, drawn by the number of commits: small jobs and whole life cycles in turn

@@ -1,125 +1,361 @@
 """Kills every process of the platform, one after the other, during jobs of the whole life cycle. Called by `cli`.
 
-The process tree is walked anew for each job, so the processes of tasks and learners are met too. Each job has to end
-with its true verdict at most `LATE_SECONDS` after the time that such a job takes when nothing is killed.
+One job of each program is under way, side by side, while several processes are killed: the next one when all services
+serve again and the jobs that it would meet have come further since their last kill. The process tree is walked anew
+before each kill, so the processes of tasks and of containers are met too. A kill passes when each job that it met ends
+with its true verdict, nothing is wrong with it, and the verdict comes at most `LATE_SECONDS` later than without the
+kill.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 
-import psutil
 from benchmarks.stack import BenchmarkError
 
-from faults import parts
-from faults.jobs import LIFE_STEPS, LIVES, Program, as_life, draw_shape, manifest
-from faults.lab import Lab, is_over, start
-from updraft.exceptions import UnavailableError
-from updraft.stack import records
+from faults import pace, parts, places, witness
+from faults.bundle import keep
+from faults.checks import Violation
+from faults.facts import JobFacts
+from faults.jobs import LIFE_STEPS, LIVES, Program, Shape, as_life, manifest
+from faults.kinds.base import Rule, Subject, merged
+from faults.kinds.control import all_serve, untouched, without_store
+from faults.lab import Lab, is_over
+from faults.lanes import POLLUTING, is_past
+from faults.outcomes import EVERY, Provenance, RunRecord, ViolationRecord
+from faults.pace import Timeline
+from faults.places import PlatformProcess
+from faults.plan import Planned
+from faults.run import job_record, settle
+from updraft.exceptions import UnavailableError, UpdraftError
 
 LATE_SECONDS = 60.0
-LOST_SECONDS = 300.0  # more than that, and the job is lost
-LOOK_SECONDS = 0.2
-LATEST = 0.9  # of a job's usual time: until then the kill comes
+LOST_SECONDS = 300.0  # without a verdict for so long after the last kill, a job is lost
+CALM_JOBS = 3  # of each program: their median is what is usual
+LOOKS = 6  # in a row that find nothing new: then each process was killed
+PAUSE_SECONDS = (2.0, 8.0)  # from one look to the next
+WINDOW_SECONDS = 3.0  # a look lasts so long: many a process lives for two seconds only
+AGE_SECONDS = (0.0, 1.0)  # after it was seen, what lives shortly is killed
+POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Killed:
-    """What became of the job that ran as a process was killed."""
+@dataclass
+class Kill:
+    """One killed process, and the jobs that it met."""
 
-    place: str  # service, generation and program
-    program: Program
-    at_seconds: float  # after the job's submission
-    state: str
-    seconds: float  # from the job's submission to its verdict
-    late_seconds: float  # more than when nothing is killed
+    place: str
+    pid: int
+    at: float  # unix seconds
+    job: str  # the one that the process worked for; empty: all that were under way
+    rule: Rule
+    met: tuple[Subject, ...]
+    hit: Mapping[str, str]  # state by job
+    served_at: float | None = None
+    problem: str | None = None
 
     @property
-    def ok(self) -> bool:
-        return self.state == "COMPLETED" and self.late_seconds <= LATE_SECONDS
-
-    def text(self) -> str:
-        met = f"{self.place} killed {self.at_seconds:.0f} s into a job ({self.program})"
-        return f"{'passed' if self.ok else 'FAILED'} {met}: {self.state}, {self.late_seconds:+.0f} s"
+    def service(self) -> str:
+        return self.place.partition(" ")[0]
 
 
-def kill_every(lab: Lab, seed: int, *, until: float | None) -> Iterator[Killed]:
-    """One kill per place in the process tree, in an order drawn by the seed, until each was killed or time is over.
+@dataclass
+class Wave:
+    """One job of each program, side by side."""
 
-    `until`: monotonic seconds. Raises BenchmarkError when a job does not end though nothing was killed.
-    """
-    rng = Random(f"every:{seed}")
-    usual = {program: _usual_seconds(lab, rng, program) for program in LIVES}
-    done: set[str] = set()
-    number = 0
-    while until is None or time.monotonic() < until:
-        number += 1
-        program = rng.choice(LIVES)
-        job_id = f"every-{seed}-{number}"
-        submitted = _submit(lab, rng, program, job_id)
-        wait_seconds = rng.uniform(0, LATEST * usual[program])
-        time.sleep(max(0.0, submitted + wait_seconds - time.time()))
-        place, process = _next(lab, rng, done)
-        if place is None or process is None:
-            return
+    subjects: Mapping[Program, Subject]
+    submitted_at: dict[str, float] = field(default_factory=dict)
+    kills: list[Kill] = field(default_factory=list)
+    touched: set[tuple[str, str]] = field(default_factory=set)  # (job, role or task) that was hit already
+    held_up: dict[str, tuple[int, int]] = field(default_factory=dict)  # by job: how far it was at its last kill
+
+    def kills_of(self, job_id: str) -> list[Kill]:
+        return [kill for kill in self.kills if any(subject.id == job_id for subject in kill.met)]
+
+    def rule(self, subject: Subject) -> Rule:
+        return merged(kill.rule for kill in self.kills_of(subject.id))
+
+    def may_meet(self, target: PlatformProcess) -> bool:
+        """Whether all jobs that its kill would meet have come further since their last one: each kill is counted for
+        itself."""
+        ids = {subject.id for subject in self.subjects.values()}
+        met = {target.job} if target.job else ids
+        return met <= ids and not met & set(self.held_up) and (target.job, _role(target)) not in self.touched
+
+
+class Sweep:
+    """Kills what was not killed yet, on one platform after the other. `missed`: what ended before it could be."""
+
+    def __init__(self, seed: int, *, spared: Collection[str] = (), chosen: Collection[str] = ()) -> None:
+        self.over = False
+        self.missed: set[str] = set()
+        self._seed, self._rng = seed, Random(f"every:{seed}")
+        self._done, self._chosen = set(spared), frozenset(chosen)
+        self._usual: dict[Program, Timeline] = {}
+        self._lasting: set[str] = set()
+        self._empty = 0  # looks in a row that found nothing new
+        self._number = 0
+
+    def on(self, lab: Lab, provenance: Provenance, bundles: Path, *, until: float | None) -> Iterator[RunRecord]:
+        """The kills on this platform; ends when it is spoilt, `until` (monotonic) is over or nothing is left.
+
+        Raises BenchmarkError when a job does not complete though nothing was killed.
+        """
+        self._lasting = {key for key in places.tree(lab.home) if " task " not in key}
+        if not self._usual:
+            self._usual = self._calm(lab)
+        while not self.over and not is_past(until):
+            wave = self._start(lab, "every")
+            self._kill(lab, wave, until)
+            found = list(self._judged(lab, wave, provenance, bundles))
+            yield from found
+            if self._empty >= LOOKS and not wave.kills:
+                self.over = True
+            if any(v.kind in POLLUTING for record in found for v in record.violations):
+                return
+
+    def _calm(self, lab: Lab) -> dict[Program, Timeline]:
+        """What is usual for each program, beside the others."""
+        found: dict[Program, list[Timeline]] = {program: [] for program in LIVES}
+        for _ in range(CALM_JOBS):
+            wave = self._start(lab, "calm")
+            _wait(lab, wave)
+            for program, subject in wave.subjects.items():
+                job = lab.job(subject.id)
+                if job is None or job.state != "COMPLETED" or job.ended_at is None:
+                    raise BenchmarkError(
+                        f"{subject.id} did not complete though nothing was killed: {job and job.reason}"
+                    )
+                sessions, tasks = witness.read(lab.witness / subject.id), lab.task_ends(subject.id)
+                submitted, ended = wave.submitted_at[subject.id], job.ended_at.timestamp()
+                found[program].append(pace.timeline(submitted, ended, sessions, tasks))
+        return {program: pace.median(timelines) for program, timelines in found.items()}
+
+    def _start(self, lab: Lab, stem: str) -> Wave:
+        self._number += 1
+        wave = Wave({p: Subject(f"{stem}-{self._seed}-{self._number}-{p}", self._shape(p)) for p in LIVES})
+        for subject in wave.subjects.values():
+            wave.submitted_at[subject.id] = _submit(lab, subject)
+        return wave
+
+    def _shape(self, program: Program) -> Shape:
+        """All of a program take the same time. Their data are judged in a pod each time."""
+        return as_life(self._rng, Shape(steps=LIFE_STEPS, new_data=True), program, may_fail=False)
+
+    def _kill(self, lab: Lab, wave: Wave, until: float | None) -> None:
+        """Kill one after the other until all jobs have their verdicts, or are lost."""
+        last = time.monotonic()
+        while not _all_over(lab, wave) and time.monotonic() < last + LOST_SECONDS:
+            time.sleep(self._rng.uniform(*PAUSE_SECONDS))
+            if is_past(until) or (target := self._find(lab, wave)) is None:
+                continue
+            before = {s.id: _progress(lab, s.id) for s in wave.subjects.values() if target.job in ("", s.id)}
+            kill = self._strike(lab, wave, target)
+            if kill is None:
+                continue
+            wave.kills.append(kill)
+            wave.held_up |= before
+            wave.touched.add((target.job, _role(target)))
+            self._done.add(kill.place)
+            self.missed.discard(kill.place)
+            try:
+                kill.served_at = all_serve(lab, kill.service, kill.pid, kill.at)
+            except BenchmarkError as exc:
+                kill.problem = str(exc)
+                return
+            last = time.monotonic()
+
+    def _find(self, lab: Lab, wave: Wave) -> PlatformProcess | None:
+        """A process that was not killed yet: what lives shortly first, for it may not be there the next time."""
+        found: set[str] = set()
+        deadline = time.monotonic() + WINDOW_SECONDS
+        while True:
+            for job, before in list(wave.held_up.items()):
+                if is_over(lab, job) or _progress(lab, job) > before:
+                    del wave.held_up[job]
+            tree = places.tree(lab.home)
+            left = {key: tree[key] for key in sorted(tree) if self._wants(key)}
+            found |= set(left)
+            free = {key: may for key, each in left.items() if (may := [p for p in each if wave.may_meet(p)])}
+            short = [key for key in free if key not in self._lasting]
+            if short or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        self._empty = 0 if found else self._empty + 1
+        self.missed |= found
+        if not free:
+            return None
+        target = self._rng.choice(free[self._rng.choice(short or list(free))])
+        if short:
+            time.sleep(self._rng.uniform(*AGE_SECONDS))
+        return target
+
+    def _wants(self, key: str) -> bool:
+        return key not in self._done and (not self._chosen or key in self._chosen)
+
+    def _strike(self, lab: Lab, wave: Wave, target: PlatformProcess) -> Kill | None:
+        """None when no job is under way that it could meet, or it ended by itself just now."""
+        under_way = [s for s in wave.subjects.values() if not is_over(lab, s.id)]
+        met = tuple(s for s in under_way if target.job in ("", s.id))
+        hit = {subject.id: _state(lab, subject) for subject in met}
         at = time.time()
-        if not parts.send(process, signal.SIGKILL):
-            continue  # it ended by itself just now: another look
-        done.add(place)
-        if place.partition(" ")[0] == records.SUPERVISOR:
-            start(lab.home)  # as its user does it
-        ended = _wait(lab, job_id)
-        job = lab.job(job_id)
-        seconds = ended - submitted
-        state = "not recorded" if job is None else str(job.state)
-        yield Killed(place, program, round(at - submitted, 1), state, round(seconds, 1), seconds - usual[program])
-        for name in parts.services(lab.home):
-            parts.wait_serves(lab.home, name, since=0.0)
+        if not met or not parts.send(target.process, signal.SIGKILL):
+            return None
+        return Kill(target.key, target.process.pid, at, target.job, rule_of(target), met, hit)
+
+    def _judged(self, lab: Lab, wave: Wave, provenance: Provenance, bundles: Path) -> Iterator[RunRecord]:
+        """What became of the wave's jobs, counted for each kill."""
+        if not wave.kills:
+            return
+        facts, violations = settle(lab, list(wave.subjects.values()), wave.rule)
+        by_id = {each.id: each for each in facts}
+        late = self._late(lab, wave, by_id)
+        failed = [
+            (kill, found)
+            for kill in wave.kills
+            if (found := _violations(kill, wave, violations, late.get(id(kill), {})))
+        ]
+        bundle = None
+        if failed:
+            all_found = [violation for _, found in failed for violation in found]
+            bundle = keep(lab, Planned((EVERY,), self._seed), facts, list(dict.fromkeys(all_found)), bundles).name
+        wrong = {id(kill): found for kill, found in failed}
+        for kill in wave.kills:
+            yield self._record(
+                lab, wave, kill, by_id, wrong.get(id(kill), []), late.get(id(kill), {}), provenance, bundle
+            )
+
+    def _late(self, lab: Lab, wave: Wave, facts: Mapping[str, JobFacts]) -> dict[int, dict[str, float]]:
+        """Seconds by kill (its `id`) and job."""
+        found: dict[int, dict[str, float]] = {}
+        for program, subject in wave.subjects.items():
+            each, submitted, kills = facts[subject.id], wave.submitted_at[subject.id], wave.kills_of(subject.id)
+            try:
+                tasks = lab.task_ends(subject.id)
+            except UpdraftError:
+                tasks = {}
+            own = pace.timeline(submitted, each.ended_at or time.time(), each.sessions, tasks)
+            seconds = pace.late_seconds(self._usual[program], own, [kill.at - submitted for kill in kills])
+            for kill, late in zip(kills, seconds, strict=True):
+                found.setdefault(id(kill), {})[subject.id] = late
+        return found
+
+    def _record(
+        self,
+        lab: Lab,
+        wave: Wave,
+        kill: Kill,
+        facts: Mapping[str, JobFacts],
+        violations: Sequence[Violation],
+        late: Mapping[str, float],
+        provenance: Provenance,
+        bundle: str | None,
+    ) -> RunRecord:
+        ends = [facts[subject.id].ended_at or time.time() for subject in kill.met]
+        program = {subject.shape.program for subject in kill.met}
+        notes = {
+            "place": kill.place,
+            "pid": kill.pid,
+            "late_seconds": round(max(late.values(), default=0.0), 1),
+            "others": [other.place for other in wave.kills if other is not kill],
+        }
+        if kill.served_at is not None:
+            notes["serves_after_seconds"] = round(kill.served_at - kill.at, 1)
+        moments = ", ".join(f"{kill.at - wave.submitted_at[s.id]:.0f} s into {s.shape.program}" for s in kill.met)
+        return RunRecord(
+            kind=EVERY,
+            seed=self._seed,
+            scale=lab.scale,
+            outcome="failed" if violations else "passed",
+            **provenance.fields(),
+            at=datetime.fromtimestamp(kill.at, UTC).isoformat(timespec="seconds"),
+            seconds=round(max(ends) - kill.at, 1),
+            moments={EVERY: f"{kill.place} {moments}"},
+            healed_seconds={EVERY: notes["serves_after_seconds"]} if kill.served_at is not None else {},
+            jobs=tuple(
+                job_record(s, facts[s.id], kill.at, wave.submitted_at.get(s.id), kill.hit.get(s.id, ""))
+                for s in kill.met
+            ),
+            violations=tuple(ViolationRecord(kind=v.kind, job=v.job, text=v.text[:600]) for v in violations),
+            notes={EVERY: notes},
+            program=program.pop() if len(program) == 1 else "+".join(sorted(program)),
+            place=kill.place,
+            bundle=bundle if violations else None,
+        )
 
 
-def _next(lab: Lab, rng: Random, done: set[str]) -> tuple[str | None, psutil.Process | None]:
-    """A place that was not killed yet: what lives shortly first, for it may not be there the next time."""
-    tree = parts.tree(lab.home)
-    left = sorted(place for place in tree if place not in done)
-    if not left:
-        return None, None
-    short = [place for place in left if place.split()[1] != "0"]
-    place = rng.choice(short or left)
-    return place, rng.choice(tree[place])
+def rule_of(target: PlatformProcess) -> Rule:
+    """What a job may lose by this kill: a container dies with what it has not stored, a service costs no learner."""
+    if target.service == places.NODE and target.job:
+        return Rule(tail_may_be_lost=True)
+    return without_store(None) if target.service == "s3" else untouched(None)
 
 
-def _usual_seconds(lab: Lab, rng: Random, program: Program) -> float:
-    job_id = f"calm-{program}-{rng.randrange(10**6)}"
-    submitted = _submit(lab, rng, program, job_id)
-    ended = _wait(lab, job_id)
-    job = lab.job(job_id)
-    if job is None or job.state != "COMPLETED":
-        raise BenchmarkError(f"{job_id} did not complete though nothing was killed: {job and job.reason}")
-    return ended - submitted
+def _violations(kill: Kill, wave: Wave, found: Sequence[Violation], late: Mapping[str, float]) -> list[Violation]:
+    """Those of the jobs that the kill met; each says which other kills met the job too."""
+    wrong = [Violation("unmet", "", kill.problem)] if kill.problem else []
+    met = {subject.id for subject in kill.met}
+    for violation in found:
+        if violation.job in met or (not violation.job and not kill.problem):
+            others = [k.place for k in (wave.kills_of(violation.job) if violation.job else wave.kills) if k is not kill]
+            also = f"; also met by a kill of {', '.join(others)}" if others else ""
+            wrong.append(Violation(violation.kind, violation.job, violation.text + also))
+    wrong += [
+        Violation("late", job, f"its verdict came {seconds:.0f} s later than without the kill")
+        for job, seconds in late.items()
+        if seconds > LATE_SECONDS
+    ]
+    return wrong
 
 
-def _submit(lab: Lab, rng: Random, program: Program, job_id: str) -> float:
+def _role(target: PlatformProcess) -> str:
+    """A job is hit once in each of its roles and tasks, or its budgets would end it rightly."""
+    if target.task:
+        return target.task
+    return target.key.split()[2].partition("/")[0] if target.job else target.key
+
+
+def _progress(lab: Lab, job_id: str) -> tuple[int, int]:
+    """Tasks that have succeeded, and the furthest step."""
+    try:
+        tasks = len(lab.task_ends(job_id))
+    except UpdraftError:
+        tasks = 0
+    return tasks, witness.newest_step(lab.witness / job_id)
+
+
+def _state(lab: Lab, subject: Subject) -> str:
+    try:
+        job = lab.job(subject.id)
+    except UpdraftError:
+        return "?"
+    return "not accepted" if job is None else str(job.state)
+
+
+def _submit(lab: Lab, subject: Subject) -> float:
     """Returns when it was accepted, as unix seconds; asked again while parts are away."""
-    shape = as_life(rng, draw_shape(rng, steps=LIFE_STEPS, may_fail=False), program, may_fail=False)
     deadline = time.monotonic() + LOST_SECONDS
     while True:
         try:
-            lab.client.submit(manifest(shape, job_id, lab.witness), job_id=job_id)
+            lab.client.submit(manifest(subject.shape, subject.id, lab.witness), job_id=subject.id)
         except UnavailableError as exc:
             if time.monotonic() > deadline:
-                raise BenchmarkError(f"{job_id} was not accepted: {exc}") from exc
-            time.sleep(LOOK_SECONDS)
+                raise BenchmarkError(f"{subject.id} was not accepted: {exc}") from exc
+            time.sleep(POLL_SECONDS)
         else:
             return time.time()
 
 
-def _wait(lab: Lab, job_id: str) -> float:
-    """Unix seconds at which the job's verdict was seen, or at which it was given up."""
+def _wait(lab: Lab, wave: Wave) -> None:
     deadline = time.monotonic() + LOST_SECONDS
-    while not is_over(lab, job_id) and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
-    return time.time()
+    while not _all_over(lab, wave) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _all_over(lab: Lab, wave: Wave) -> bool:
+    return all(is_over(lab, subject.id) for subject in wave.subjects.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ STEPS = 100
 MEMORY_MIB = 192
 EXIT_ON_PURPOSE = 3
 LIFE_STEPS = 60
+MANY_FILES = 2000
 LIFE_NO_PROGRESS_SECONDS = 45  # longer than PyTorch takes to start on a busy machine
 BAD_DATA = 0.1  # share of the jobs of the whole life cycle whose data are refused
 BLOCKER_STEPS, BLOCKER_CPUS = 60, 4.0
@@ -67,6 +69,8 @@ class Shape:
     no_progress_seconds: int | None = None  # restarted when its steps stand still for so long
     program: Program = "chain"
     bad_data: bool = False  # its suite does not hold: no learner may start
+    much_code: bool = False  # thousands of files beside the program, so that staging takes some seconds
+    new_data: bool = False  # nobody has asked for its suite before, so that a pod judges its data
     cpus: float | None = None  # of each learner; None: as the program needs
 
     @property
@@ -131,7 +135,21 @@ def model_name(job_id: str) -> str:
     return f"lab-{job_id}"
 
 
-def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
+def much_code(folder: Path) -> Path:
+    """The programs beside thousands of small files, made once in `folder`."""
+    made = folder / "much-code"
+    if not made.is_dir():
+        aside = folder / "much-code.new"
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(PROGRAM, aside, ignore=shutil.ignore_patterns("__pycache__"))
+        (aside / "many").mkdir()
+        for number in range(MANY_FILES):
+            (aside / "many" / f"{number:04}.txt").write_text(f"file {number}\n")
+        aside.rename(made)
+    return made
+
+
+def manifest(shape: Shape, job_id: str, witness: Path, code: Path = PROGRAM) -> dict[str, Any]:
     """What is submitted; `witness` is a folder that the program may write to and the platform does not know."""
     recipe = RECIPES[shape.program]
     params: dict[str, Any] = {
@@ -149,7 +167,7 @@ def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     made: dict[str, Any] = {
         "name": "fault-lab",
         **recipe.image,
-        "code": str(PROGRAM),
+        "code": str(code),
         "command": recipe.command,
         "params": params,
         "env": {"LAB_WITNESS": str(witness), "OMP_NUM_THREADS": "1"},
@@ -162,6 +180,8 @@ def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     }
     if shape.program != "chain":
         suite = json.loads((PROGRAM / (WRONG_SUITE if shape.bad_data else SUITE)).read_text())
+        if shape.new_data:
+            suite["expectations"].append(own_expectation(job_id))
         made["data"] = [{"source": DATA, "as": "training", "expectations": suite}]
     if shape.evaluate:
         made["evaluate"] = {"command": recipe.judge}
@@ -171,6 +191,16 @@ def manifest(shape: Shape, job_id: str, witness: Path) -> dict[str, Any]:
     if budget:
         made["budget"] = budget
     return made
+
+
+def own_expectation(job_id: str) -> dict[str, Any]:
+    """One that holds and that no other job has: the data have between one and some billions of rows."""
+    most = 10**9 + int(hashlib.sha256(job_id.encode()).hexdigest()[:8], 16)
+    return {
+        "type": "expect_table_row_count_to_be_between",
+        "kwargs": {"min_value": 1, "max_value": most},
+        "severity": "critical",
+    }
 
 
 def chain(job_id: str, steps: int) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,18 @@ class Lab:
         except NotFoundError:
             return {}
         return {task["task_id"]: str(task["state"]) for task in found["task_instances"]}
+
+    def task_ends(self, job_id: str) -> dict[str, float]:
+        """When each task of the job's run succeeded, as unix seconds."""
+        try:
+            found = self.airflow("GET", f"/dagRuns/{job_id}/taskInstances?limit=100")["task_instances"]
+        except NotFoundError:
+            return {}
+        return {
+            task["task_id"]: datetime.fromisoformat(task["end_date"]).timestamp()
+            for task in found
+            if task["state"] == "success" and task["end_date"]
+        }
 
     def running_tasks(self, job_id: str) -> set[str]:
         """Tasks of the job's run that are executed or deferred now."""

@@ -79,10 +79,10 @@ MENDS = (
         (Failure("mark_success", 1, "113fc307dee1"),),
     ),
     Mend(
-        "c9d17c3",
+        "25603da",
         "The lab's own mistake: the manifest's progress watch allowed 10 s, and PyTorch took 12 to 18 s to start on a "
         "busy machine, so each launch was restarted before its first step. Whole life cycles are given 45 s.",
-        (Failure("learner_freeze+s3_kill", 1, "63e88655995a", "together"),),
+        (Failure("learner_freeze+s3_kill", 1, "25603dafc4da", "together"),),
     ),
 )
 

@@ -6,13 +6,14 @@ A job is RECOVERING after a loss and HALTED after a request: the lab brings both
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
 from faults.jobs import Shape
 from faults.kinds import people
 from faults.kinds.base import TASK, Moment, Rule, Scene, program_of, wait_for
 from faults.parts import send
-from faults.plan import Planned
+from faults.plan import PlannedStrike
 
 PART = 0.4  # of its steps are made before the loss or the halt
 LATE = frozenset({"STORING", *(f"{TASK}{name}" for name in ("evaluate", "export_model", "register_model"))}) | {
@@ -40,12 +41,14 @@ def leave(scene: Scene, aim: str) -> None:
         people.resume(scene)
 
 
-def allowing(rule: Rule, planned: Planned, shape: Shape) -> Rule:
-    """What the moment allows besides: the loss before the fault, and an end that is nearer than a request."""
-    if planned.aim in ("RECOVERING", "HALTED"):
-        rule = replace(rule, untouched=False)
-    if planned.aim in LATE and RACES_WITH_THE_END.intersection(planned.kinds):
-        rule = replace(rule, also=rule.also | {"COMPLETED"})
+def allowing(rule: Rule, strikes: Sequence[PlannedStrike], shape: Shape) -> Rule:
+    """What the moments of a target's strikes allow besides: the loss before the fault, and an end that is nearer than a
+    request."""
+    for strike in strikes:
+        if strike.aim in ("RECOVERING", "HALTED"):
+            rule = replace(rule, untouched=False)
+        if strike.aim in LATE and strike.kind in RACES_WITH_THE_END:
+            rule = replace(rule, also=rule.also | {"COMPLETED"})
     if shape.bad_data and rule.only is not None:
         rule = replace(rule, also=rule.also | {"FAILED"})
     return rule

@@ -10,13 +10,22 @@ import hashlib
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import machine
 from benchmarks.machine import REPOSITORY
 from pydantic import BaseModel, ConfigDict
 
+from faults.kinds.base import STATES, TASK
+
 FILE = REPOSITORY / "bench" / "results" / "faults.jsonl"
+EVERY = "any_process_kill"
+# Commits that are in no history any more, since their branch was squashed, and the one that holds their changes.
+SQUASHED = {"63e88655995a": "25603dafc4da"}
+MOST_OF_A_PAIR = 2
+MISSES = 3  # runs that were aimed at a moment and did not meet it
 PLATFORM = ("operators", "images", "dags", "plugins", "uv.lock")
 
 Outcome = Literal["passed", "failed", "void"]  # void: the job was over before the fault could meet it
@@ -55,6 +64,27 @@ class JobRecord(Record):
     curves: tuple[CurveRecord, ...] = ()
 
 
+class StrikeRecord(Record):
+    """One fault of a run, and what it met."""
+
+    kind: str
+    aim: str = ""  # the target's state or task at which it was to come
+    program: str = "chain"  # what the target ran
+    job: str = ""  # the target
+    hit: str = ""  # the target's state when it came; empty: it did not come
+    tasks: tuple[str, ...] = ()  # of the target's run, seen running when it came; of an aim at a task
+    too_late: bool = False
+
+    @property
+    def meets_its_aim(self) -> bool:
+        """Whether it came at the state or the task that it was aimed at."""
+        if self.aim.startswith(TASK):
+            return self.aim.removeprefix(TASK) in self.tasks
+        if self.aim not in STATES:
+            return bool(self.hit) and not self.too_late
+        return self.aim == ("PENDING" if self.hit == "not accepted" else self.hit)
+
+
 class ViolationRecord(Record):
     kind: str
     job: str
@@ -62,7 +92,7 @@ class ViolationRecord(Record):
 
 
 class RunRecord(Record):
-    """One run: `kind` is one fault's name, or two joined by `+`."""
+    """One run: `kind` is one fault's name, or several joined by `+`."""
 
     kind: str
     seed: int
@@ -78,21 +108,60 @@ class RunRecord(Record):
     jobs: tuple[JobRecord, ...] = ()
     violations: tuple[ViolationRecord, ...] = ()
     notes: dict[str, dict[str, Any]] = {}
-    aim: str = ""  # the target's state or task at which the fault was to come
+    strikes: tuple[StrikeRecord, ...] = ()  # of runs since they are noted one by one
+    aim: str = ""  # the target's state or task at which the fault was to come; of a packed run each strike has its own
     program: str = "chain"  # what the target ran
     position: int | None = None  # commits up to this one, to tell how old the run is
+    place: str = ""  # the process that was killed, of a run of `every`
     bundle: str | None = None  # folder of what a failed run left, below `faults-failed`
 
     @property
+    def packed(self) -> bool:
+        return len(self.strikes) > MOST_OF_A_PAIR
+
+    @property
     def kinds(self) -> tuple[str, ...]:
+        """Those that it counts for: of a packed run not the faults that came too late."""
+        if self.packed:
+            return tuple(strike.kind for strike in self.strikes if not strike.too_late)
         return tuple(self.kind.split("+"))
 
     @property
     def command(self) -> str:
-        """What does the same again."""
+        """What does the same again; of a packed run what does each of its strikes alone."""
+        return "; ".join(self.commands)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        if self.place:
+            return (f"make faults SEED={self.seed} AGAIN=1 ARGS=\"--every --place '{self.place}'\"",)
+        if self.packed:
+            return tuple(self._command(strike.kind, strike.aim, strike.program) for strike in self.strikes)
+        return (self._command(self.kind, self.aim, self.program),)
+
+    def _command(self, kind: str, aim: str, program: str) -> str:
         scale = "" if self.scale == 1 else f" SCALE={self.scale:g}"
-        aim = f" AIM={self.aim} PROGRAM={self.program}" if self.aim else ""
-        return f"make faults KINDS={self.kind} SEED={self.seed} RUNS=1 AGAIN=1{aim}{scale}"
+        aimed = f" AIM={aim} PROGRAM={program}" if aim else ""
+        return f"make faults KINDS={kind} SEED={self.seed} RUNS=1 AGAIN=1{aimed}{scale}"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code that runs are of."""
+
+    commit: str
+    code: str
+    changed: bool
+    position: int | None
+
+    @classmethod
+    def of_checkout(cls) -> Provenance:
+        commit, changed = machine.commit()
+        return cls(commit, code_digest(), changed, position())
+
+    def fields(self) -> dict[str, Any]:
+        """As a RunRecord has them."""
+        return asdict(self)
 
 
 def append(path: Path, record: RunRecord) -> None:
@@ -102,26 +171,72 @@ def append(path: Path, record: RunRecord) -> None:
 
 
 def load(path: Path) -> list[RunRecord]:
-    """In the order of the file; a line that was torn by a kill of the lab is passed over."""
+    """In the order of the file; a line that was torn by a kill of the lab is passed over. Commits are named as the
+    present history has them."""
     if not path.is_file():
         return []
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            found.append(RunRecord.model_validate_json(line))
+            record = RunRecord.model_validate_json(line)
         except ValueError:
             continue
+        found.append(record.model_copy(update={"commit": SQUASHED.get(record.commit, record.commit)}))
     return found
 
 
 def done(records: Sequence[RunRecord], code: str, scale: float) -> set[tuple[str, int]]:
     """(kind, seed) of the runs that need not be done again."""
-    return {(r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void"}
+    return {
+        (r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void" and not r.place
+    }
+
+
+def killed_places(records: Sequence[RunRecord], code: str) -> set[str]:
+    """The processes that were killed one by one at this code."""
+    return {r.place for r in records if r.code == code and r.place and r.outcome != "void"}
+
+
+@dataclass
+class Tries:
+    """How often a kind was aimed at a moment, and how often it met it."""
+
+    hits: int = 0
+    misses: int = 0
+
+    @property
+    def counted(self) -> int:
+        """Some misses count as a run, or a moment that cannot be met would be tried for ever."""
+        return self.hits + self.misses // MISSES
+
+
+def aims(records: Sequence[RunRecord]) -> dict[tuple[str, str], Tries]:
+    """By kind (of a pair both, joined by `+`) and moment; runs that came too late are misses."""
+    found: dict[tuple[str, str], Tries] = {}
+    for record in records:
+        for (kind, aim), met in _aimed(record).items():
+            tries = found.setdefault((kind, aim), Tries())
+            tries.hits += met
+            tries.misses += not met
+    return found
+
+
+def _aimed(record: RunRecord) -> dict[tuple[str, str], bool]:
+    if record.packed:
+        return {(strike.kind, strike.aim): strike.meets_its_aim for strike in record.strikes if strike.aim}
+    if not record.aim:
+        return {}
+    if record.strikes:
+        return {(record.kind, record.aim): all(strike.meets_its_aim for strike in record.strikes)}
+    # Before strikes were noted: the state of the target, and a task was running by the lab's own look.
+    state = record.jobs[0].hit if record.jobs else ""
+    earlier = StrikeRecord(kind=record.kind, aim=record.aim, hit=state, tasks=(record.aim.removeprefix(TASK),))
+    return {(record.kind, record.aim): earlier.meets_its_aim and bool(state)}
 
 
 def tried(records: Sequence[RunRecord]) -> Counter[tuple[str, str]]:
-    """How often each kind was aimed at each moment, runs that came too late included."""
-    return Counter((record.kind, record.aim) for record in records if record.aim)
+    """How often each kind has met each moment that it was aimed at; `MISSES` runs that did not count as one."""
+    return Counter({cell: tries.counted for cell, tries in aims(records).items()})
 
 
 def position() -> int | None:

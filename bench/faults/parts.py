@@ -1,4 +1,7 @@
-"""The stack's own processes: kill them, stop them for a while, see when they serve again. Called by `kinds.control`."""
+"""The stack's own processes: kill them, stop them for a while, see when they serve again.
+
+Called by `kinds`, `every` and `run`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 from benchmarks.stack import BenchmarkError
@@ -98,57 +99,26 @@ def slow_down(home: Home, name: str, runs: float, stands: float, over: threading
         go_on(stopped)
 
 
-def serves(home: Home, name: str, since: float = 0.0) -> bool:
-    """Whether the part is up and answers; Airflow's daemons by a heartbeat after `since`."""
+def serves(home: Home, name: str, since: float = 0.0, but_not: int | None = None) -> bool:
+    """Whether the part is up and answers: Airflow's daemons by a heartbeat after `since`, none as process `but_not`."""
     part, record = part_of(home, name), records.read_part(home, name)
     if record is None or record.state is not PartState.READY or not record.alive() or part.probe is None:
+        return False
+    if record.pid == but_not:
         return False
     return not_ready_because(part.probe, since=since) is None
 
 
-def wait_serves(home: Home, name: str, since: float, seconds: float = SERVES_SECONDS) -> float:
+def wait_serves(
+    home: Home, name: str, since: float, seconds: float = SERVES_SECONDS, but_not: int | None = None
+) -> float:
     """Unix seconds at which it served again. Raises BenchmarkError when it does not in time."""
     deadline = time.monotonic() + seconds
-    while not serves(home, name, since):
+    while not serves(home, name, since, but_not):
         if time.monotonic() > deadline:
             raise BenchmarkError(f"{name} did not serve again within {seconds:.0f} s; log: {home.log_of(name)}")
         time.sleep(POLL_SECONDS)
     return time.time()
-
-
-def tree(home: Home) -> dict[str, list[psutil.Process]]:
-    """Every process of the platform, found by descent and session and not by name. A key says which service it belongs
-    to, how far it descends from the service's first process, and its program: `airflow-scheduler 2 python3.11`.
-    Processes of learners descend from the local node."""
-    leaders = {records.SUPERVISOR: _supervisor(home)} | {name: _running(home, name) for name in services(home)}
-    found: dict[str, list[psutil.Process]] = defaultdict(list)
-    for name, first in leaders.items():
-        if first is None:
-            continue
-        members = set(processes.session_members(first))
-        if name != records.SUPERVISOR:
-            members |= {below for member in members for below in _below(member)}
-        for process in sorted(members, key=lambda member: member.pid):
-            with suppress(psutil.Error):
-                generation = sum(parent in members for parent in process.parents())
-                found[f"{name} {generation} {Path(process.exe()).name}"].append(process)
-    return dict(found)
-
-
-def _below(process: psutil.Process) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        return process.children(recursive=True)
-    return []
-
-
-def _supervisor(home: Home) -> Identity | None:
-    record = records.read_supervisor(home)
-    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
-
-
-def _running(home: Home, name: str) -> Identity | None:
-    record = records.read_part(home, name)
-    return record.identity if record is not None and record.alive() else None
 
 
 def services(home: Home) -> list[str]:

@@ -18,17 +18,38 @@ PAIRS_OF_RUNS = 5  # for so many single runs of a kind there is one of a pair wi
 
 
 @dataclass(frozen=True)
+class PlannedStrike:
+    """One fault of a run: its kind, the state or task of the target at which it comes, what the target runs, and which
+    job of the run that is."""
+
+    kind: str
+    aim: str = ""
+    program: Program = "chain"
+    subject: int = 0
+
+
+@dataclass(frozen=True)
 class Planned:
-    """`aim` is the target's state or task at which the fault comes; `program` what the target runs."""
+    """A run: one kind, or two at one target, or a packed run with targets and strikes of its own."""
 
     kinds: tuple[str, ...]
     seed: int
     aim: str = ""
     program: Program = "chain"
+    packed: tuple[PlannedStrike, ...] = ()
 
     @property
     def kind(self) -> str:
         return "+".join(self.kinds)
+
+    @property
+    def name(self) -> str:
+        """For folders: a packed run has many kinds."""
+        return "packed" if self.packed else self.kind
+
+    @property
+    def strikes(self) -> tuple[PlannedStrike, ...]:
+        return self.packed or tuple(PlannedStrike(kind, self.aim, self.program) for kind in self.kinds)
 
 
 def plan(
@@ -160,4 +181,6 @@ def programs(kinds: Mapping[str, Kind], cell: Cell) -> list[Program]:
 
 def is_stack_wide(kinds: Mapping[str, Kind], planned: Planned) -> bool:
     """Whether it needs the platform for itself."""
-    return planned.aim == "QUEUED" or any(kinds[name].scope == "stack" for name in planned.kinds)
+    return (
+        bool(planned.packed) or planned.aim == "QUEUED" or any(kinds[name].scope == "stack" for name in planned.kinds)
+    )

@@ -62,7 +62,7 @@ class KindSummary:
 
 def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
     """The last result of each run; void ones left out, so that they are done again."""
-    found = {(r.kind, r.aim, r.seed, r.scale): r for r in records if r.outcome != "void"}
+    found = {(r.kind, r.aim, r.place, r.seed, r.scale): r for r in records if r.outcome != "void"}
     return list(found.values())
 
 
@@ -108,9 +108,11 @@ class Age:
     stale: bool  # the newest run is too old to speak for the present code
 
 
-def ages(records: Sequence[RunRecord], kinds: Iterable[str]) -> list[Age]:
-    """Of every kind, those that never ran too. Age is counted from the newest commit of all runs."""
+def ages(records: Sequence[RunRecord], kinds: Iterable[str], head: int | None = None) -> list[Age]:
+    """Of every kind, those that never ran too. Age is counted from `head`, the number of commits up to the present one,
+    or from the newest run if that is of a later one."""
     present = max((r.position for r in records if r.position is not None), default=0)
+    present = max(present, head or 0)
     found = []
     for kind in kinds:
         own = with_kind(records, kind)
@@ -120,10 +122,22 @@ def ages(records: Sequence[RunRecord], kinds: Iterable[str]) -> list[Age]:
     return found
 
 
+def killed(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The newest kill of each process of the tree, by its place."""
+    found = {r.place: r for r in sorted(records, key=lambda r: r.at) if r.place and r.outcome != "void"}
+    return [found[place] for place in sorted(found)]
+
+
 def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:
     """How often the target of this kind was in each state when the fault came, and in each task that was aimed at."""
     found: Counter[str] = Counter()
     for record in with_kind(records, kind):
+        if record.strikes:
+            for strike in record.strikes:
+                if strike.kind == kind and strike.hit and not strike.too_late:
+                    found["PENDING" if strike.hit == "not accepted" else strike.hit] += 1
+                    found.update(task for task in strike.tasks if strike.aim == f"{TASK}{task}")
+            continue
         if not record.jobs or not record.jobs[0].hit:
             continue
         hit = record.jobs[0].hit

@@ -45,7 +45,7 @@ PROCESS_RUNS = ("PROCESSING",)
 POD_LIVES = ("DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING", "STORING", "task:evaluate", "task:export_model")
 BEFORE_THE_END = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING")
 ORDER = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED")
-OUTAGE_SECONDS = 60.0  # how long what is stopped, cut or failing stays so, before `scale`
+OUTAGE_SECONDS = 40.0  # how long what is stopped, cut or failing stays so, before `scale`
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Moment:
     state: str = "PROCESSING"
     delay_seconds: float = 0.0
     task: str | None = None
+    exact: bool = False  # in this state, not in a later one
 
     def text(self) -> str:
         if self.task is not None:
@@ -115,6 +116,7 @@ class Scene:
     rng: Random
     notes: dict[str, Any] = field(default_factory=dict)
     held: Any = None
+    running: frozenset[str] = frozenset()  # tasks of the target, by the last look of a fault that is aimed at one
     accepted: threading.Event = field(default_factory=threading.Event)  # the target's submission was answered
 
     @property
@@ -214,12 +216,13 @@ def _reached(scene: Scene, moment: Moment, state: str) -> bool:
         return scene.step() >= moment.step
     if moment.task is not None:
         try:
-            return moment.task in scene.lab.running_tasks(scene.target.id)
+            scene.running = frozenset(scene.lab.running_tasks(scene.target.id))
         except UpdraftError:
             return False
+        return moment.task in scene.running
     if moment.state == "PENDING":
         return scene.accepted.is_set()
-    if moment.state not in ORDER:  # it comes and goes
+    if moment.exact or moment.state not in ORDER:  # the latter come and go
         return state == moment.state
     return state in ORDER and ORDER.index(state) >= ORDER.index(moment.state)
 

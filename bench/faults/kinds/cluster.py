@@ -84,7 +84,7 @@ def _node_serves(scene: Scene) -> None:
 KINDS = (
     Kind(
         "node_lost",
-        "A node falls silent with all its pods, which run on behind it; it comes back a minute later",
+        "A node falls silent with all its pods, which run on behind it; it comes back 40 s later",
         "stack",
         _lose_node,
         _find_node,
@@ -96,7 +96,7 @@ KINDS = (
     ),
     Kind(
         "api_errors_500",
-        "The cluster's API answers 500 to everything for a minute",
+        "The cluster's API answers 500 to everything for 40 s",
         "stack",
         _errors,
         lasts=True,
@@ -104,7 +104,7 @@ KINDS = (
     ),
     Kind(
         "api_throttled_429",
-        "The cluster's API answers 429 to everything for a minute",
+        "The cluster's API answers 429 to everything for 40 s",
         "stack",
         _throttled,
         lasts=True,
@@ -112,7 +112,7 @@ KINDS = (
     ),
     Kind(
         "api_cut",
-        "Nobody reaches the cluster's API for a minute: connections break off, or hang",
+        "Nobody reaches the cluster's API for 40 s: connections break off, or hang",
         "stack",
         _cut,
         lasts=True,

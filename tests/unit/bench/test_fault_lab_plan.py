@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from faults import cli, outcomes
+from faults import jobs, outcomes
 from faults.jobs import LIVES, RECIPES, Shape, manifest
 from faults.kinds import KINDS
 from faults.kinds.base import STATES, TASKS, TOGETHER
@@ -165,19 +165,6 @@ def test_a_failed_run_says_what_does_it_again() -> None:
     assert a_record(scale=0.5, kind="a+b").command == "make faults KINDS=a+b SEED=3 RUNS=1 AGAIN=1 SCALE=0.5"
 
 
-def test_faults_of_single_jobs_are_done_side_by_side_and_others_alone() -> None:
-    alone = Planned(("s3_kill",), 1)
-    narrow = [Planned(("learner_kill",), n) for n in range(5)]
-    mixed = Planned(("learner_kill", "s3_kill"), 1)
-    assert cli.batches([alone, *narrow, mixed], 2) == [
-        [alone],
-        narrow[:2],
-        narrow[2:4],
-        [mixed],
-        narrow[4:],
-    ]
-
-
 @given(st.integers(0, 1000), st.integers(1, 4))
 def test_in_pairs_each_kind_comes_once_a_round_and_no_run_has_two_that_exclude_each_other(seed: int, runs: int) -> None:
     planned = paired(KINDS, runs=runs, seed=seed)
@@ -187,6 +174,44 @@ def test_in_pairs_each_kind_comes_once_a_round_and_no_run_has_two_that_exclude_e
         assert sorted(name for names in own for name in names) == sorted(KINDS)
         assert all(sum(KINDS[name].special for name in names) <= 1 for names in own)
         assert all(KINDS[name].scope == "stack" for names in own if len(names) == 2 for name in names)
+
+
+STRIKE = {"kind": "learner_kill", "aim": "STORING", "program": "cnn", "job": "j", "hit": "STORING"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "meets"),
+    [
+        ({}, True),
+        ({"hit": "PROCESSING"}, False),
+        ({"hit": "", "too_late": True}, False),
+        ({"aim": "PENDING", "hit": "not accepted"}, True),
+        ({"aim": "task:evaluate", "tasks": ["evaluate", "watch_checkpoints"]}, True),
+        ({"aim": "task:evaluate", "tasks": ["export_model"]}, False),
+        ({"aim": "together", "hit": "PROCESSING"}, True),
+        ({"aim": "together", "hit": "", "too_late": True}, False),
+    ],
+)
+def test_a_strike_meets_its_aim_only_in_that_state_or_task(changes: dict[str, Any], meets: bool) -> None:
+    strike = {**STRIKE, **changes}
+    assert outcomes.StrikeRecord.model_validate(strike).meets_its_aim is meets
+    record = a_record(aim=strike["aim"], strikes=[strike])
+    assert outcomes.tried([record]) == {("learner_kill", strike["aim"]): int(meets)}
+
+
+def test_three_misses_count_as_a_run_so_that_a_moment_is_not_tried_for_ever() -> None:
+    missed = [a_record(seed=n, aim="STORING", strikes=[{**STRIKE, "hit": "PROCESSING"}]) for n in range(3)]
+    assert outcomes.tried(missed[:2]) == {("learner_kill", "STORING"): 0}
+    assert outcomes.tried(missed) == {("learner_kill", "STORING"): 1}
+    assert outcomes.aims(missed) == {("learner_kill", "STORING"): outcomes.Tries(hits=0, misses=3)}
+
+
+def test_of_runs_before_strikes_were_noted_the_jobs_state_counts() -> None:
+    job = {"id": "j", "text": "", "state": "COMPLETED", "attempts": 1, "seconds": 9.0, "checkpoint_steps": 10}
+    hit, missed = ({**job, "hit": state} for state in ("STORING", "PROCESSING"))
+    assert outcomes.tried([a_record(aim="STORING", jobs=[hit])]) == {("learner_kill", "STORING"): 1}
+    assert outcomes.tried([a_record(aim="STORING", jobs=[missed])]) == {("learner_kill", "STORING"): 0}
+    assert outcomes.tried([a_record(aim="task:train", jobs=[missed])]) == {("learner_kill", "task:train"): 1}
 
 
 CELLS = st.sampled_from(cells(KINDS))
@@ -214,12 +239,12 @@ def test_what_was_tried_least_comes_first_and_each_cell_comes_in_time() -> None:
 
 def test_a_plan_is_decided_by_the_results_and_the_seed() -> None:
     records = [
-        a_record(kind="s3_kill", aim="STORING", program="cnn"),
+        a_record(kind="s3_kill", aim="STORING", program="cnn", strikes=[{**STRIKE, "kind": "s3_kill"}]),
         a_record(),
         a_record(outcome="void", aim="QUEUED"),
     ]
     tried = outcomes.tried(records)
-    assert tried == {("s3_kill", "STORING"): 1, ("learner_kill", "QUEUED"): 1}
+    assert tried == {("s3_kill", "STORING"): 1, ("learner_kill", "QUEUED"): 0}
     assert cover(KINDS, tried, runs=30, seed=1) == cover(KINDS, tried, runs=30, seed=1)
     first = cover(KINDS, {}, runs=len(KINDS), seed=2)
     assert len({name for planned in first for name in planned.kinds}) >= 0.9 * len(KINDS)
@@ -252,6 +277,25 @@ def test_a_short_time_is_for_small_jobs_and_for_whole_life_cycles_in_turn() -> N
     aimed = rotation(KINDS, 8)
     assert all(planned.aim and planned.program in LIVES for planned in aimed)
     assert aimed != rotation(KINDS, 10)
+
+
+def test_a_job_that_is_to_be_met_while_it_stages_has_much_to_stage(tmp_path: Path) -> None:
+    stages = draw(LAB, Planned(("s3_kill",), 1, "DOWNLOADING", "cnn")).subjects[0].shape
+    assert stages.much_code
+    code = jobs.much_code(tmp_path)
+    assert len(list(code.glob("many/*"))) == jobs.MANY_FILES
+    assert (code / "cnn.py").read_text() == (jobs.PROGRAM / "cnn.py").read_text()
+    assert manifest(stages, "j", tmp_path, code)["code"] == str(code)
+    assert not draw(LAB, Planned(("s3_kill",), 1, "STORING", "cnn")).subjects[0].shape.much_code
+
+
+def test_data_are_judged_in_a_pod_where_that_is_the_moment() -> None:
+    def suite(job: str) -> Any:
+        shape = draw(LAB, Planned(("s3_kill",), 1, "task:validate_data", "cnn")).subjects[0].shape
+        return manifest(shape, job, Path("/witness"))["data"][0]["expectations"]
+
+    assert suite("a") != suite("b")
+    assert suite("a") == suite("a")
 
 
 def test_a_life_cycle_that_is_watched_for_progress_has_the_time_that_its_program_takes_to_start() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from html import escape
 from typing import Any
 from xml.etree import ElementTree
@@ -56,8 +57,9 @@ FALSE = {"kind": "false_verdict", "job": "j", "text": "ended FAILED instead of C
 
 
 def test_the_page_is_the_one_that_the_results_make() -> None:
-    made = report.markdown(outcomes.load(outcomes.FILE))
-    assert report.PAGE.read_text(encoding="utf-8") == made, "run: python bench/faults --report"
+    page = report.PAGE.read_text(encoding="utf-8")
+    made = report.markdown(outcomes.load(outcomes.FILE), head=report.head_of(page))
+    assert page == made, "run: python bench/faults --report"
 
 
 def test_every_picture_of_the_page_is_there() -> None:
@@ -147,6 +149,18 @@ def test_every_mend_is_of_a_failure_that_is_on_record_and_every_failure_stays_on
     assert all(mend.text in page for mend in MENDS)
 
 
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=report.REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def test_every_commit_of_a_mend_and_of_a_run_is_in_the_history() -> None:
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("the history is not here")
+    named = {mend.commit for mend in MENDS} | {record.commit for record in outcomes.load(outcomes.FILE)}
+    assert [commit for commit in sorted(named) if git("cat-file", "-t", commit) != "commit"] == []
+
+
 def test_a_failure_is_open_until_its_mend_is_known() -> None:
     failed = a_run(outcome="failed", violations=[FALSE], commit="abc", position=5)
     mend = Mend("def", "It is told.", (Failure("learner_kill", 1, "abc"),))
@@ -165,9 +179,44 @@ def test_runs_are_counted_with_their_commit_and_grow_stale() -> None:
         Age("s3_kill", 1, 1, "new", stale=False),
         Age("mlflow_kill", 0, 0, "", stale=True),
     ]
+    later = 102 + 2 * STALE_COMMITS
+    assert {age.stale for age in ages([old, new, unknown], ["learner_kill", "s3_kill"], later)} == {True}
+    assert ages([old, new], ["s3_kill"], 7) == ages([old, new], ["s3_kill"])  # runs of a branch that is ahead
     page = report.markdown([old, new])
     assert "| learner_kill | 1 | 0 | old | **stale** |" in page
     assert "| s3_kill | 1 | 1 | new |  |" in page
+
+
+def test_the_newest_kill_of_each_process_is_a_row_and_each_process_is_a_run_of_its_own() -> None:
+    def kill(place: str, **changes: Any) -> RunRecord:
+        notes = {"any_process_kill": {"place": place, "late_seconds": 12.4, "serves_after_seconds": 8}}
+        return a_run(kind="any_process_kill", place=place, notes=notes, **changes)
+
+    records = [
+        kill("s3 0 rclone", commit="old", outcome="failed", violations=[FALSE]),
+        kill("s3 0 rclone", commit="new", at="2030-01-03T03:04:05+00:00"),
+        kill("node 2 train/sidecar", outcome="failed", violations=[FALSE]),
+    ]
+    assert len(newest(records)) == 2
+    page = report.markdown(records)
+    assert "| s3 0 rclone | new | 8 | 12 | yes |" in page
+    assert "| node 2 train/sidecar | 0123456789ab | 8 | 12 | **no** |" in page
+    assert "--every --place 'node 2 train/sidecar'" in page
+
+
+def test_a_page_names_the_commit_at_which_it_was_written_and_counts_from_it() -> None:
+    head = report.Head("abcdef012345", 102 + 2 * STALE_COMMITS)
+    page = report.markdown([a_run(position=100)], head=head)
+    assert report.head_of(page) == head
+    assert "| learner_kill | 1 | 0 | 0123456789ab | **stale** |" in page
+    assert report.head_of(report.markdown([a_run()])) is None
+
+
+def test_moments_that_were_never_met_are_told() -> None:
+    strike = {"kind": "learner_kill", "aim": "STORING", "hit": "PROCESSING"}
+    missed = [a_run(seed=seed, aim="STORING", strikes=[strike]) for seed in range(3)]
+    assert "Never met, with the runs that were aimed at it: learner_kill at STORING (3)." in report.markdown(missed)
+    assert "Never met" not in report.markdown(missed[:2])
 
 
 def test_moments_are_counted_by_the_state_that_was_really_hit_and_the_task_that_was_aimed_at() -> None:

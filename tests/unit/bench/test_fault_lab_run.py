@@ -24,7 +24,7 @@ from faults.jobs import Shape
 from faults.kinds.base import Moment, Rule, Scene, Subject, TooLateError, wait_for
 from faults.lab import Lab
 from faults.moments import allowing
-from faults.plan import Planned
+from faults.plan import Planned, PlannedStrike
 
 from updraft.exceptions import UnavailableError
 from updraft.stack import processes, records
@@ -121,14 +121,6 @@ def test_a_part_that_is_away_has_its_supervisor_stopped_too(home: Home, part: su
 def test_without_a_supervisor_nothing_is_taken_away(home: Home, part: subprocess.Popen[bytes]) -> None:
     with pytest.raises(BenchmarkError, match="no supervisor runs"):
         parts.take_away(home, "s3")
-
-
-def test_the_tree_has_every_process_by_service_and_descent(home: Home, part: subprocess.Popen[bytes]) -> None:
-    tree = parts.tree(home)
-    program = Path(psutil.Process(part.pid).exe()).name
-    assert [process.pid for process in tree[f"s3 0 {program}"]] == [part.pid]
-    assert [process.ppid() for process in tree[f"s3 1 {program}"]] == [part.pid]
-    assert len(tree) == 2
 
 
 def test_a_part_that_is_slow_stands_still_in_between_and_runs_again_afterwards(
@@ -263,12 +255,19 @@ def test_a_state_that_comes_and_goes_is_met_only_while_it_lasts(tmp_path: Path) 
         wait_for(scene(FakeLab(tmp_path, "PROCESSING", "STORING", "COMPLETED")), Moment(state="HALTED"), 20)
 
 
+def test_a_moment_that_has_to_be_exact_is_not_met_by_a_later_state(tmp_path: Path) -> None:
+    states = ("DEPLOYING", "PROCESSING", "STORING", "COMPLETED")
+    wait_for(scene(FakeLab(tmp_path, *states)), Moment(state="DOWNLOADING"), 20)
+    with pytest.raises(TooLateError, match="j ended COMPLETED before"):
+        wait_for(scene(FakeLab(tmp_path, *states)), Moment(state="DOWNLOADING", exact=True), 20)
+
+
 def test_the_moment_allows_what_it_brings_with_it() -> None:
     shape, strict = Shape(program="cnn"), Rule(untouched=True)
-    recovering = Planned(("s3_kill",), 1, "RECOVERING", "cnn")
+    recovering = [PlannedStrike("s3_kill", "RECOVERING", "cnn")]
     assert allowing(strict, recovering, shape) == Rule(untouched=False)
     cancelled = Rule(only=frozenset({"CANCELLED"}))
-    early, late = (Planned(("cancel",), 1, aim, "cnn") for aim in ("PROCESSING", "task:promote"))
+    early, late = ([PlannedStrike("cancel", aim, "cnn")] for aim in ("PROCESSING", "task:promote"))
     assert allowing(cancelled, early, shape).ends(shape) == {"CANCELLED"}
     assert allowing(cancelled, late, shape).ends(shape) == {"CANCELLED", "COMPLETED"}
     wrong = Shape(program="cnn", bad_data=True)
