@@ -269,7 +269,9 @@ def test_a_job_trains_on_a_cluster_outside_of_the_containers(
     stack: Stack, images: dict[str, build.Built], places: Places, cluster: Cluster, account: Account
 ) -> None:
     """By the page's settings. Containers reach this machine, pods too, and neither of them the other."""
-    for archive in build.save(stack.engine, (recipes.SIDECAR, recipes.DATA, recipes.SKLEARN), places.archives, build.warn):
+    for archive in build.save(
+        stack.engine, (recipes.SIDECAR, recipes.DATA, recipes.SKLEARN), places.archives, build.warn
+    ):
         cluster.load_image(archive)
     host, ours = cluster.network.host, stack.environment
     with (

@@ -136,7 +136,8 @@ class Git:
                 "unavailable",
                 "code: the program `git` is not in the image that prepares code (UPDRAFT_DATA_IMAGE); add it",
             ) from exc
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         with process.stdout, process.stderr:
             try:
                 yield process
