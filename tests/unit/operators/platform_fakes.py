@@ -516,7 +516,7 @@ UNPACKED = b"unpacked"
 
 
 def store_prepared(store: Any, job_id: str, attempt: int, judges: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """What a pod of the role `prepare` leaves: trees stay what they are, judged as told; other sources become a tree of one file."""
+    """What a pod of the role `prepare` leaves: trees stay as they are, and are judged; the rest becomes one file."""
     from updraft_learner.trees import Tree, TreeFile
 
     keys, digest = Keys("default"), hashlib.sha256(UNPACKED).hexdigest()
