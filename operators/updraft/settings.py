@@ -168,7 +168,10 @@ class Settings(BaseModel):
         "the program writes beside it",
     )
     store_grace_seconds: int = Field(
-        900, ge=1, description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds"
+        900,
+        ge=1,
+        description="Time that a learner has after SIGTERM to save and its sidecar to upload, seconds. The pod that "
+        "prepares code and data has longer where it may have to store more than 20 MB for each of these seconds",
     )
     stop_grace_seconds: int = Field(
         30, ge=1, description="Time between SIGTERM and SIGKILL for learners of a cancelled or ended job, seconds"

@@ -16,8 +16,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
 from updraft_learner import export, save_model  # noqa: E402
-from updraft_learner.export_formats import max_difference  # noqa: E402
+from updraft_learner.export_formats import max_difference, require_arithmetic  # noqa: E402
 from updraft_learner.model import ModelError, TensorFacts, load_program, read_model  # noqa: E402
+from updraft_learner.program_file import UnsafeProgram  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -173,6 +174,21 @@ def test_differences_treat_nan_as_equal_to_nan_only() -> None:
         max_difference({"a": torch.ones(2)}, {"a": one})
 
 
+def attacked(folder: Path, change: Callable[[dict[str, bytes]], None], wanted: str) -> int:
+    """Export the saved model after a change to its program, whose digests are right again."""
+    with zipfile.ZipFile(folder / "program.pt2") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(folder / "program.pt2", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    facts = json.loads((folder / "model.json").read_text())
+    digest = hashlib.sha256((folder / "program.pt2").read_bytes()).hexdigest()
+    facts["files"]["program.pt2"] = {"sha256": digest, "size": (folder / "program.pt2").stat().st_size}
+    (folder / "model.json").write_text(json.dumps(facts))
+    return export.main(["--formats", wanted])
+
+
 def test_a_program_with_a_pickle_is_refused_and_nothing_of_it_runs(
     result: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,29 +200,80 @@ def test_a_program_with_a_pickle_is_refused_and_nothing_of_it_runs(
         def __reduce__(self) -> Any:
             return Path.touch, (proof,)
 
-    def attack(change: Callable[[dict[str, bytes]], None]) -> int:
-        with zipfile.ZipFile(folder / "program.pt2") as archive:
-            members = {name: archive.read(name) for name in archive.namelist()}
-        change(members)
-        with zipfile.ZipFile(folder / "program.pt2", "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-        facts = json.loads((folder / "model.json").read_text())
-        digest = hashlib.sha256((folder / "program.pt2").read_bytes()).hexdigest()
-        facts["files"]["program.pt2"] = {"sha256": digest, "size": (folder / "program.pt2").stat().st_size}
-        (folder / "model.json").write_text(json.dumps(facts))
-        return export.main(["--formats", "onnx,torch"])
-
     def samples(members: dict[str, bytes]) -> None:
         name = next(name for name in members if name.endswith("sample_inputs/model.pt"))
         stream = io.BytesIO()
         torch.save(((Evil(),), {}), stream)
         members[name] = stream.getvalue()
 
-    assert attack(samples) == 0  # left out: the export makes its own
-    assert attack(lambda members: members.update({"program/data/constants/opaque_obj_0": pickle.dumps(Evil())})) == 1
+    assert attacked(folder, samples, "onnx,torch") == 0  # left out: the export makes its own
+    custom = {"program/data/constants/opaque_obj_0": pickle.dumps(Evil())}
+    assert attacked(folder, lambda members: members.update(custom), "onnx,torch") == 1
     assert "program.pt2 is not taken: it has the member" in capsys.readouterr().err
     assert not proof.exists()
+
+
+def test_a_program_that_writes_a_file_by_pytorchs_own_operators_is_refused(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It makes the file's name of numbers: no text is in it. TorchScript's builtins `chr` and `add.str` do that."""
+    proof = result / "written"
+    folder = save_model(Net(), torch.randn(3, 6))
+
+    def write(members: dict[str, bytes]) -> None:
+        name = next(name for name in members if name.endswith("models/model.json"))
+        document = json.loads(members[name])
+        graph = document["graph_module"]["graph"]
+        facts, nodes = next(iter(graph["tensor_values"].values())), []
+
+        def call(operator: str, made: str, *arguments: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+            inputs = [{"name": n, "arg": a, "kind": 2 if n == "dtype" else 1} for n, a in arguments]
+            nodes.append(
+                {
+                    "target": f"torch.ops.aten.{operator}",
+                    "inputs": inputs,
+                    "outputs": [{"as_tensor": {"name": made}}],
+                    "metadata": {},
+                    "is_hop_single_tensor_return": None,
+                    "name": made,
+                }
+            )
+            graph["tensor_values"][made] = facts
+            return {"as_tensor": {"name": made}}
+
+        text = call("chr.default", "c", ("i", {"as_int": ord(str(proof)[0])}))
+        for number, letter in enumerate(str(proof)[1:]):
+            one = call("chr.default", f"c{number}", ("i", {"as_int": ord(letter)}))
+            text = call("add.str", f"t{number}", ("a", text), ("b", one))
+        size, kind = {"as_int": 16}, {"as_scalar_type": 1}
+        arguments = (("filename", text), ("shared", {"as_bool": True}), ("size", size), ("dtype", kind))
+        file = call("from_file.default", "file", *arguments)
+        call("fill_.Scalar", "filled", ("self", file), ("value", {"as_int": 65}))
+        graph["nodes"] = [*nodes, *graph["nodes"]]
+        members[name] = json.dumps(document).encode()
+
+    assert attacked(folder, write, "torch") == 1
+    assert "program.pt2 is not taken: its graph calls 'aten::add.str'" in capsys.readouterr().err
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["chr", "add.str", "str", "save", "join", "format", "from_file", "from_file.out", "_print", "set_.source_Storage",
+     "quantized_lstm.data", "no_such_operator", "relu.none"],
+)  # fmt: skip
+def test_operators_on_more_than_tensors_and_numbers_are_refused(operator: str) -> None:
+    with pytest.raises(UnsafeProgram, match=f"calls 'aten::{operator}'"):
+        require_arithmetic([f"aten::{operator}"])
+
+
+def test_operators_of_usual_models_are_taken() -> None:
+    names = (
+        "linear", "add.Tensor", "conv2d", "conv2d.padding", "gelu", "einsum", "pad", "sym_size.int", "div.Tensor_mode",
+        "scaled_dot_product_attention", "lstm.input", "batch_norm", "embedding", "bernoulli", "scatter_reduce.two",
+        "linalg_norm", "to.dtype", "_assert_scalar", "pad_sequence", "dropout", "max_pool2d_with_indices",
+    )  # fmt: skip
+    require_arithmetic(f"aten::{name}" for name in names)
 
 
 def test_a_model_of_the_job_itself_is_copied_for_trust_code_and_never_through_a_link(

@@ -10,6 +10,7 @@ import base64
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -121,24 +122,51 @@ def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
 
 
 def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
-    """The commit's files, or those of the subfolder; their sizes are known before the first one is written."""
+    """The commit's files, or those of the subfolder; their sizes are known before the first one is written.
+
+    Trees may name each other many times over: a repository of a few KB can list more files than any memory holds.
+    Counting ends at the limit, and git is asked for nothing outside the subfolder but its attributes.
+    """
     inside = PurePosixPath(subfolder).as_posix() if subfolder else "."
-    listed = git.output("ls-tree", "-r", "-l", "-z", commit if inside == "." else f"{commit}:{inside}")
-    if listed is None:
+    tree = git.output("rev-parse", "--verify", "--quiet", f"{commit}:{'' if inside == '.' else inside}")
+    if tree is None or git("cat-file", "-t", tree) != "tree":
         raise SourceError("data", f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
-    sizes = [entry.split()[3] for entry in listed.split("\0") if entry]  # mode, type, digest, size, path
-    files = [int(size) for size in sizes if size != "-"]  # a submodule has none
     source = f"code: {url} at {commit[:12]}"
-    check_limit(source, sum(files), limit_bytes)
-    if len(files) > limit_files:
-        raise SourceError("limit", f"{source}: has more than {limit_files} files; pack them into fewer")
-    folder = git.folder / inside
-    if files:
-        # All of the index, so that the attributes of the whole repository hold for a folder of it.
-        git("read-tree", commit)
+    if _count(git, tree, source, limit_bytes, limit_files):
+        _read_index(git, commit, tree, inside)
         git("--literal-pathspecs", "checkout", "--quiet", "--force", "--", inside, watched=False)
+    folder = git.folder / inside
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _count(git: Git, tree: str, source: str, limit_bytes: int, limit_files: int) -> int:
+    """How many files the tree has. Raises SourceError of kind `limit` as soon as that or their size passes a limit."""
+    files = size_bytes = 0
+    with closing(git.entries("ls-tree", "-r", "-l", "-z", tree)) as entries:
+        for entry in entries:
+            size = entry.split(maxsplit=4)[3]  # mode, type, digest, size, path
+            if size == "-":  # a submodule has none
+                continue
+            files += 1
+            size_bytes += int(size)
+            if files > limit_files:
+                raise SourceError("limit", f"{source}: has more than {limit_files} files; pack them into fewer")
+            check_limit(source, size_bytes, limit_bytes)
+    return files
+
+
+def _read_index(git: Git, commit: str, tree: str, inside: str) -> None:
+    """Git's index of the folder, and of the attributes of the folders that it lies in, which hold for it too."""
+    if inside == ".":
+        git("read-tree", tree)
+        return
+    git("read-tree", f"--prefix={inside}/", tree)
+    above = [(folder / ".gitattributes").as_posix() for folder in PurePosixPath(inside).parents]
+    for entry in git.entries("ls-tree", "-z", commit, "--", *above):
+        mode, kind, digest, path = entry.split(maxsplit=3)
+        if kind == "blob":
+            git("update-index", "--add", "--cacheinfo", f"{mode},{digest},{path}")
 
 
 def _environment(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from updraft_learner.prepare.errors import SourceError
@@ -15,6 +16,9 @@ from updraft_learner.trees import megabytes
 
 TIMEOUT_SECONDS = 600
 LOOK_SECONDS = 0.2
+CHUNK_BYTES = 64 * 1024
+KEPT_BYTES = 64 * 1024  # of what git says, the end; a server can make it say anything
+ENTRY_BYTES = 8 * 1024  # the longest entry of a listing: a path, with what git knows of it
 PROGRESS_SECONDS = 5.0
 OVERHEAD_BYTES = 1_000_000  # names, commits, headers: what a pack holds beside the content of files
 
@@ -86,9 +90,37 @@ class Git:
         code, output, _ = self._run(arguments, watched=False)
         return output.strip() if code == 0 else None
 
+    def entries(self, *arguments: str) -> Iterator[str]:
+        """Yield what a listing with `-z` says, entry by entry, while it says it: none is kept. Close the iterator to
+        end git before it is through. Raises SourceError for a failure, and for an entry of more than ENTRY_BYTES."""
+        errors = bytearray()
+        with self._process(arguments) as process:
+            rest = b""
+            for chunk in self._chunks(process, errors, watched=False):
+                *whole, rest = (rest + chunk).split(b"\0")
+                for entry in (*whole, rest):
+                    if len(entry) > ENTRY_BYTES:
+                        raise SourceError(
+                            "limit", f"code: {self._url} has a path of more than {ENTRY_BYTES} bytes; use shorter ones"
+                        )
+                yield from (entry.decode(errors="replace") for entry in whole)
+            if process.returncode != 0:
+                raise self._error(errors.decode(errors="replace"))
+
     def _run(self, arguments: tuple[str, ...], watched: bool) -> tuple[int, str, str]:
         if arguments[0] == "fetch":
             arguments = ("fetch", "--quiet", "--no-recurse-submodules", *arguments[1:])
+        output, errors = bytearray(), bytearray()
+        with self._process(arguments) as process:
+            for chunk in self._chunks(process, errors, watched):
+                _keep_the_end(output, chunk)
+        if watched:
+            self._check_size()
+        return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
+
+    @contextmanager
+    def _process(self, arguments: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
+        """The program, which is ended with its helpers when the block is left before it ends."""
         try:
             process = subprocess.Popen(
                 ["git", *_SAFE, *_QUIET, *arguments],
@@ -97,8 +129,6 @@ class Git:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
                 start_new_session=True,  # its helpers end with it
             )
         except FileNotFoundError as exc:
@@ -106,32 +136,51 @@ class Git:
                 "unavailable",
                 "code: the program `git` is not in the image that prepares code (UPDRAFT_DATA_IMAGE); add it",
             ) from exc
-        try:
-            output, errors = self._wait(process, watched)
-        except BaseException:
-            if process.returncode is None:  # not reaped, so the number is still its own
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-            raise
-        if watched:
-            self._check_size()
-        return process.returncode, output, errors
-
-    def _wait(self, process: subprocess.Popen[str], watched: bool) -> tuple[str, str]:
-        began = told = time.monotonic()
-        while True:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
             try:
-                return process.communicate(timeout=LOOK_SECONDS)
-            except subprocess.TimeoutExpired:
+                yield process
+            finally:
+                if process.returncode is None:  # not reaped, so the number is still its own
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def _chunks(self, process: subprocess.Popen[bytes], errors: bytearray, watched: bool) -> Iterator[bytes]:
+        """Yield what it writes to its output, and collect the end of what it writes to its errors, until it ends."""
+        began = told = looked = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for pipe in (process.stdout, process.stderr):
+                assert pipe is not None
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map() or process.poll() is None:
+                if selector.get_map():
+                    ready = [key.fileobj for key, _ in selector.select(LOOK_SECONDS)]
+                else:
+                    ready = []
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(LOOK_SECONDS)
+                for pipe in (p for p in (process.stdout, process.stderr) if p in ready):
+                    assert pipe is not None
+                    chunk = os.read(pipe.fileno(), CHUNK_BYTES)
+                    if not chunk:
+                        selector.unregister(pipe)
+                    elif pipe is process.stdout:
+                        yield chunk
+                    else:
+                        _keep_the_end(errors, chunk)
                 now = time.monotonic()
-            if now - began > TIMEOUT_SECONDS:
-                raise SourceError(
-                    "unavailable", f"code: {self._url} took longer than {TIMEOUT_SECONDS} seconds; try again"
-                )
-            size_bytes = self._check_size() if watched else 0
-            if now - told >= PROGRESS_SECONDS:
-                told = now
-                self._say(f"{megabytes(size_bytes)} fetched" if watched else "laying the files out")
+                if now - began > TIMEOUT_SECONDS:
+                    raise SourceError(
+                        "unavailable", f"code: {self._url} took longer than {TIMEOUT_SECONDS} seconds; try again"
+                    )
+                if now - looked < LOOK_SECONDS:
+                    continue
+                looked = now
+                size_bytes = self._check_size() if watched else 0
+                if now - told >= PROGRESS_SECONDS:
+                    told = now
+                    self._say(f"{megabytes(size_bytes)} fetched" if watched else "laying the files out")
 
     def _check_size(self) -> int:
         found = pack_bytes(self.folder)
@@ -152,6 +201,11 @@ class Git:
         if any(sign in text for sign in _AWAY):
             return SourceError("unavailable", f"code: {self._url} cannot be reached ({line}); try again")
         return SourceError("data", f"code: {self._url} cannot be fetched ({line})")
+
+
+def _keep_the_end(kept: bytearray, more: bytes) -> None:
+    kept += more
+    del kept[:-KEPT_BYTES]
 
 
 def pack_bytes(folder: Path) -> int:

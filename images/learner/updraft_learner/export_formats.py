@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from updraft_learner.model import (
     resize_batch,
     run,
 )
-from updraft_learner.program_file import UnsafeProgram, rewrite
+from updraft_learner.program_file import UnsafeProgram, rewrite, takes_text
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -47,7 +48,7 @@ def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
     torch.save(((), example) if saved.keyword_inputs else (tuple(example.values()), {}), samples)
     checked = scratch / "checked.pt2"
     try:
-        rewrite(path, checked, samples.getvalue())
+        require_arithmetic(rewrite(path, checked, samples.getvalue()))
         return torch.export.load(checked)
     except UnsafeProgram as exc:
         raise ModelError(
@@ -58,6 +59,27 @@ def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
         raise ModelError(f"{path.name} cannot be loaded: {exc}") from exc
     finally:
         checked.unlink(missing_ok=True)
+
+
+def require_arithmetic(operators: Iterable[str]) -> None:
+    """Raises UnsafeProgram for an operator that does more than compute tensors of tensors and numbers.
+
+    PyTorch finds builtins of TorchScript under `torch.ops.aten` too. `aten::chr` and `aten::add.str` make text, and
+    `aten::from_file` writes the file of that name. Those that are taken are operators of its dispatcher, whose schema
+    has no text, but for known options, and no storage or object.
+    """
+    import torch
+
+    known = set(torch._C._dispatch_get_all_op_names())
+    for operator in sorted(operators):
+        name, _, overload = operator.partition(".")
+        if operator not in known:
+            raise UnsafeProgram(f"its graph calls {operator!r}, which is no operator on tensors")
+        schema = torch._C._get_schema(name, overload)
+        kinds = {str(value.type) for value in (*schema.arguments, *schema.returns)}
+        text = any("str" in kind for kind in kinds) and not takes_text(operator)
+        if text or any("Storage" in kind or "__torch__" in kind or "Dict" in kind for kind in kinds):
+            raise UnsafeProgram(f"its graph calls {operator!r}, which takes more than tensors and numbers")
 
 
 def write_torch(program: Any, weights: Path, folder: Path) -> Path:

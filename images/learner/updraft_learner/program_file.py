@@ -4,8 +4,9 @@
 target by name (`torch.os.system` is one), expressions that SymPy evaluates as Python, and names that become part of
 generated Python code. So PyTorch never sees the job's own file. `rewrite` reads it with the standard library, refuses
 every member, target, expression, name and type that is not in the lists below, and leaves out what is only for people
-(stack traces, guards) or a pickle (sample inputs, which `updraft_learner.export_formats` makes anew). Called in the
-export pod. Standard library only.
+(stack traces, guards) or a pickle (sample inputs, which `updraft_learner.export_formats` makes anew). It returns the
+operators that the program calls, whose kinds `export_formats` looks up in PyTorch before it loads the program. Called
+in the export pod. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ CONFIGS = {
 _TENSOR = re.compile(r"data/(weights/weight|constants/tensor)_\d+")
 _FACTS = {"archive_format", "archive_version", ".data/version", ".data/serialization_id", "byteorder"}
 
-_TARGET = re.compile(r"torch\.ops\.aten\.\w+(\.\w+)?")
+# Always with the overload: without one, PyTorch chooses by the values of the arguments.
+_TARGET = re.compile(r"torch\.ops\.aten\.([A-Za-z_]\w*)\.([A-Za-z]\w*)", re.ASCII)
 _OTHER_TARGETS = {
     *(f"_operator.{n}" for n in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos")),
     *(f"_operator.{n}" for n in ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")),
     *(f"math.{n}" for n in ("ceil", "floor", "trunc", "sqrt")),
     *(f"torch.sym_{n}" for n in ("float", "int", "ite", "max", "min", "not", "sqrt", "sum")),
     "torch._sym_sqrt",
-    *(f"torch.ops.higher_order.{n}" for n in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")),
 }
+_HIGHER_ORDER = {f"torch.ops.higher_order.{n}" for n in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")}
 # An operator reaches a file only by a name, and a name is text: these take text that is an option.
 _TEXT_OPERATORS = re.compile(
     r"torch\.ops\.aten\.(gelu|gelu_backward|div|divide|einsum|pad|scatter_reduce|scatter|index_reduce|segment_reduce"
     r"|searchsorted|bucketize|norm|linalg_\w+|meshgrid|stft|istft|quantile|nanquantile|conv[123]d|_convolution_mode"
-    r"|fft_\w+|_assert\w*|_scaled_dot_product\w*|histogramdd?|tensordot|lu_\w+)_?(\.\w+)?"
+    r"|fft_\w+|_linalg_\w+|pad_sequence|_assert\w*|_functional_assert\w*|_scaled_dot_product\w*|histogramdd?|tensordot|lu_\w+)_?(\.\w+)?"
 )
 _FORBIDDEN_KEYS = {"as_custom_obj", "as_operator", "custom_obj", "custom_obj_values", "treespec_namedtuple_fields"}
 _TREE_TYPES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
@@ -72,12 +74,17 @@ class UnsafeProgram(Exception):
     """The file holds something that would be executed, or that is unknown."""
 
 
-def rewrite(source: Path, target: Path, sample_inputs: bytes) -> None:
+def rewrite(source: Path, target: Path, sample_inputs: bytes) -> frozenset[str]:
     """Write what `source` holds to the new file `target`, with these sample inputs, if all of it is plain data.
+
+    Returns the ATen operators that it calls, such as `aten::add.Tensor`. This module knows their names alone: PyTorch
+    finds builtins of TorchScript by the same names, some of which make text (`aten::chr`), and a caller asks it which
+    is which before the program is loaded.
 
     Raises:
         UnsafeProgram: naming what is not; nothing of the file was executed.
     """
+    operators: frozenset[str] = frozenset()
     try:
         with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as made:
             members = _members(archive)
@@ -85,7 +92,8 @@ def rewrite(source: Path, target: Path, sample_inputs: bytes) -> None:
                 if name in CONFIGS:
                     content: bytes = _dump(_checked_config(name, _json(archive, member)))
                 elif name == GRAPH:
-                    content = _dump(_checked_graph(_json(archive, member)))
+                    graph = _checked_graph(_json(archive, member))
+                    content, operators = _dump(graph), _operators(graph)
                 elif name == SAMPLE_INPUTS:
                     content = sample_inputs
                 else:
@@ -95,6 +103,18 @@ def rewrite(source: Path, target: Path, sample_inputs: bytes) -> None:
         raise UnsafeProgram(
             f"{source.name} is not what torch.export.save writes ({exc or type(exc).__name__})"
         ) from exc
+    return operators
+
+
+def takes_text(operator: str) -> bool:
+    """Whether the text that this operator takes is an option, and never the name of a file."""
+    return _TEXT_OPERATORS.fullmatch(f"torch.ops.{operator.replace('::', '.', 1)}") is not None
+
+
+def _operators(graph: Any) -> frozenset[str]:
+    found = (_TARGET.fullmatch(item["target"]) for item in _walk(graph) if "target" in item)
+    named = (match.groups() for match in found if match is not None)
+    return frozenset(f"aten::{name}" + (f".{overload}" if overload != "default" else "") for name, overload in named)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -168,10 +188,12 @@ def _check_words(document: Any) -> None:
 
 def _check_node(node: Mapping[str, Any]) -> None:
     target = node["target"]
-    if not isinstance(target, str) or not (_TARGET.fullmatch(target) or target in _OTHER_TARGETS):
+    if not isinstance(target, str) or not (
+        _TARGET.fullmatch(target) or target in _OTHER_TARGETS or target in _HIGHER_ORDER
+    ):
         raise UnsafeProgram(f"its graph calls {target!r}; only PyTorch's own operators (torch.ops.aten) are run")
     text = [key for item in _walk(node["inputs"]) for key in ("as_string", "as_strings") if item.get(key) is not None]
-    if text and _TARGET.fullmatch(target) and not _TEXT_OPERATORS.fullmatch(target):
+    if text and target not in _HIGHER_ORDER and not _TEXT_OPERATORS.fullmatch(target):
         raise UnsafeProgram(f"its graph calls {target!r} with text; that operator takes none here")
 
 

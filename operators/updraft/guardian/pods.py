@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
+STORE_BYTES_PER_SECOND = 20_000_000  # at which a sidecar stores a folder of large files at least
 
 
 def template_key(role: str, revision: int) -> str:
@@ -42,6 +43,19 @@ def record_template(job: Job, role: str, pod: Mapping[str, Any]) -> None:
 
 def has_template(job: Job, role: str) -> bool:
     return ledger().effect(job.id, template_key(role, job.revision)) is not None
+
+
+def grace_of(role: str, limits: Iterable[int]) -> int:
+    """Seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing. The pod that prepares data
+    stores up to `limits` bytes, which may need longer than a learner's results."""
+    least = settings().store_grace_seconds
+    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE else least
+
+
+def grace_seconds(attempt: Attempt) -> int:
+    """That of an attempt's pods: what deploys them and what watches them go by the same number."""
+    limits = prepare.made_limits(attempt.job_id, attempt.revision) if attempt.role == PREPARE else ()
+    return grace_of(attempt.role, limits)
 
 
 def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
@@ -72,7 +86,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         template,
         config,
         sidecar_image=settings().sidecar_image,
-        grace_seconds=settings().store_grace_seconds,
+        grace_seconds=grace_seconds(attempt),
         node_lost_seconds=settings().node_lost_seconds,
         tolerations=settings().tolerations,
         avoid_nodes=_avoid_nodes(attempt),

@@ -44,6 +44,12 @@ def record(job: Job, plan: Plan) -> Plan:
     return _plan(ledger().record_effect(job.id, _key(job.revision), value))
 
 
+def made_limits(job_id: str, revision: int) -> list[int]:
+    """Limits in bytes of the sources that the pod of this revision makes, and stores once its program has ended."""
+    requests = _plan(ledger().effect(job_id, _key(revision)) or {}).requests
+    return [request.limit_bytes for request in requests if request.made()]
+
+
 def hand_over(core: CoreV1Api, job: Job, manifest: Manifest, attempt: Attempt) -> dict[str, dict[str, str]]:
     """Put the request where the attempt's pod reads it; returns the values of the secrets that it copies buckets with,
     which go into the launch's own secret. Raises NotFoundError for a secret that is gone, UnavailableError."""

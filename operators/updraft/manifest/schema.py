@@ -164,6 +164,12 @@ platform knows, what it counts as, and what is done about it. `failures` adds wh
 when a learner's program ends with its `exit_code`, when one of its last lines holds `contains`, or, if both are given,
 by both. The first row that is met counts, before those of the platform.
 
+## Secrets
+
+Whoever may see the job can read `env`. A variable that looks like a secret is refused there, by its name (`HF_TOKEN`,
+`DB_PASSWORD`, `CONNECTION_STRING`, `GITHUB_PAT`) or by its value (keys of known services, a URL with a password);
+`secrets` names a stored one in its place. The names are a list, so a secret under another name passes.
+
 ## Names that the platform sets
 
 `env` and `secrets` may not set names that begin with `UPDRAFT_`, nor:

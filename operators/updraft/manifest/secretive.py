@@ -8,12 +8,22 @@ from collections.abc import Iterator, Mapping
 
 from updraft.manifest.errors import FieldError, join_path
 
-# Judged word by word, and by the last word: TOKENIZERS_PARALLELISM, MAX_TOKENS, KEY_COLUMN and TOKEN_LIMIT are none.
+LOOK_CHARACTERS = 20_000  # of a value, from its beginning and to its end
+
+# Judged word by word, and most words in the last place alone: TOKENIZERS_PARALLELISM, MAX_TOKENS, KEY_COLUMN and
+# TOKEN_LIMIT are none.
 _LAST = re.compile(
-    r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRETS?|TOKEN|CREDENTIALS?|APIKEY|SECRETKEY|ACCESSKEY|PRIVATEKEY)\d*$|^(?:KEY|PWD|PASS)$"
+    r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRETS?|TOKEN|CREDENTIALS?|APIKEY|SECRETKEY|ACCESSKEY|PRIVATEKEY|FERNETKEY)\d*$"
+    r"|^(?:KEY|PWD|PASS|PASSCODE|AUTH|JWT|PAT|COOKIE|BEARER)\d*$"
 )
-_WITHIN = re.compile(r"(?:^|_)(?:API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION)_KEY(?:_|$)")
-# What stands before TOKEN or KEY in names of machine learning and of tables.
+_WITHIN = re.compile(
+    r"(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS|(?:API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION)_KEY"
+    r"|(?:CLIENT|APP)_SECRET|CONN(?:ECTION)?_STR(?:ING)?)(?:_|$)"
+    # Whose token it is may stand behind it.
+    r"|^TOKEN_(?:API|AWS|AZURE|DB|DOCKER|GCP|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|KAGGLE|MLFLOW|NGC|NPM|OPENAI|PYPI"
+    r"|REGISTRY|SLACK|WANDB)$"
+)
+# What stands before such a word in names of machine learning, of tables and of switches.
 _HARMLESS = {
     "TOKEN": {
         "BOS", "CLS", "END", "EOS", "IMAGE", "MASK", "NEXT", "PAD", "PER", "SEP", "SPECIAL", "START", "STOP", "UNK",
@@ -22,11 +32,16 @@ _HARMLESS = {
         "CACHE", "COLUMN", "DATA", "DICT", "FEATURE", "FOREIGN", "GROUP", "IMAGE", "INPUT", "JOIN", "LABEL", "METRIC",
         "OUTPUT", "PARTITION", "PRIMARY", "SORT", "TARGET", "TEXT",
     },
+    "AUTH": {"DISABLE", "ENABLE", "NO", "SKIP", "USE"},
+    "PASS": {
+        "BACKWARD", "BAND", "FIRST", "FORWARD", "HIGH", "LOW", "MULTI", "NUM", "ONE", "PER", "SECOND", "SINGLE", "TWO",
+    },
 }  # fmt: skip
 _VALUE = re.compile(
     r"\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{30,}|\bglpat-[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}"
-    r"|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}|\bAIza[\w-]{35}|\beyJ[\w-]{10,}\.[\w-]{10,}\."
+    r"|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}|\bAIza[\w-]{35}|\beyJ[\w-]{10,2000}\.[\w-]{10,2000}\."
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|(?:AccountKey|SharedAccessKey|SharedAccessSignature)\s*="
     r"|://[^/@:\s]{1,200}:[^/@\s]{1,200}@",
     re.ASCII,
 )
@@ -37,11 +52,13 @@ def looks_secret(name: str, value: str) -> bool:
     upper = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     words = [word for word in upper.split("_") if word and not word.isdecimal()]
     named = bool(words) and _LAST.search(words[-1]) is not None
-    if named and len(words) == 1 and words[0] in ("KEY", "PWD", "PASS"):
+    if named and len(words) == 1 and words[0] in ("KEY", "PWD"):
         named = False
     if named and len(words) > 1 and words[-2] in _HARMLESS.get(words[-1], ()):
         named = False
-    return named or _WITHIN.search(upper) is not None or _VALUE.search(value[:20_000]) is not None
+    if len(value) > 2 * LOOK_CHARACTERS:
+        value = f"{value[:LOOK_CHARACTERS]}\n{value[-LOOK_CHARACTERS:]}"
+    return named or _WITHIN.search(upper) is not None or _VALUE.search(value) is not None
 
 
 def secrets_in_env(env: Mapping[str, str]) -> Iterator[FieldError]:

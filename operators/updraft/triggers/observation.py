@@ -78,6 +78,7 @@ class Observation:
         waited = 0.0  # for room or for an environment to be built, which is not the program's time
         built = 0.0  # of it, for environments
         limit = await asyncio.to_thread(self._runtime_left_seconds)
+        grace = await asyncio.to_thread(pods.grace_seconds, attempt)
         late = settings().deploy_timeout_seconds - await asyncio.to_thread(pods.deployed_seconds, attempt)
         while True:
             found = watch.pods(key)
@@ -96,12 +97,12 @@ class Observation:
                 failed = [p for p in known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
                 if "halt" in self._since:  # whoever has saved and left waits for its peers
                     failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
-                storing = self._lasts("failed", failed, settings().store_grace_seconds)
+                storing = self._lasts("failed", failed, grace)
                 if failed and (all(p.ended for p in failed) or storing):
                     said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
                     return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
                 lost = next((p for p in found if p.lost), None)
-                if self._lasts("lost", lost, _patience_seconds(lost) if lost else 0) and lost:
+                if self._lasts("lost", lost, _patience_seconds(lost, grace) if lost else 0) and lost:
                     return "failed", f"learner {lost.learner}: its node does not tell how its program ends"
                 missing = launch.learners - len(known)
                 patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
@@ -203,8 +204,8 @@ def _preparing(state: State, reason: str) -> tuple[State, str]:
     return state, f"preparing code and data: {reason}"
 
 
-def _patience_seconds(pod: PodFacts) -> float:
+def _patience_seconds(pod: PodFacts, grace_seconds: int) -> float:
     """How long a pod that is being removed may take: one whose node was given up cannot tell its end, one that was
     asked to leave a living node, by the cluster or a person, may save and store for its whole grace period."""
     given_up = "TaintManager" in str(pod.disruption)
-    return settings().node_lost_seconds if given_up else settings().store_grace_seconds + LATE_SECONDS
+    return settings().node_lost_seconds if given_up else grace_seconds + LATE_SECONDS

@@ -7,6 +7,7 @@ any call that had its effect.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 import threading
@@ -96,6 +97,7 @@ class Obj:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
+        self.data = raw.get("data")
         meta = raw["metadata"]
         owners = [SimpleNamespace(**owner) for owner in meta.get("ownerReferences") or ()]
         self.metadata = SimpleNamespace(name=meta["name"], uid=meta.get("uid"), owner_references=owners)
@@ -214,6 +216,7 @@ class FakeCluster:
         return self._read("claim", name)
 
     def _read(self, kind: str, name: str) -> Obj:
+        self._check(f"read {kind}", name)
         if name not in self.objects[kind]:
             raise api_error(404)
         return Obj(self.objects[kind][name])
@@ -482,8 +485,6 @@ def store_done(
 
 
 def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1) -> None:
-    import hashlib
-
     prefix = f"{Keys('default').results(job_id, 'export', 1)}/export/"
     files = {
         "model/MLmodel": b"flavors: {onnx: {}, python_function: {loader_module: mlflow.onnx}}\n",
@@ -510,11 +511,20 @@ def role_of(pod: dict[str, Any]) -> tuple[str, int, int]:
 JUDGED: dict[str, Any] = {"result": {"success": True, "evaluated": 1}}
 
 
+CODE_SHA = "c" * 40  # a commit that no test fetches
+UNPACKED = b"unpacked"
+
+
 def store_prepared(store: Any, job_id: str, attempt: int, judges: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """What a pod of the role `prepare` leaves of sources that are trees, judged as told."""
-    keys = Keys("default")
+    """What a pod of the role `prepare` leaves: trees stay as they are, and are judged; the rest becomes one file."""
+    from updraft_learner.trees import Tree, TreeFile
+
+    keys, digest = Keys("default"), hashlib.sha256(UNPACKED).hexdigest()
+    made = Tree((TreeFile("file.txt", digest, len(UNPACKED)),))
+    store.put_bytes(f"{keys.prefix}/blobs/{digest}", UNPACKED)
+    store.put_bytes(f"{keys.prefix}/trees/{made.sha256}.json", made.to_json())
     request = json.loads(store.get_bytes(keys.prepare_request(job_id, attempt)))
-    sources = {s["name"]: {"tree": s["tree"]} for s in request["sources"]}
-    judged = {s["name"]: {"tree": s["tree"], **judges(s)} for s in request["sources"]}
+    sources = {s["name"]: {"tree": s["tree"] or made.sha256} for s in request["sources"]}
+    judged = {s["name"]: {**sources[s["name"]], **judges(s)} for s in request["sources"]}
     document = {"sources": sources, "report": {"judged": judged}, "error": None}
     store.put_bytes(keys.prepared(job_id, attempt), json.dumps(document).encode())

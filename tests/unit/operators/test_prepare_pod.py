@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import copy
 import json
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from unit.operators.airflow_fakes import Platform, until
-from unit.operators.platform_fakes import api_error, role_of, store_done
+from unit.operators.platform_fakes import CODE_SHA, JUDGED, api_error, role_of, store_done
 
+from updraft.guardian.pods import grace_of, grace_seconds
+from updraft.kubernetes.secrets import LABEL_KIND
 from updraft.lifecycle import State
-from updraft_learner.contract import Keys
+from updraft.settings import settings
+from updraft_data.suite import suite_digest
+from updraft_learner.contract import LABEL_TENANT, Keys
 
 Make = Callable[..., Platform]
 
@@ -22,6 +30,35 @@ def failure(platform: Platform) -> dict[str, str]:
 
 def launched(platform: Platform) -> list[str]:
     return [role for role, _ in platform.watched]
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+
+
+def kept_pods(platform: Platform) -> dict[str, dict[str, Any]]:
+    """Fills with the newest pod of each role, as the cluster got it; every program succeeds."""
+    pods: dict[str, dict[str, Any]] = {}
+
+    def look(platform: Platform, job_id: str) -> dict[str, Any]:
+        pods.update({role_of(pod)[0]: copy.deepcopy(pod) for pod in platform.cluster.pods.values()})
+        return Platform.pods_succeed(platform, job_id)
+
+    platform.pods_end = look
+    return pods
+
+
+def keep_secret(platform: Platform, name: str, **values: str) -> None:
+    """A secret of the tenant."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    labels = {LABEL_TENANT: "default", LABEL_KIND: "user-secret"}
+    platform.cluster.objects["secret"][f"user.{name}"] = {
+        "metadata": {"name": f"user.{name}", "labels": labels},
+        "data": data,
+    }
+
+
+ELSEWHERE = {"endpoint": "https://s3.example", "access_key": "AKX", "secret_key": "shh"}  # not the platform's store
 
 
 def ends(code: int, error: dict[str, str] | None = None, reason: str = "", tail: str = "") -> Any:
@@ -103,14 +140,53 @@ def test_the_pod_of_a_job_with_gpus_takes_none_and_may_lie_where_they_are(make_p
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in pod["spec"]["tolerations"]
 
 
-def test_git_alone_gets_the_codes_secret(make_platform: Make) -> None:
-    from updraft.operators.learner import code_credentials
+def variables(container: dict[str, Any]) -> set[str]:
+    return {entry["name"] for entry in container.get("env") or ()}
 
-    assert code_credentials(None) == []
-    assert code_credentials("repo")[0] == {
-        "name": "UPDRAFT_CODE_TOKEN",
-        "valueFrom": {"secretKeyRef": {"name": "user.repo", "key": "token", "optional": True}},
-    }
+
+def test_git_alone_gets_the_codes_secret(make_platform: Make) -> None:
+    """Of all containers of the job's life: no other one, and no learner that runs the code."""
+    code = f"git+https://host.example/repo@{CODE_SHA}"
+    platform = make_platform(code=code, code_secret="repo", resources={"learners": 1})
+    keep_secret(platform, "repo", token="shh")
+    pods = kept_pods(platform)
+    platform.run_all()
+    assert platform.job.state is State.COMPLETED, platform.errors
+    assert sorted(pods) == ["evaluate", "export", "prepare", "train"]
+    prepare = pods["prepare"]["spec"]
+    (git,) = prepare["containers"]
+    (token,) = [entry for entry in git["env"] if entry["name"] == "UPDRAFT_CODE_TOKEN"]
+    assert token["valueFrom"] == {"secretKeyRef": {"name": "user.repo", "key": "token", "optional": True}}
+    others = [c for role, pod in pods.items() for c in containers(pod) if (role, c["name"]) != ("prepare", "base")]
+    assert len(others) == 7  # a sidecar in each, and three programs
+    for container in others:
+        assert not any(name.startswith("UPDRAFT_CODE_") for name in variables(container)), container["name"]
+        assert "user.repo" not in json.dumps(container)
+    for pod in pods.values():
+        assert "user.repo" not in json.dumps(pod["spec"].get("volumes"))
+
+
+def test_the_sidecar_has_the_time_that_all_of_the_limits_take_to_store(make_platform: Make) -> None:
+    zip_at_another_store = {"source": "s3://bucket/all.zip", "secret": "bucket"}
+    code = f"git+https://host.example/repo@{CODE_SHA}"
+    platform = make_platform(code=code, data=[zip_at_another_store], resources={"learners": 1})
+    keep_secret(platform, "bucket", **ELSEWHERE)
+    pods = kept_pods(platform)
+    platform.run_all()
+    assert platform.job.state is State.COMPLETED, platform.errors
+    limits = settings().data_limit_bytes + settings().code_limit_bytes
+    seconds = {role: pod["spec"]["terminationGracePeriodSeconds"] for role, pod in pods.items()}
+    assert seconds == {"prepare": math.ceil(limits / 20e6), "train": 900, "evaluate": 900, "export": 900}
+    assert seconds["prepare"] == 2690
+    # What watches the pods, and the job's limits of time, go by the same number.
+    attempts = {a.role: grace_seconds(a) for a in platform.ledger.attempts(platform.job.id)}
+    assert attempts == seconds
+
+
+def test_a_plain_copy_is_stored_before_the_program_and_needs_no_longer(environment: Path) -> None:
+    assert grace_of("prepare", []) == grace_of("train", [10**12]) == settings().store_grace_seconds
+    assert grace_of("prepare", [10**9]) == settings().store_grace_seconds
+    assert grace_of("prepare", [10**11, 1]) == 5001
 
 
 @pytest.mark.parametrize(
@@ -161,7 +237,14 @@ def test_data_that_cannot_be_judged_says_why_and_gets_no_verdict(make_platform: 
     platform.judges = lambda source: {"error": {"kind": "data", "message": "data: t.csv cannot be read as csv"}}
     until(platform, "train")
     assert failure(platform)["reason"] == "data: t.csv cannot be read as csv"
-    assert platform.ledger.judged("default", "x") == ()
+    suite = platform.params["manifest"]["data"][0]["expectations"]
+    assert platform.ledger.judged("default", suite_digest(suite, "auto")) == ()
+    again = make_platform(platform)
+    again.run_id, again.judges = "digits-2", lambda source: JUDGED
+    again.states.clear()
+    until(again, "evaluate")
+    assert launched(again) == ["prepare", "train"]
+    assert len(again.ledger.judged("default", suite_digest(suite, "auto"))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sources": {"data-0": {"tree": "../../x"}}}', "{" * 10_000])
@@ -192,10 +275,21 @@ def test_a_death_at_any_call_of_staging_launches_one_pod(make_platform: Make) ->
 
 
 def test_a_secret_that_is_gone_at_the_launch_is_named(make_platform: Make) -> None:
-    from updraft.exceptions import NotFoundError
-    from updraft.kubernetes.secrets import read_secret
+    platform = make_platform(data=[{"source": "s3://bucket/folder/", "secret": "bucket"}])
+    keep_secret(platform, "bucket", **ELSEWHERE)
+    reads: list[str] = []
 
-    platform = make_platform()
-    platform.cluster.refuse = lambda verb, name: api_error(404) if verb == "read secret" else None
-    with pytest.raises(NotFoundError, match="updraft secrets set bucket"):
-        read_secret(platform.cluster, "updraft-default", "bucket")  # type: ignore[arg-type]
+    def refuse(verb: str, name: str) -> Exception | None:
+        if verb == "read secret" and name == "user.bucket":
+            reads.append(name)
+            return api_error(404) if len(reads) > 1 else None  # `stage_data` has looked, and launches
+        return None
+
+    platform.cluster.refuse = refuse
+    until(platform, "stage_data")
+    assert platform.run("stage_data") == "failed"
+    assert len(reads) == 2
+    reason = "secret 'bucket' does not exist; create it with `updraft secrets set bucket`"
+    assert failure(platform)["reason"] == reason
+    assert not [made for made in platform.cluster.created if made.startswith("pod ")]
+    assert not platform.cluster.pods

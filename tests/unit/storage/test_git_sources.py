@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from prepare_pod import prepare
 from updraft.exceptions import DataError, LimitError, UnavailableError
 from updraft.settings import Settings
 from updraft.storage import ContentStore, Staged
-from updraft_data.git_process import Git, TooLarge
+from updraft_data.git_process import KEPT_BYTES, Git, TooLarge
+from updraft_learner.prepare.errors import SourceError
 
 LIMIT_BYTES = 1_000_000
 
@@ -173,6 +176,95 @@ def test_a_history_that_passes_the_limit_asks_for_the_whole_commit(stage: Any, o
     with pytest.raises(LimitError, match="give all 40 digits of the commit"):
         stage(f"{origin.url}@{commit[:10]}")
     assert stage(f"{origin.url}@{commit}").files == 1
+
+
+def bomb(origin: Origin, levels: int = 8) -> str:
+    """A tree of 10 ** levels paths in a few KB: each tree names the next one ten times."""
+    entry = f"100644 blob {origin.git('hash-object', '-w', '--stdin')}"
+    for _ in range(levels):
+        listing = "".join(f"{entry}\t{n}\n" for n in range(10))
+        made = subprocess.run(
+            ["git", "mktree"], cwd=origin.folder, input=listing, check=True, capture_output=True, text=True
+        )
+        entry = f"040000 tree {made.stdout.strip()}"
+    return entry.split()[2]
+
+
+# In a process of its own: memory is that of the largest child so far, and this one's limit ends a listing in memory.
+CHECKOUT = """
+import json, resource, sys
+from pathlib import Path
+from updraft_data.git import checkout
+from updraft_learner.prepare.errors import SourceError
+
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+url, commit, subfolder, work = sys.argv[1:]
+try:
+    found = checkout(url, commit, subfolder, Path(work), limit_bytes=10**9, limit_files=200_000, protocols=("file",))
+    answer = {"files": sorted(path.name for path in found.folder.iterdir())}
+except SourceError as exc:
+    answer = exc.to_json()
+whom = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+answer["peak_kib"] = max(resource.getrusage(who).ru_maxrss for who in whom)
+print(json.dumps(answer))
+"""
+
+
+def checkout_apart(origin: Origin, commit: str, subfolder: str, work: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", CHECKOUT, f"file://{origin.folder}", commit, subfolder, str(work)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout))
+
+
+def test_a_tree_that_repeats_itself_is_refused_at_the_limit_in_little_memory(origin: Origin, tmp_path: Path) -> None:
+    commit = origin.git("commit-tree", bomb(origin), "-m", "a bomb")
+    origin.git("update-ref", "refs/heads/main", commit)
+    answer = checkout_apart(origin, commit, "", tmp_path / "work")
+    assert answer["kind"] == "limit", answer
+    assert answer["message"].endswith("has more than 200000 files; pack them into fewer")
+    assert answer["peak_kib"] < 100 * 1024
+
+
+def test_a_tree_that_repeats_itself_beside_the_folder_costs_nothing(origin: Origin, tmp_path: Path) -> None:
+    origin.commit({".gitattributes": b"*.txt eol=crlf\n", "a/b/c.txt": b"x\n", "d": b"1"})
+    listed = origin.git("ls-tree", "HEAD")
+    made = subprocess.run(
+        ["git", "mktree"],
+        cwd=origin.folder,
+        input=f"{listed}\n040000 tree {bomb(origin)}\tbomb\n",
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    commit = origin.git("commit-tree", made.stdout.strip(), "-m", "a bomb beside")
+    origin.git("update-ref", "refs/heads/main", commit)
+    answer = checkout_apart(origin, commit, "a/b", tmp_path / "work")
+    assert answer.get("files") == ["c.txt"], answer
+    assert next((tmp_path / "work").glob("*/a/b/c.txt")).read_bytes() == b"x\r\n"
+    assert answer["peak_kib"] < 100 * 1024
+
+
+def test_a_file_is_no_folder(stage: Any, origin: Origin) -> None:
+    commit = origin.commit({"a.txt": b"1"})
+    with pytest.raises(DataError, match=r"has no folder 'a\.txt'"):
+        stage(f"{origin.url}@{commit}#subdirectory=a.txt")
+
+
+def test_of_what_git_says_the_end_is_kept_and_an_endless_entry_is_refused(tmp_path: Path) -> None:
+    git = Git("https://host/repo", tmp_path / "work", {"PATH": "/usr/bin:/bin"}, None, LIMIT_BYTES, lambda line: None)
+    git("init", "--quiet", "--template=", ".")
+    loud = "alias.loud=!yes noise | head -c 9000000 >&2; echo the reason >&2; exit 3"
+    with pytest.raises(SourceError, match=r"cannot be fetched \(.*the reason\)") as caught:
+        git("-c", loud, "loud")
+    assert len(str(caught.value)) < 1000
+    assert len(git._run(("-c", loud, "loud"), watched=False)[2]) <= KEPT_BYTES
+    with pytest.raises(SourceError, match="path of more than 8192 bytes"):
+        list(git.entries("-c", "alias.long=!yes | tr -d '\\n'", "long"))
+    few = git.entries("-c", "alias.few=!printf 'a\\0b\\0'; exit 3", "few")
+    assert [next(few), next(few)] == ["a", "b"]
+    with pytest.raises(SourceError, match="cannot be fetched"):
+        next(few)
 
 
 def run_until_ended(tmp_path: Path, script: str, say: Callable[[str], None]) -> None:

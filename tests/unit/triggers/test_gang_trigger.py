@@ -16,7 +16,7 @@ from unit.triggers.conftest import MANIFEST
 from unit.triggers.trigger_helpers import JOB, START, Clock
 
 from updraft.exceptions import UnavailableError
-from updraft.guardian import records
+from updraft.guardian import prepare, records
 from updraft.guardian.attempts import Seen
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
@@ -31,6 +31,7 @@ from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft.triggers.observation import Observation
 from updraft.triggers.reaper import ReaperTrigger
+from updraft_learner.prepare.documents import SourceRequest
 
 
 class FakeWatch:
@@ -102,11 +103,11 @@ class Log:
         return lambda *arguments, **more: None
 
 
-def observation(watch: FakeWatch, learners: int | None = None) -> Observation:
+def observation(watch: FakeWatch, learners: int | None = None, role: str = "train") -> Observation:
     """Of the job's first attempt, which is opened at the first call."""
     book = records.ledger()
-    attempt = book.current_attempt(JOB, "train") or book.ensure_attempt(JOB, "train", after=None)
-    launch = Launch("updraft-default", "default", JOB, "train", 1, learners or len(watch.cluster.pods))
+    attempt = book.current_attempt(JOB, role) or book.ensure_attempt(JOB, role, after=None)
+    launch = Launch("updraft-default", "default", JOB, role, 1, learners or len(watch.cluster.pods))
     made: Any = watch
     return Observation(made, book.job(JOB), launch, attempt, Log())
 
@@ -302,6 +303,27 @@ class TestGang:
         node_lost = disruption == "DeletionByTaintManager"
         patience = settings().node_lost_seconds if node_lost else settings().store_grace_seconds
         assert START + patience < quick.now < START + patience + 60
+
+    @pytest.mark.parametrize("removed", [True, False], ids=["removed", "failed"])
+    def test_the_pod_that_prepares_data_is_waited_for_as_long_as_it_may_store(
+        self, ledger: Ledger, quick: Clock, removed: bool
+    ) -> None:
+        requests = [
+            SourceRequest("data-0", "s3://b/a.zip", "s3", 4_000_000_000, unpack=True),
+            SourceRequest("data-1", "s3://b/a", "s3", 9_000_000_000),
+        ]
+        prepare.record(ledger.job(JOB), prepare.Plan({}, tuple(requests)))
+        watch = FakeWatch(1)
+        if removed:
+            watch.cluster.set_status("p-1", phase="Running")
+            watch.cluster.pods["p-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        else:  # its sidecar goes on
+            watch.cluster.set_status("p-1", exit_code=1, phase="Running")
+            running = [{"name": "updraft-sidecar", "state": {"running": {}}}]
+            watch.cluster.pods["p-1"]["status"]["initContainerStatuses"] = running
+        seen = asyncio.run(asyncio.wait_for(observation(watch, role="prepare").run(), 100))
+        assert seen.kind == "failed"
+        assert START + 200 < quick.now < START + 260  # 4 GB at 20 MB a second; 90 for any other pod
 
     def test_a_pod_that_was_there_and_is_gone_is_missed_soon(self, quick: Clock) -> None:
         watch = FakeWatch(1)
