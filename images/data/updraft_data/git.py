@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from updraft_data.git_process import Git, TooLarge
-from updraft_learner.prepare.errors import SourceError, check_limit
-from updraft_learner.trees import megabytes
+from updraft_learner.prepare.errors import SourceError, check_limit, tree_errors
+from updraft_learner.trees import check_length, megabytes
 
 PROTOCOLS = ("https",)
 
@@ -121,14 +121,22 @@ def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
 
 
 def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
-    """The commit's files, or those of the subfolder; their sizes are known before the first one is written."""
+    """The commit's files, or those of the subfolder; sizes and paths are known before the first one is written."""
     inside = PurePosixPath(subfolder).as_posix() if subfolder else "."
     listed = git.output("ls-tree", "-r", "-l", "-z", commit if inside == "." else f"{commit}:{inside}")
     if listed is None:
         raise SourceError("data", f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
-    sizes = [entry.split()[3] for entry in listed.split("\0") if entry]  # mode, type, digest, size, path
-    files = [int(size) for size in sizes if size != "-"]  # a submodule has none
     source = f"code: {url} at {commit[:12]}"
+    files: list[int] = []
+    above = "" if inside == "." else f"{inside}/"
+    with tree_errors(source):
+        check_length(above)
+        for entry in filter(None, listed.split("\0")):
+            facts, _, path = entry.partition("\t")
+            size = facts.split()[3]  # mode, type, digest, size; a submodule has none
+            if size != "-":
+                check_length(above + path)
+                files.append(int(size))
     check_limit(source, sum(files), limit_bytes)
     if len(files) > limit_files:
         raise SourceError("limit", f"{source}: has more than {limit_files} files; pack them into fewer")
