@@ -40,6 +40,11 @@ def leader(home: Home, name: str) -> Identity:
     return record.identity
 
 
+def supervisor(home: Home) -> Identity | None:
+    record = records.read_supervisor(home)
+    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
+
+
 def members(home: Home, name: str) -> list[psutil.Process]:
     """All processes of the part, the first one first."""
     first = leader(home, name)
@@ -68,15 +73,15 @@ def stop(home: Home, name: str) -> list[psutil.Process]:
 
 def take_away(home: Home, name: str) -> list[psutil.Process]:
     """SIGSTOP to all of the part, and first to the supervisor, so that nobody mends it; returns whom to wake."""
-    identity = _supervisor(home)
-    supervisor = identity.process() if identity is not None else None
-    if supervisor is None:
+    identity = supervisor(home)
+    watching = identity.process() if identity is not None else None
+    if watching is None:
         raise BenchmarkError(f"no supervisor runs, so {name} would stay away")
-    supervisor.suspend()
+    watching.suspend()
     try:
-        return [*stop(home, name), supervisor]
+        return [*stop(home, name), watching]
     except BenchmarkError:
-        supervisor.resume()
+        watching.resume()
         raise
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from faults.parts import services
+from faults.parts import services, supervisor
 from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.kubernetes.gate import WAIT
 from updraft.stack import processes, records
@@ -62,7 +62,7 @@ class PlatformProcess:
 def tree(home: Home) -> dict[str, list[PlatformProcess]]:
     """Every process of the platform, found by descent, by session and by job, and not by name."""
     found: dict[str, list[PlatformProcess]] = defaultdict(list)
-    leaders = {records.SUPERVISOR: _supervisor(home)} | {name: _running(home, name) for name in services(home)}
+    leaders = {records.SUPERVISOR: supervisor(home)} | {name: _running(home, name) for name in services(home)}
     tasks = TaskNames(home.airflow_database)
     own = _containers(home)
     for place in own:
@@ -235,11 +235,6 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return process.children(recursive=True)
     return []
-
-
-def _supervisor(home: Home) -> Identity | None:
-    record = records.read_supervisor(home)
-    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
 
 
 def _running(home: Home, name: str) -> Identity | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from memory_store import MemoryStore
 
+from updraft_data.__main__ import main
 from updraft_learner import contract
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
@@ -26,11 +27,11 @@ CONFIG = PodConfig("job-1", "default", "prepare", 1, 1, 1, "unused", "default", 
 LIMIT_BYTES = 10_000
 
 
-def put_archive(store: MemoryStore, folder: Path) -> str:
+def put_archive(store: MemoryStore, folder: Path, member: str) -> str:
     """Returns the digest of a tree of one archive."""
     archive = folder / "code.zip"
     with zipfile.ZipFile(archive, "w") as bundle:
-        bundle.writestr("train.py", b"print(1)")
+        bundle.writestr(member, b"print(1)")
     digest, size = hash_file(archive)
     store.put_file(KEYS.blob(digest), archive)
     tree = Tree((TreeFile("code.zip", digest, size),))
@@ -41,19 +42,25 @@ def put_archive(store: MemoryStore, folder: Path) -> str:
 class Copied:
     """A pod whose archive is laid out; the program is what a test does instead of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, member: str = "train.py") -> None:
         self.store = MemoryStore()
         self.paths = PodPaths(folder / "root", folder / "private")
         for made in (self.paths.root, self.paths.private, self.paths.io, self.paths.data):
             made.mkdir(parents=True, exist_ok=True)
         (self.paths.private / "secret").write_text("the platform's key")
         source = SourceRequest(
-            "code", "code.zip", "tree", LIMIT_BYTES, tree=put_archive(self.store, folder), unpack=True
+            "code", "code.zip", "tree", LIMIT_BYTES, tree=put_archive(self.store, folder, member), unpack=True
         )
         request = PrepareRequest((source,)).to_json().encode()
         self.store.put_bytes(KEYS.prepare_request("job-1", 1), request)
         copy_sources(CONFIG, self.paths, self.store, io.StringIO())
         self.before = dict(self.store.objects)
+
+    def work(self) -> tuple[int, str]:
+        """The program itself: its exit code, and the reason in its report."""
+        code = main({contract.ROOT_ENV: str(self.paths.root)})
+        report = json.loads(self.paths.at(contract.PREPARE_REPORT_FILE).read_text())
+        return code, report["error"]["message"]
 
     def report(self, text: str | bytes) -> None:
         data = text.encode() if isinstance(text, str) else text
@@ -103,6 +110,24 @@ def test_the_programs_own_reason_is_told(pod: Copied) -> None:
     assert (kept["sources"], kept["new"]) == ({}, [])
 
 
+@pytest.mark.parametrize("depth", [1_900, 30_000])
+def test_an_archive_of_absurd_depth_is_the_reason(tmp_path: Path, depth: int) -> None:
+    """It was a traceback: OSError or RecursionError."""
+    code, reason = Copied(tmp_path, "a/" * depth + "f").work()
+    assert code == contract.ExitCode.DATA
+    assert "is refused: it is longer than 1024 bytes" in reason
+    assert len(reason) < 1_000
+
+
+def test_what_nobody_has_foreseen_is_a_reason_too(pod: Copied, tmp_path: Path) -> None:
+    pod.paths.trees.rmdir()
+    pod.paths.trees.write_text("no folder")
+    failed = "code and data could not be prepared"
+    assert pod.work() == (contract.ExitCode.DATA, f"{failed}: NotADirectoryError (Not a directory)")
+    pod.paths.work_file.write_text("[")
+    assert pod.work() == (contract.ExitCode.DATA, f"{failed}: JSONDecodeError")
+
+
 def _link_folder(paths: PodPaths) -> None:
     (paths.trees / "code").symlink_to(paths.private, target_is_directory=True)
 
@@ -142,7 +167,11 @@ def _link_bomb(paths: PodPaths) -> None:
             (root / f"d{number}" / name).symlink_to(f"../d{number + 1}", target_is_directory=True)
 
 
-ATTACKS = (_link_bomb, _link_folder, _link_all, _link_file, _pipe, _too_large, _nothing)
+def _deep(paths: PodPaths) -> None:
+    (paths.trees / "code" / ("a/" * 110)).mkdir(parents=True)
+
+
+ATTACKS = (_deep, _link_bomb, _link_folder, _link_all, _link_file, _pipe, _too_large, _nothing)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__.strip("_"))

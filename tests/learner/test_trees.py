@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
 import os
 import stat
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from bounds import bounded
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from updraft_learner.ignore import Ignore
@@ -106,6 +108,27 @@ def test_a_link_inside_is_followed_and_one_outside_is_refused_by_name(tmp_path: 
         scan(tmp_path / "code")
 
 
+def test_links_that_lead_to_each_other_are_refused_or_ignored(tmp_path: Path) -> None:
+    put(tmp_path, {"train.py": ""})
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    remove_ignored(tmp_path)
+    with pytest.raises(TreeError, match=r"'one' is a link that leads nowhere"):
+        scan(tmp_path)
+    (tmp_path / ".updraftignore").write_text("one\ntwo\n")
+    assert paths(scan(tmp_path)[0]) == ["train.py"]
+    remove_ignored(tmp_path)
+    assert not (tmp_path / "one").is_symlink()
+
+
+def test_a_folder_that_is_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ("a/" * 101)).mkdir(parents=True)
+    for look in (scan, remove_ignored):
+        put(tmp_path, {f"{'a/' * 101}f": ""})
+        with pytest.raises(TreeError, match="deeper than 100 folders"):
+            look(tmp_path)
+
+
 @pytest.mark.parametrize(("target", "reason"), [("missing", "leads nowhere"), (".", "a folder that holds it")])
 def test_links_that_cannot_be_followed_are_refused(tmp_path: Path, target: str, reason: str) -> None:
     (tmp_path / "link").symlink_to(target)
@@ -147,9 +170,98 @@ def test_documents_that_name_impossible_files_are_refused() -> None:
         Tree((TreeFile("a", A, 1), TreeFile("a", "b" * 64, 1)))
     with pytest.raises(TreeError, match="both a file and a folder"):
         Tree((TreeFile("a", A, 1), TreeFile("a/b", A, 1)))
-    for text in ("[]", "{}", '{"files": [{"path": "a", "sha256": "../x", "size": 1, "mode": 420}]}', "nonsense"):
-        with pytest.raises(TreeError, match="not a tree document"):
-            Tree.from_json(text)
+
+
+ENTRY = {"path": "a", "sha256": A, "size": 1, "mode": 0o644}
+WRONG = (
+    {"sha256": "../x"},
+    {"sha256": [A]},
+    {"mode": 420.0},
+    {"mode": 0o777},
+    {"path": 1},
+    {"path": {"path": "a"}},
+    {"other": 1},
+    {"x" * 5_000: 1},
+    {"size": {"files": 1}},
+    {"files": []},
+)
+NO_DOCUMENTS = (
+    "nonsense",
+    "[]",
+    "{}",
+    '"files"',
+    '{"files": "files"}',
+    '{"files": {}}',
+    '{"files": [{}]}',
+    '{"files": [1]}',
+    "[" * 100_000,
+    '{"files":' * 100_000,
+    *(json.dumps({"files": [ENTRY, {**ENTRY, **wrong}]}) for wrong in WRONG),
+)
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS, ids=range(len(NO_DOCUMENTS)))
+def test_what_is_no_tree_document_is_refused_shortly(text: str) -> None:
+    with pytest.raises(TreeError, match="not a tree document") as caught:
+        Tree.from_json(text)
+    assert len(str(caught.value)) < 600
+
+
+NAMES = st.lists(st.text(alphabet="a-.0\x01é\U0010ffff", min_size=1, max_size=3), min_size=1, max_size=4)
+PATHS = st.lists(NAMES.map("/".join).filter(lambda path: not {".", ".."} & {*path.split("/")}), max_size=8)
+
+
+def is_wrong(paths: list[str]) -> bool:
+    """By the definition: a path occurs twice, or is the folder of another."""
+    folders = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
+    return len({*paths}) < len(paths) or bool({*paths} & folders)
+
+
+@given(PATHS)
+@example(["a", "a.b", "a-b", "a/b"])  # between a name and what is below it others sort, but for NUL
+@example(["a/b/c", "a/b.c", "a/b"])
+def test_a_file_that_is_a_folder_is_found_wherever_it_is(paths: list[str]) -> None:
+    try:
+        tree = Tree(tuple(TreeFile(path, A, 1) for path in paths))
+    except TreeError:
+        assert is_wrong(paths)
+    else:
+        assert not is_wrong(paths)
+        assert [file.path for file in tree.files] == sorted(paths)
+
+
+@given(PATHS.filter(lambda paths: not is_wrong(paths)))
+def test_a_document_is_json_with_sorted_keys_and_no_spaces(paths: list[str]) -> None:
+    tree = Tree(tuple(TreeFile(f'{path}"\t', A, number) for number, path in enumerate(paths)))
+    document = {"files": [dataclasses.asdict(file) for file in tree.files]}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    assert tree.to_json() == text
+    assert tree.sha256 == hashlib.sha256(text).hexdigest()
+    assert Tree.from_json(text) == tree
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a/" * 16_000 + "f", "longer than 1024 bytes"),
+        ("a/" * 101 + "f", "deeper than 100 folders"),
+        ("é" * 200 + "/" + "é" * 127 + "/" + "é" * 200, "longer than 1024 bytes"),
+    ],
+)
+def test_a_path_that_is_long_or_deep_costs_little(path: str, reason: str) -> None:
+    """One of 32 KB cost 2.5 s and 244 MB."""
+    document = json.dumps({"files": [{"path": path, "sha256": A, "size": 1, "mode": 0o644}]})
+    with bounded(0.2, 10), pytest.raises(TreeError, match=reason) as caught:
+        Tree.from_json(document)
+    assert len(str(caught.value)) < 600
+
+
+def test_paths_as_long_and_deep_as_are_allowed() -> None:
+    assert safe_path("a/" * 100 + "f")
+    assert safe_path("/".join(["x" * 255] * 4))
+    deep = Tree(tuple(TreeFile(f"{'aaaaaaaa/' * 100}f{number}", A, 1) for number in range(5_000)))
+    with bounded(0.5, 20):
+        assert Tree.from_json(deep.to_json()) == deep
 
 
 def archive(tmp_path: Path, members: dict[str, bytes], *, link: str | None = None) -> Path:
@@ -174,6 +286,36 @@ def test_a_zip_that_escapes_is_refused_with_the_members_name(tmp_path: Path, nam
     with pytest.raises(TreeError, match=r"code\.zip: member .* escapes the archive's folder"):
         from_zip(archive(tmp_path, {name: b"x"}), tmp_path / "out")
     assert list((tmp_path / "out").rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["a/" * 30_000 + "f", "a/" * 30_000, "a/" * 1_900 + "f", "a/" * 1_900])
+def test_a_zip_of_depth_is_refused_shortly(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TreeError, match=r"code\.zip: member .* is refused: it is (longer|deeper) than") as caught:
+        from_zip(archive(tmp_path, {"b": b"x", name: b""}), tmp_path / "out")
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("names", [("a", "a/"), ("a", "a/b"), ("a/b", "a"), ("a", "a/b/")])
+def test_a_zip_of_which_a_file_is_a_folder_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    with pytest.raises(TreeError, match="is both a file and a folder"):
+        from_zip(archive(tmp_path, dict.fromkeys(names, b"")), tmp_path / "out")
+
+
+def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.py").symlink_to("/dev/full")
+    with pytest.raises(TreeError, match=r"code\.zip cannot be unpacked: the disk is full"):
+        from_zip(archive(tmp_path, {"train.py": b"x"}), tmp_path / "out")
+
+
+def test_a_zip_whose_paths_are_too_long_where_it_is_unpacked_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path
+    while len(str(deep)) < 3_500:
+        deep /= "x" * 200
+        deep.mkdir()
+    path = archive(tmp_path, {"/".join(["y" * 200] * 4): b""})
+    with pytest.raises(TreeError, match=r"code\.zip cannot be unpacked: it holds a path that is too long here"):
+        from_zip(path, deep)
 
 
 def test_a_zip_with_a_link_is_refused(tmp_path: Path) -> None:
@@ -261,9 +403,10 @@ def test_content_larger_than_its_document_says_is_not_written_on(tmp_path: Path)
 
 
 def test_a_name_that_no_file_system_takes_is_refused_briefly() -> None:
-    with pytest.raises(TreeError, match="longer than 255 bytes") as caught:
-        safe_path("a/" + "é" * 50_000)
-    assert len(str(caught.value)) < 600
+    for name, reason in (("é" * 50_000, "longer than 1024 bytes"), ("é" * 128, "longer than 255 bytes")):
+        with pytest.raises(TreeError, match=reason) as caught:
+            safe_path(f"a/{name}")
+        assert len(str(caught.value)) < 600
     assert safe_path("a/" + "x" * 255)
 
 

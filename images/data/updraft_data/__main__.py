@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,29 @@ from updraft_learner.prepare.errors import SourceError
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Entry; returns the exit code."""
     paths = read_paths(environment)
-    work = Work.from_json(paths.work_file.read_bytes())
-    for line in work.said:
-        _say(line)
     try:
-        report = {**do(work, paths, environment, _say), "done": True}
+        report = {**_done(paths, environment), "done": True}
     except SourceError as exc:
         _write(paths, {"error": exc.to_json()})
         _say(str(exc))
         return int(exc.code)
     _write(paths, report)
     return int(ExitCode.DONE)
+
+
+def _done(paths: PodPaths, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The work's report. Raises SourceError, also for what nobody has foreseen: the bytes are a tenant's."""
+    try:
+        work = Work.from_json(paths.work_file.read_bytes())
+        for line in work.said:
+            _say(line)
+        return do(work, paths, environment, _say)
+    except SourceError:
+        raise
+    except Exception as exc:  # the outermost of the process
+        traceback.print_exc()
+        reason = f"{type(exc).__name__} ({exc.strerror})" if isinstance(exc, OSError) else type(exc).__name__
+        raise SourceError("data", f"code and data could not be prepared: {reason}") from exc
 
 
 def _say(line: str) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from updraft_data.git_process import Git, TooLarge
-from updraft_learner.prepare.errors import SourceError, check_limit
-from updraft_learner.trees import megabytes
+from updraft_learner.prepare.errors import SourceError, check_limit, tree_errors
+from updraft_learner.trees import check_length, megabytes
 
 PROTOCOLS = ("https",)
 
@@ -122,7 +122,7 @@ def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
 
 
 def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
-    """The commit's files, or those of the subfolder; their sizes are known before the first one is written.
+    """The commit's files, or those of the subfolder; sizes and paths are known before the first one is written.
 
     Trees may name each other many times over: a repository of a few KB can list more files than any memory holds.
     Counting ends at the limit, and git is asked for nothing outside the subfolder but its attributes.
@@ -132,7 +132,8 @@ def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, 
     if tree is None or git("cat-file", "-t", tree) != "tree":
         raise SourceError("data", f"code: {url} at {commit[:12]} has no folder {subfolder!r}; correct #subdirectory")
     source = f"code: {url} at {commit[:12]}"
-    if _count(git, tree, source, limit_bytes, limit_files):
+    above = "" if inside == "." else f"{inside}/"
+    if _count(git, tree, above, source, limit_bytes, limit_files):
         _read_index(git, commit, tree, inside)
         git("--literal-pathspecs", "checkout", "--quiet", "--force", "--", inside, watched=False)
     folder = git.folder / inside
@@ -140,14 +141,21 @@ def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, 
     return folder
 
 
-def _count(git: Git, tree: str, source: str, limit_bytes: int, limit_files: int) -> int:
-    """How many files the tree has. Raises SourceError of kind `limit` as soon as that or their size passes a limit."""
+def _count(git: Git, tree: str, above: str, source: str, limit_bytes: int, limit_files: int) -> int:
+    """Return how many files the tree has, which lies below the folder `above`.
+
+    Raises SourceError: of kind `limit` as soon as that or their size passes a limit, of kind `data` for a path that is
+    too long or too deep.
+    """
     files = size_bytes = 0
-    with closing(git.entries("ls-tree", "-r", "-l", "-z", tree)) as entries:
+    with tree_errors(source), closing(git.entries("ls-tree", "-r", "-l", "-z", tree)) as entries:
+        check_length(above)
         for entry in entries:
-            size = entry.split(maxsplit=4)[3]  # mode, type, digest, size, path
+            facts, _, path = entry.partition("\t")
+            size = facts.split()[3]  # mode, type, digest, size
             if size == "-":  # a submodule has none
                 continue
+            check_length(above + path)
             files += 1
             size_bytes += int(size)
             if files > limit_files:

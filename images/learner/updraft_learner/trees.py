@@ -17,9 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from updraft_learner.ignore import IGNORE_FILE, Ignore
 
@@ -32,6 +34,8 @@ DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 DEFAULT_LIMIT_FILES = 100_000
 PART_PREFIX = ".updraft-part-"
 NAME_BYTES = 255  # longest name of a file or folder on the usual file systems
+PATH_BYTES = 1024  # longest key of S3
+FOLDERS = 100  # inside each other
 SHOWN_CHARACTERS = 300
 IGNORE_FILE_BYTES = 64 << 10
 VISITS = 100  # of one folder, through links to it
@@ -45,7 +49,7 @@ class DigestMismatch(TreeError):
     """Content does not have the digest by which it was asked for."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class TreeFile:
     path: str  # relative, forward slashes
     sha256: str
@@ -60,17 +64,17 @@ class Tree:
     files: tuple[TreeFile, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", tuple(sorted(self.files)))
-        folders: set[str] = set()
-        names: set[str] = set()
         for file in self.files:
             safe_path(file.path)
-            if file.path in names:
-                raise TreeError(f"{file.path!r} occurs twice in the tree; a path names one file")
-            names.add(file.path)
-            folders.update(parent.as_posix() for parent in PurePosixPath(file.path).parents)
-        if both := sorted(names & folders):
-            raise TreeError(f"{both[0]!r} is both a file and a folder in the tree")
+        # No character sorts before NUL and no path holds one, so what lies below a name follows it at once.
+        keys = sorted(file.path.replace("/", "\0") for file in self.files)
+        for key, following in pairwise(keys):
+            path = key.replace("\0", "/")
+            if following == key:
+                raise TreeError(f"{_shown(path)} occurs twice in the tree; a path names one file")
+            if following.startswith(f"{key}\0"):
+                raise TreeError(f"{_shown(path)} is both a file and a folder in the tree")
+        object.__setattr__(self, "files", tuple(sorted(self.files, key=_path_of)))
 
     @property
     def size_bytes(self) -> int:
@@ -78,47 +82,101 @@ class Tree:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.to_json()).hexdigest()
+        digest = hashlib.sha256()
+        for text in self._texts():
+            digest.update(text.encode())
+        return digest.hexdigest()
 
     def to_json(self) -> bytes:
         """The canonical document: sorted, without spaces, so that its digest is the tree's name."""
-        document = {"files": [asdict(file) for file in self.files]}
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        return "".join(self._texts()).encode()
+
+    def _texts(self) -> Iterator[str]:
+        """Parts of the document. Made by hand: a mapping for each file would take more memory than all of the tree."""
+        quoted = json.JSONEncoder(ensure_ascii=False).encode
+        yield '{"files":['
+        for number, file in enumerate(self.files):
+            path, sha256 = quoted(file.path), quoted(file.sha256)
+            comma = "," if number else ""
+            yield f'{comma}{{"mode":{file.mode},"path":{path},"sha256":{sha256},"size":{file.size}}}'
+        yield "]}"
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Tree:
         """Read a document; raises TreeError when it is not one or names a path outside its folder."""
         try:
-            files = tuple(TreeFile(**item) for item in json.loads(text)["files"])
-        except (ValueError, KeyError, TypeError) as exc:
-            raise TreeError(f"not a tree document ({type(exc).__name__}: {exc})") from exc
+            files = json.loads(text, object_hook=_entry)["files"]
+            if not isinstance(files, list):
+                raise TypeError("its files are no list")
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            reason = f"{type(exc).__name__}: {str(exc)[:SHOWN_CHARACTERS]}"
+            raise TreeError(f"not a tree document ({reason})") from exc
         for file in files:
-            if not _is_digest(file.sha256) or not _is_size(file.size) or file.mode not in (0o644, 0o755):
-                raise TreeError(f"not a tree document: the entry of {file.path!r} has no valid sha256, size and mode")
-        return cls(files)
+            if not isinstance(file, TreeFile) or not isinstance(file.path, str):
+                raise TreeError("not a tree document: an entry of it has no path")
+            if not _is_digest(file.sha256) or not _is_size(file.size) or not _is_mode(file.mode):
+                reason = f"the entry of {_shown(file.path)} has no valid sha256, size and mode"
+                raise TreeError(f"not a tree document: {reason}")
+        return cls(tuple(files))
+
+
+def _entry(item: dict[str, Any]) -> TreeFile | dict[str, Any]:
+    """An object of a document, as soon as it is read: the document itself, or a file."""
+    return item if "files" in item else TreeFile(**item)
+
+
+_path_of = attrgetter("path")
 
 
 def safe_path(path: str) -> str:
-    """Return `path` if it is relative, in plain form and stays below its folder; raises TreeError otherwise."""
-    reason = None
-    if not isinstance(path, str) or path == "":
-        reason = "it is empty"
-    elif "\0" in path or "\\" in path:
-        reason = "it holds a NUL or a backslash"
-    elif path.startswith("/") or (len(path) > 1 and path[1] == ":" and path[0].isalpha()):
-        reason = "it is absolute"
-    elif any(part in ("", ".", "..") for part in path.split("/")):
-        reason = "a part of it is empty, '.' or '..'"
-    else:
-        try:
-            if max(len(part.encode()) for part in path.split("/")) > NAME_BYTES:
-                reason = f"a part of it is longer than {NAME_BYTES} bytes"
-        except UnicodeEncodeError:
-            reason = "it is not valid Unicode"
+    """Return `path` if it is relative, in plain form and stays below its folder; raises TreeError otherwise.
+
+    Longer or deeper than PATH_BYTES and FOLDERS is refused too, before the path is taken apart.
+    """
+    reason = _unsafe(path)
     if reason is not None:
-        shown = path if not isinstance(path, str) or len(path) <= SHOWN_CHARACTERS else f"{path[:SHOWN_CHARACTERS]}..."
-        raise TreeError(f"path {shown!r} is refused: {reason}; paths are relative and stay below their folder")
+        raise TreeError(f"path {_shown(path)} is refused: {reason}; paths are relative and stay below their folder")
     return path
+
+
+def check_length(path: str) -> None:
+    """Raises TreeError for a path that is too long or too deep, whatever else it is."""
+    reason = _too_long(path)
+    if reason is not None:
+        raise TreeError(f"path {_shown(path)} is refused: {reason}")
+
+
+def _too_long(path: str) -> str | None:
+    if len(path) > PATH_BYTES or len(path.encode(errors="surrogatepass")) > PATH_BYTES:
+        return f"it is longer than {PATH_BYTES} bytes"
+    if path.count("/") > FOLDERS:
+        return f"it is deeper than {FOLDERS} folders"
+    return None
+
+
+def _unsafe(path: object) -> str | None:
+    if not isinstance(path, str) or path == "":
+        return "it is empty"
+    if (reason := _too_long(path)) is not None:
+        return reason
+    if "\0" in path or "\\" in path:
+        return "it holds a NUL or a backslash"
+    if path.startswith("/") or (len(path) > 1 and path[1] == ":" and path[0].isalpha()):
+        return "it is absolute"
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        return "a part of it is empty, '.' or '..'"
+    try:
+        if max(len(part.encode()) for part in parts) > NAME_BYTES:
+            return f"a part of it is longer than {NAME_BYTES} bytes"
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    return None
+
+
+def _shown(path: Any) -> str:
+    long = isinstance(path, str) and len(path) > SHOWN_CHARACTERS
+    return repr(f"{path[:SHOWN_CHARACTERS]}...") if long else repr(path)
 
 
 def scan(
@@ -171,12 +229,13 @@ def _remove_ignored(folder: Path, prefix: str, ignore: Ignore) -> None:
     for entry in sorted(os.scandir(folder), key=lambda item: item.name):
         relative = prefix + entry.name
         real_folder = entry.is_dir(follow_symlinks=False)
-        if ignore.matches(relative, is_folder=entry.is_dir()):
+        if ignore.matches(relative, is_folder=_is_folder(entry)):
             if real_folder:
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
         elif real_folder:
+            check_length(f"{relative}/")
             _remove_ignored(Path(entry.path), f"{relative}/", ignore)
 
 
@@ -211,12 +270,13 @@ def from_zip(
     """Extract `archive` into `destination` and return it.
 
     Raises:
-        TreeError: no zip archive, or a member that is unsafe, encrypted, damaged, or makes it exceed the limits.
+        TreeError: no zip archive, or a member that is unsafe, encrypted, damaged, or makes it exceed the limits; or the
+            disk is full.
     """
     import zipfile
 
-    destination.mkdir(parents=True, exist_ok=True)
     try:
+        destination.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(archive) as bundle:
             members = bundle.infolist()
             if len(members) > limit_files:
@@ -225,15 +285,27 @@ def from_zip(
             seen: set[str] = set()
             for member in members:
                 path = _member_path(archive, member)
-                if member.is_dir():
-                    (destination / path).mkdir(parents=True, exist_ok=True)
-                    continue
-                if path in seen:
-                    raise TreeError(f"{archive.name}: member {member.filename!r} occurs twice")
-                seen.add(path)
-                left_bytes -= _extract(archive, bundle, member, destination / path, left_bytes, limit_bytes)
+                try:
+                    if member.is_dir():
+                        (destination / path).mkdir(parents=True, exist_ok=True)
+                        continue
+                    if path in seen:
+                        raise TreeError(f"{archive.name}: member {_shown(member.filename)} occurs twice")
+                    seen.add(path)
+                    left_bytes -= _extract(archive, bundle, member, destination / path, left_bytes, limit_bytes)
+                except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
+                    both = f"member {_shown(member.filename)} is both a file and a folder"
+                    raise TreeError(f"{archive.name}: {both}") from exc
     except zipfile.BadZipFile as exc:
         raise TreeError(f"{archive.name} is no zip archive or is damaged ({exc})") from exc
+    except RecursionError as exc:
+        raise TreeError(f"{archive.name} cannot be unpacked: its folders are too deep; flatten them") from exc
+    except OSError as exc:
+        if exc.errno == errno.ENAMETOOLONG:
+            raise TreeError(f"{archive.name} cannot be unpacked: it holds a path that is too long here") from exc
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TreeError(f"{archive.name} cannot be unpacked: the disk is full ({exc.strerror})") from exc
+        raise
     return destination
 
 
@@ -256,8 +328,7 @@ def materialise(
         TreeError: a folder of the tree is a link or a file below `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
-    folders = {parent for file in tree.files for parent in PurePosixPath(file.path).parents}
-    for folder in sorted(folders, key=lambda path: len(path.parts)):
+    for folder in sorted(_folders(tree)):  # a folder sorts before those inside it
         _make_folder(root, root / folder)
 
     def lay(file: TreeFile) -> None:
@@ -274,6 +345,17 @@ def materialise(
             future.cancel()
     for future in (*done, *(late for late in waiting if not late.cancelled())):
         future.result()
+
+
+def _folders(tree: Tree) -> set[str]:
+    """The folders of the tree's files; "" is its root."""
+    found = {""} if tree.files else set()
+    for file in tree.files:
+        folder = file.path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def write_verified(target: Path, sha256: str, size: int, content: BinaryIO | Path, mode: int = 0o644) -> None:
@@ -295,7 +377,7 @@ def _walk(
     for entry in sorted(os.scandir(folder), key=lambda item: item.name):
         relative = prefix + entry.name
         path = Path(entry.path)
-        is_folder = entry.is_dir()
+        is_folder = _is_folder(entry)
         if ignore.matches(relative, is_folder=is_folder):
             continue
         safe_path(relative)
@@ -314,6 +396,13 @@ def _walk(
             yield relative, target
         else:
             raise TreeError(f"{relative!r} is a socket, pipe or device; only files can be packed: remove or ignore it")
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links that lead to each other
+        return False
 
 
 def _link_target(root: Path, relative: str, path: Path) -> Path:
@@ -345,15 +434,16 @@ def megabytes(size_bytes: int) -> str:
 def _member_path(archive: Path, member: zipfile.ZipInfo) -> str:
     # ZipInfo cuts a name at a NUL and turns the host's separator; the original text is judged.
     name = member.orig_filename.rstrip("/") if member.is_dir() else member.orig_filename
+    what = f"{archive.name}: member {_shown(name)}"
     try:
         path = safe_path(name)
     except TreeError as exc:
-        raise TreeError(f"{archive.name}: member {member.orig_filename!r} escapes the archive's folder: {exc}") from exc
+        raise TreeError(f"{what} escapes the archive's folder: {exc}") from exc
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise TreeError(f"{archive.name}: member {name!r} is a link or a device; only files and folders are taken")
+        raise TreeError(f"{what} is a link or a device; only files and folders are taken")
     if member.flag_bits & 0x1:
-        raise TreeError(f"{archive.name}: member {name!r} is encrypted; store it without a password")
+        raise TreeError(f"{what} is encrypted; store it without a password")
     return path
 
 
@@ -373,13 +463,11 @@ def _extract(
                 if written > left_bytes:
                     raise TreeError(
                         f"{archive.name} unpacks to more than the limit of {megabytes(limit_bytes)} "
-                        f"(at member {member.filename!r})"
+                        f"(at member {_shown(member.filename)})"
                     )
                 out.write(chunk)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as exc:
-        raise TreeError(f"{archive.name}: member {member.filename!r} cannot be unpacked ({exc})") from exc
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
-        raise TreeError(f"{archive.name}: member {member.filename!r} is both a file and a folder") from exc
+        raise TreeError(f"{archive.name}: member {_shown(member.filename)} cannot be unpacked ({exc})") from exc
     if (member.external_attr >> 16) & stat.S_IXUSR:
         target.chmod(0o755)
     return written
@@ -430,6 +518,10 @@ def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_mode(value: object) -> bool:
+    return isinstance(value, int) and value in (0o644, 0o755)
 
 
 def _is_digest(text: object) -> bool:

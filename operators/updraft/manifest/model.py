@@ -12,7 +12,16 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from updraft.manifest import limits, values
 from updraft.manifest.rules import Rule, parse_rule
@@ -334,9 +343,9 @@ class Manifest(Part):
     )
     resources: Resources = Field(Resources(), description="What each learner gets")
     elastic: Elastic | None = Field(None, description="How far the job may shrink and grow while it runs")
-    data: Annotated[tuple[Data, ...], Field(strict=False, max_length=limits.LISTED)] = Field(
-        (), description="Data sets of the job"
-    )
+    data: Annotated[
+        tuple[Data, ...], Field(strict=False, max_length=limits.LISTED), BeforeValidator(values.check_suites)
+    ] = Field((), description="Data sets of the job")
     checkpoints: Checkpoints | None = Field(
         None, description="Checkpoints; without this section none are expected, and those that appear are kept anyway"
     )

@@ -17,6 +17,7 @@ from updraft.manifest.sizes import SIZES
 from updraft.manifest.submission import UNSUPPORTED
 from updraft.manifest.units import DURATION_PATTERN, MEMORY_PATTERN
 from updraft.manifest.values import PARAM_CHARACTERS, reserved_env_names
+from updraft_data.expectations import MOST_REGEX_CHARACTERS
 
 SCHEMA_ID = "https://updraft.dev/schemas/manifest.schema.json"
 SCHEMA_FILE = "manifest.schema.json"
@@ -29,6 +30,7 @@ LIMITS = (
     ("mappings and lists inside each other", limits.DEPTH),
     ("fields of one mapping, such as `params`, `env` or `annotations`", limits.KEYS),
     ("items of a list in a suite or an annotation", limits.ITEMS),
+    ("characters of all regular expressions in suites", MOST_REGEX_CHARACTERS),
     ("items of `data`, `secrets` and `schedule.and_new`", limits.LISTED),
     ("characters of a text, where its field says nothing else", limits.STRING_CHARACTERS),
     ("characters of a parameter", PARAM_CHARACTERS),

@@ -17,7 +17,7 @@ from updraft.manifest.cron import check_cron as _check_cron
 from updraft.manifest.errors import VALUE, FieldError, all_wrong, join_path, shown_key, wrong
 from updraft.manifest.rules import parse_rule
 from updraft.manifest.sources import parse_source
-from updraft_data.expectations import suite_errors
+from updraft_data.expectations import MOST_REGEX_CHARACTERS, regex_characters, suite_errors
 from updraft_learner import contract
 
 NAME_LENGTH = 40
@@ -236,6 +236,16 @@ def check_promote_if(value: object) -> dict[str, str]:
 
 def check_annotations(value: object) -> dict[str, Any]:
     return _each(value, lambda name, item: None, "a mapping of names to values", "{ticket: V-12}")
+
+
+def check_suites(value: object) -> object:
+    """Refuse data whose suites are together too long to be checked, before any of them is."""
+    listed = value if isinstance(value, list | tuple) else ()
+    found = regex_characters(item.get("expectations") for item in listed if isinstance(item, dict))
+    if found > MOST_REGEX_CHARACTERS:
+        problem = f"the regular expressions in expectations have {found} characters"
+        raise wrong(problem, f"at most {MOST_REGEX_CHARACTERS} in all")
+    return value
 
 
 def check_expectations(value: object) -> str | dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
@@ -14,6 +15,7 @@ from unit.api.api_fakes import MANIFEST, Platform, guards
 from updraft.api import bodies
 from updraft.api.access import team_policy
 from updraft.api.app import create_app
+from updraft.api.deadline import CLIENTS, import_client
 
 API = "/updraft/api/v1"
 JSON = {"Content-Type": "application/json"}
@@ -119,6 +121,16 @@ def test_a_tree_of_wrong_files_is_one_error(platform: Platform) -> None:
     assert (answer.status_code, len(answer.json()["error"]["fields"])) == (422, 4)
 
 
+@pytest.mark.parametrize("path", ["a/" * 16_000 + "f", "a" * 32_000, "a/" * 500 + "f"])
+def test_a_path_of_absurd_depth_is_refused_before_it_is_taken_apart(platform: Platform, path: str) -> None:
+    """32 KB took 2.5 s and 244 MB, 64 KB four times as much."""
+    client, files = platform.client(), [{"path": path, "sha256": "0" * 64, "size": 1, "mode": 0o644}]
+    for method, route in (("POST", "missing"), ("PUT", "0" * 64)):
+        with bounded(0.5, 20):
+            answer = client.request(method, f"{API}/trees/{route}", json={"files": files})
+        assert (answer.status_code, len(answer.text) < 1_000) == (422, True), answer.text[:300]
+
+
 def test_the_viewers_request_of_gigabytes(platform: Platform) -> None:
     """20,000 parameters and 1,500 references to others grew the server to 15.6 GB."""
     names = {f"{'p' * 20}{n}": n for n in range(20_000)}
@@ -130,6 +142,32 @@ def test_the_viewers_request_of_gigabytes(platform: Platform) -> None:
         assert answer.status_code == 200
         assert not answer.json()["valid"]
         assert len(answer.text) < 50_000
+
+
+@pytest.mark.parametrize(("number", "valid"), [(400, True), (2_000, False)])  # as many as are allowed, and beyond
+def test_regular_expressions_are_not_compiled_in_the_server(platform: Platform, number: int, valid: bool) -> None:
+    """One of these took half a second to compile, so that one request of a viewer held the server for minutes."""
+    hostile = [f"(?i)a{n:04d}" + "[\x01-\U0010ffff]" * 98 for n in range(number)]
+    data = [{"source": f"s3://datasets/{n}/", "as": f"d{n}", "expectations": {"expectations": []}} for n in range(2)]
+    for at, regex in enumerate(hostile):
+        kind = "expect_column_values_to_match_regex"
+        data[at % 2]["expectations"]["expectations"].append(  # type: ignore[index]
+            {"type": kind, "kwargs": {"column": "a", "regex": regex}}
+        )
+    client = platform.client("reader")
+    manifest = json.dumps({**MANIFEST, "data": data}, ensure_ascii=False).replace("[\\u0001", "\\u005b\\u0001")
+    with bounded():
+        answer = client.post(f"{API}/validate", content=manifest.encode(), headers=JSON)
+    assert (answer.status_code, answer.json()["valid"]) == (200, valid), answer.text[:500]
+    if not valid:
+        assert "at most 200000 in all" in answer.text
+    platform.job()
+    for part in CLIENTS:  # once per process, and not a request's cost
+        import_client(part)
+    for path, field in (("/possible", "manifest"), ("/jobs/digits-1/resume", "changes")):
+        client, body = platform.client(), f'{{"{field}": {manifest}}}'.encode()
+        with bounded():
+            assert client.post(f"{API}{path}", content=body, headers=JSON).status_code in (200, 409, 422)
 
 
 def test_a_body_that_comes_slowly_is_given_up(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

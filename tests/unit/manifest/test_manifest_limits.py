@@ -27,6 +27,25 @@ def named(number: int, value: object = 1) -> dict[str, object]:
     return {f"{'ab' * 20}{n:05d}": value for n in range(number)}
 
 
+def suite(regexes: list[Any]) -> dict[str, Any]:
+    """Changes to a manifest: one suite in each of two data sets, with an expectation for each expression."""
+    expectations = [
+        {
+            "type": f"expect_column_values_to_match_regex{'_list' if isinstance(regex, list) else ''}",
+            "kwargs": {"column": "a", "regex_list" if isinstance(regex, list) else "regex": regex},
+        }
+        for regex in regexes
+    ]
+    half = len(expectations) // 2
+    parts = (expectations[:half], expectations[half:])
+    return {
+        "data": [
+            {"source": f"s3://datasets/{n}/", "as": f"d{n}", "expectations": {"expectations": part}}
+            for n, part in enumerate(parts)
+        ]
+    }
+
+
 HOSTILE: dict[str, dict[str, Any]] = {
     "20,000 params and 1,500 references": {"params": named(20_000), "command": references(1_500, "ab" * 20)},
     "as many as are allowed": {"params": named(1_000), "command": references(1_000, "ab" * 20)},
@@ -46,6 +65,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "numbers with a million digits": {"params": {"a": 10**1_000_000}},
     "a name of 4 MB": {"name": "x" * 4_000_000},
     "a key of 4 MB": {"x" * 4_000_000: 1},
+    "regular expressions that take long to compile": suite(["(?i)" + "[\x01-\U0010ffff]" * 99] * 2_000),
+    "regular expressions, in lists": suite([["(?i)" + "[\x01-\U0010ffff]" * 99] * 50] * 41),
+    "regular expressions of groups": suite(["(|)" * 160 + "("] * 400),
     "keys that are no text": {"params": dict.fromkeys(range(1000), 1)},  # type: ignore[dict-item]
 }
 
@@ -136,3 +158,10 @@ def test_what_an_honest_manifest_needs_is_allowed() -> None:
 def test_the_page_lists_the_limits() -> None:
     """That the page is the one that the model writes is tested elsewhere."""
     assert {number for name, number in vars(limits).items() if name.isupper()} <= {number for _, number in LIMITS}
+
+
+def test_the_syntax_of_a_regular_expression_is_checked() -> None:
+    for regex in ("(", "a{99999999999}", "(?:" * 160, "[b-a]", "(?P<a>)(?P<a>)", r"\8"):
+        with pytest.raises(ManifestError, match=r"data\[1\]\.expectations.*is no regular expression"):
+            parse({**SMALL, **suite(["ok", regex])})
+    parse({**SMALL, **suite(["ok", r"^(?P<a>[^\W\d_])+(?=x)|\N{DIGIT ONE}(?i:b{1,2}?)$"])})
