@@ -152,11 +152,12 @@ class FakeMlflow:
             }
             names = {item["key"] for item in self.metrics}
             return {"run": {"info": info, "data": {"metrics": [{"key": name} for name in sorted(names)]}}}
-        elif path in ("logged-models/m-1", "logged-models/m-other"):
-            owner = RUN if path.endswith("m-1") else "other"
+        elif path in ("logged-models/m-1", "logged-models/m-other", "logged-models/m-made"):
+            owner = "other" if path.endswith("m-other") else RUN
             model_id = path.partition("/")[2]
             info = {"model_id": model_id, "source_run_id": owner, "artifact_uri": f"mlflow-artifacts:/real/{model_id}"}
-            return {"model": {"info": info}}
+            tags = [{"key": "updraft.job_id", "value": "job-1"}] if path.endswith("m-made") else []
+            return {"model": {"info": {**info, "tags": tags}}}
         elif path == "metrics/get-history":
             found = [item for item in self.metrics if item["key"] == body["metric_key"]]
             start = int(body.get("page_token", 0))

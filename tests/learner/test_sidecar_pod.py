@@ -115,6 +115,12 @@ REFUSED = [
     ("POST", "runs/outputs", {"run_id": RUN, "models": [{"model_id": "m-other"}]}, 403, "does not belong"),
     ("POST", "logged-models", {"name": "m", "tags": [{"key": "updraft.job_id", "value": "j"}]}, 403, "the platform"),
     ("PATCH", "logged-models/m-1/tags", {"tags": [{"key": "updraft.x", "value": "j"}]}, 403, "the platform"),
+    ("PATCH", "logged-models/m-1/tags", {"tags": [{"key": "updraft.job_id", "value": "j"}]}, 403, "the platform"),
+    ("PATCH", "logged-models/m-made/tags", {"tags": [{"key": "x", "value": "j"}]}, 403, "the platform made"),
+    ("PATCH", "logged-models/m-made", {"status": 2}, 403, "the platform made"),
+    ("POST", "logged-models/m-made/params", {"params": [{"key": "x", "value": "j"}]}, 403, "the platform made"),
+    ("POST", "runs/log-metric", {"run_id": RUN, "key": "a", "value": 1, "model_id": "m-made"}, 403, "platform made"),
+    ("POST", "runs/outputs", {"run_id": RUN, "models": [{"model_id": "m-made"}]}, 403, "the platform made"),
     ("POST", "logged-models", {"name": "m", "tags": "x"}, 400, "tags is no list of objects"),
     ("POST", "runs/log-metric", b"[" * 100_000, 400, "is not JSON"),
     ("POST", "runs/log-inputs", {"run_id": RUN, "runId": "other"}, 400, "field 'runId' is refused"),
@@ -203,6 +209,18 @@ def test_artifacts_go_to_the_servers_own_place_in_any_encoding(pod: Pod, mlflow:
         "real/r1/chunked.bin": b"chunked",
         "real/r1/empty": b"",
     }
+
+
+def test_files_of_the_platforms_own_model_are_read_and_never_written(pod: Pod, mlflow: FakeMlflow) -> None:
+    """It is what becomes the version in the registry."""
+    path = "/api/2.0/mlflow-artifacts/artifacts/7/models/m-made/artifacts/model.onnx"
+    assert pod.api("GET", "logged-models/m-made")[0] == 200
+    for _ in range(2):  # having read it changes nothing
+        assert pod.ask("GET", path)[0] == 200
+        status, answer = pod.ask("PUT", path, b"evil", {"Content-Type": "x"})
+        assert (status, answer["error_code"]) == (403, "PERMISSION_DENIED")
+    pod.sidecar.drain()
+    assert not mlflow.artifacts
 
 
 def test_the_marker_is_written_last_and_says_what_is_there(pod: Pod, mlflow: FakeMlflow) -> None:

@@ -216,6 +216,11 @@ def fetch_export(
                 f"export: {EXPORT_REPORT} is of attempt {written_by}, the newest is {attempt}; run the export again"
             )
         trusted = trust_code and set(formats) == {models.TRUSTED_FORMAT}
+        if models.TRUSTED_FORMAT in formats and not trusted:
+            raise DataError(
+                f"export: {EXPORT_REPORT} says that the job's own MLflow folder was taken unchecked, and the manifest "
+                "does not say trust_code; nothing was registered. Run the export again"
+            )
         if not trusted:
             models.require_names(file.path for file in tree.files)
         if tree.size_bytes > limit_bytes:

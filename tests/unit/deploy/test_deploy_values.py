@@ -59,6 +59,23 @@ def test_it_sets_what_compose_sets_and_only_settings_that_there_are(
     Settings.from_environment(ours)
 
 
+def test_a_site_logs_people_in_by_a_real_auth_manager(values: dict[str, Any]) -> None:
+    """The chart's default, and that of our image, is the simple one, whose passwords lie in a file."""
+    manager = environment(values)["AIRFLOW__CORE__AUTH_MANAGER"]
+    assert re.fullmatch(r"airflow\.providers\.\w+(\.\w+)+", manager)
+    assert not manager.endswith("SimpleAuthManager")
+    assert not [name for name in environment(values) if "SIMPLE_AUTH_MANAGER" in name]
+
+
+def test_a_token_of_airflows_api_is_good_for_an_hour(values: dict[str, Any], compose: dict[str, Any]) -> None:
+    """A variable would win over the image's file."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(REPOSITORY / "images" / "airflow" / "airflow.cfg")
+    assert config["api_auth"]["jwt_expiration_time"] == "3600"
+    for names in (environment(values), compose["airflow-api"]["environment"]):
+        assert not [name for name in names if name.startswith("AIRFLOW__API_AUTH__JWT_") and "EXPIRATION" in name]
+
+
 def test_every_variable_of_airflow_is_one_of_its_options(values: dict[str, Any]) -> None:
     import airflow
 

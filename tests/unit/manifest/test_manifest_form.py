@@ -182,6 +182,18 @@ def test_the_box_may_hold_text_or_an_ffdl_manifest() -> None:
     assert any("framework.version" in warning for warning in loaded.warnings)
 
 
+def test_a_model_that_runs_code_is_asked_for_by_both_fields_of_the_form() -> None:
+    conf = defaults(BASE)
+    for base in (BASE, None):
+        with pytest.raises(ManifestError, match=r"export\.formats: .* runs the job's code; .* trust_code: true too"):
+            from_form({**conf, "export_formats": ["mlflow"]}, base)
+        with pytest.raises(ManifestError, match=r"export\.trust_code: is given, but no code is exported"):
+            from_form({**conf, "export_trust_code": True}, base)
+        export = from_form({**conf, "export_formats": ["mlflow"], "export_trust_code": True}, base).export
+        assert export is not None
+        assert (export.formats, export.trust_code) == (("mlflow",), True)
+
+
 def test_credentials_are_refused_in_the_form() -> None:
     connection = {"auth_url": "https://s3.example.org", "user_name": "hunter", "password": "hunter2"}
     store = {"id": "a", "type": "mount_cos", "training_data": {"container": "bucket"}, "connection": connection}

@@ -484,7 +484,7 @@ def store_done(
     store.put_bytes(key, json.dumps({"t": 1.0, "files": 1, **facts}).encode())
 
 
-def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1) -> None:
+def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1, **changes: Any) -> None:
     prefix = f"{Keys('default').results(job_id, 'export', 1)}/export/"
     files = {
         "model/MLmodel": b"flavors: {onnx: {}, python_function: {loader_module: mlflow.onnx}}\n",
@@ -498,6 +498,7 @@ def store_export(store: MemoryStore | FolderStore, job_id: str, attempt: int = 1
         "model_class": "Net",
         "formats": {"onnx": {"max_abs_difference": 1e-7}},
         "files": {p: {"sha256": hashlib.sha256(d).hexdigest(), "size": len(d)} for p, d in files.items()},
+        **changes,
     }
     store.put_bytes(f"{prefix}export.json", json.dumps(report).encode())
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mlflow.entities import LoggedModelStatus
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
+from unit.operators.platform_fakes import role_of, store_export
 
 from updraft.guardian.records import ledger
 from updraft.lifecycle import State
@@ -272,6 +274,73 @@ def test_each_launch_has_a_token_of_its_own_that_only_its_secret_holds(make_plat
     template = ledger().effect(platform.job.id, "template train 1")
     shown = [json.dumps(made["pod"]), json.dumps(template), json.dumps(platform.events), str(platform.errors)]
     assert [token for token in tokens for text in shown if token in text] == []
+
+
+# --- register and promote ---
+
+
+def exported(platform: Platform, **changes: Any) -> Platform:
+    """Its export pod leaves a report with these changes."""
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        answer = Platform.pods_succeed(platform, job_id)
+        for pod in platform.cluster.pods.values():
+            role, attempt, _ = role_of(pod)
+            if role == "export":
+                store_export(platform.store, job_id, attempt, **changes)
+        return answer
+
+    platform.pods_end = end
+    return platform
+
+
+def test_a_version_of_the_jobs_own_code_says_that_nothing_checked_it(make_platform: Make) -> None:
+    export = {"formats": ["mlflow"], "trust_code": True, "register_as": "digits"}
+    platform = exported(make_platform(export=export), formats={"mlflow": {}})
+    platform.run_all()
+    assert platform.job.state is State.COMPLETED, platform.errors
+    (version,) = platform.mlflow.versions
+    said = version.description.removeprefix(f"Trained by job {platform.job.id}; ")
+    assert said.startswith("NOT CHECKED. Loading this model runs code of the job")
+    assert version.tags["updraft.trust_code"] == "true"
+    assert version.tags["updraft.formats"] == "mlflow"
+
+
+def test_a_checked_version_says_so_and_is_the_champion(make_platform: Make) -> None:
+    platform = make_platform()
+    platform.run_all()
+    (version,) = platform.mlflow.versions
+    assert "NOT CHECKED" not in version.description
+    assert "checked against the program's own output" in version.description
+    assert version.tags["updraft.trust_code"] == "false"
+    assert platform.mlflow.aliases == {("digits", "champion"): "1"}
+
+
+def test_a_report_of_an_unchecked_model_is_neither_registered_nor_promoted_without_trust_code(
+    make_platform: Make,
+) -> None:
+    """Its files are all of known names, and its MLmodel is of a known flavour."""
+    platform = exported(make_platform(), formats={"mlflow": {}})
+    platform.run_all()
+    assert platform.states["register_model"] == "failed"
+    assert "the manifest does not say trust_code" in failure(platform)["reason"]
+    assert platform.mlflow.versions == []
+    assert platform.mlflow.models == {}
+    assert platform.mlflow.aliases == {}
+
+
+def test_a_model_that_the_program_logged_itself_is_not_the_one_that_is_registered(make_platform: Make) -> None:
+    """The platform knows its own by the tag `updraft.job_id`, which the sidecar's endpoint refuses to set."""
+    platform = until(make_platform(), "register_model")
+    run_id = str(platform.job.mlflow_run_id)
+    experiment = platform.mlflow.runs[run_id].info.experiment_id
+    forged = platform.mlflow.create_logged_model(experiment, name="digits", source_run_id=run_id, tags={"mine": "1"})
+    forged.status = LoggedModelStatus.READY
+    assert platform.run("register_model") == "success"
+    (version,) = platform.mlflow.versions
+    assert version.model_id != forged.model_id
+    assert version.source == f"models:/{version.model_id}"
+    assert platform.mlflow.models[version.model_id].files == ["MLmodel", "model.onnx", "requirements.txt"]
 
 
 # --- checkpoints and validation ---

@@ -107,6 +107,7 @@ def test_airflow_reads_its_configuration_as_written(home: Home) -> None:
     assert parser["logging"]["base_log_folder"] == str(odd.airflow / "logs")
     assert parser["api"]["port"] == str(config.ports.airflow)
     assert parser["api_auth"]["jwt_secret"] == reveal(configuration.load_secrets(odd))["airflow_jwt_key"]
+    assert parser["api_auth"]["jwt_expiration_time"] == "3600"  # Airflow's own is a day
 
 
 def test_the_kubeconfig_leads_to_the_local_node(home: Home) -> None:

@@ -223,4 +223,6 @@ def test_a_model_that_runs_code_when_it_is_loaded_is_registered_for_trust_code_o
     with pytest.raises(DataError, match=message):  # the manifest trusts its own MLflow folder, not what export makes
         fetch(store, tmp_path / "other", trusted=True)
     put_export(store, {path: content}, formats={"mlflow": {}})
+    with pytest.raises(DataError, match="the manifest does not say trust_code"):
+        fetch(store, tmp_path / "untrusted")
     assert fetch(store, tmp_path / "trusted", trusted=True).formats == ("mlflow",)

@@ -49,7 +49,7 @@ class Artifacts:
         if not below:
             raise Refused.invalid("an artifact needs a path below the run's artifacts")
         if owner != RUN:
-            self.models.root_of(owner)
+            self.models.root_of(owner, write=True)
         self.spool.add(owner, below, chunks)
 
     def list(self, path: str) -> dict[str, Any]:

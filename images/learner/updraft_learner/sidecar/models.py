@@ -1,5 +1,6 @@
 """Logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
 
+The one that the platform makes of the checked export belongs to that run too; a program may read it and no more.
 The server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
 """
 
@@ -20,6 +21,8 @@ from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, 
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
+
+TAG_JOB = "updraft.job_id"  # what the platform's own model has
 
 Json = dict[str, Any]
 
@@ -45,18 +48,29 @@ class LoggedModels:
         if (method, action) not in _WRITES:
             raise Refused.permission(f"{method} logged-models/{rest}: a program creates, reads and finishes models")
         _check_tags(body)
-        self.root_of(model_id)
+        self.root_of(model_id, write=True)
         if action == "":
             for hook in self.before_finalising:
                 hook()
         answer = self._checked(method, f"logged-models/{rest}", {**body, "model_id": model_id})
         return self._localised(answer) if "model" in answer else answer
 
-    def root_of(self, model_id: str) -> str:
-        """Path of a model's artifacts below the server's artifact API; raises Refused when it is not the job's."""
+    def root_of(self, model_id: str, *, write: bool = False) -> str:
+        """Path of a model's artifacts below the server's artifact API; raises Refused when it is not the job's, or
+        when it is the platform's and is to be written."""
         with self._lock:
             root = self._roots.get(model_id)
-        return root if root is not None else self._remember(self._own(model_id))
+        if root is not None:  # a program's own; the platform's has its tags from the first
+            return root
+        answer = self._own(model_id)
+        if not _is_platforms(answer["model"]):
+            return self._remember(answer)
+        if write:
+            raise Refused.permission(
+                f"logged model {model_id} is the one that the platform made of the job's export; programs may read it, "
+                "and log models of their own"
+            )
+        return _root(answer)
 
     def _create(self, body: Mapping[str, Any]) -> Json:
         _check_tags(body)
@@ -89,13 +103,9 @@ class LoggedModels:
         return answer.body
 
     def _remember(self, answer: Mapping[str, Any]) -> str:
-        info = answer["model"]["info"]
-        try:
-            root = artifact_path(str(info["artifact_uri"]))
-        except ServerUnavailable as exc:
-            raise Refused("INTERNAL_ERROR", str(exc), 501) from exc
+        root = _root(answer)
         with self._lock:
-            self._roots[str(info["model_id"])] = root
+            self._roots[str(answer["model"]["info"]["model_id"])] = root
             save_json(self._state_file, self._roots)
         return root
 
@@ -103,6 +113,17 @@ class LoggedModels:
         model = answer["model"]
         uri = self._places.model_uri(str(model["info"]["model_id"]))
         return {**answer, "model": {**model, "info": {**model["info"], "artifact_uri": uri}}}
+
+
+def _root(answer: Mapping[str, Any]) -> str:
+    try:
+        return artifact_path(str(answer["model"]["info"]["artifact_uri"]))
+    except ServerUnavailable as exc:
+        raise Refused("INTERNAL_ERROR", str(exc), 501) from exc
+
+
+def _is_platforms(model: Mapping[str, Any]) -> bool:
+    return any(tag.get("key") == TAG_JOB for tag in model["info"].get("tags") or ())
 
 
 def _check_tags(body: Mapping[str, Any]) -> None:

@@ -201,13 +201,13 @@ class Routes:
     def _outputs(self, call: Call) -> Json:
         self._own_run(call)
         for item in _items(call.body, "models"):
-            self._models.root_of(str(item.get("model_id")))
+            self._models.root_of(str(item.get("model_id")), write=True)
         return self._queued(call)
 
     def _record_metrics(self, items: list[Mapping[str, Any]]) -> None:
         # A metric of a model is written into the model's own record, which may be another job's.
         for model_id in {str(item["model_id"]) for item in items if item.get("model_id")}:
-            self._models.root_of(model_id)
+            self._models.root_of(model_id, write=True)
         groups: dict[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]] = {}
         repeated: list[tuple[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]]] = []
         for item in items:
