@@ -166,8 +166,12 @@ def _log(logs: LogPage | None, attempts: Sequence[Attempt]) -> str:
         return ""
     lines = "\n".join(escape(line.line) for line in logs.lines) or "(nothing was written)"
     title = f"Log of {escape(logs.role)}, learner {logs.learner}, attempt {logs.attempt}, its end"
-    others = [item.number for item in attempts if item.role == logs.role and item.number != logs.attempt]
-    more = "".join(f' <a href="?attempt={number}#log">attempt {number}</a>' for number in others)
+    others = [item for item in attempts if (item.role, item.number) != (logs.role, logs.attempt)]
+    more = "".join(
+        f' <a href="?role={quote(item.role)}&amp;attempt={item.number}#log">'
+        f"{'' if item.role == logs.role else f'{escape(item.role)}, '}attempt {item.number}</a>"
+        for item in others
+    )
     return f'<h2 id="log">{title}</h2>{f"<p>Others:{more}</p>" if more else ""}<pre class="log">{lines}</pre>'
 
 
