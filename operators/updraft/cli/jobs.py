@@ -194,7 +194,9 @@ def _upload_display(*, quiet: bool) -> AbstractContextManager[Callable[[str, int
 @handled
 def export_job(
     job: JobArgument,
-    manifest: ManifestArgument,
+    manifest: Annotated[
+        Path | None, typer.Argument(metavar="[MANIFEST]", help="A mended manifest; default: that of the job.")
+    ] = None,
     follow: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
