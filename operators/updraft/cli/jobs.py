@@ -16,13 +16,13 @@ from updraft.cli.console import (
     handled,
     note,
     print_json,
-    program,
     report,
     say,
     size,
     warn,
 )
 from updraft.exceptions import DataError, RefusedError, UnavailableError
+from updraft.terminal import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from updraft.cli.console import ago, duration, folded, number, out, plain, state_style
+from updraft.cli.console import ago, duration, folded, number, out, state_style
 from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.terminal import plain, typed
 from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
 if TYPE_CHECKING:
@@ -103,12 +104,13 @@ def last_words(client: Client, job: JobDetail) -> list[str]:
 
 
 def print_last_words(client: Client, job: JobDetail, console: Console) -> None:
-    for line in last_words(client, job):
-        _print(console, line)
+    for line in last_words(client, job):  # the program's own text, as it is
+        console.print(folded(plain(line), console, 0), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _print(console: Console, line: str, hang: int = 0) -> None:
-    console.print(folded(plain(line), console, hang), markup=False, highlight=False, emoji=False, soft_wrap=True)
+    text = folded(typed(plain(line)), console, hang)
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _follow_live(

@@ -17,7 +17,6 @@ from updraft.cli.console import (
     handled,
     number,
     out,
-    plain,
     print_json,
     print_table,
     say,
@@ -27,6 +26,7 @@ from updraft.cli.console import (
 )
 from updraft.cli.jobs import FollowOption, follow_to_end
 from updraft.exceptions import NotFoundError, RefusedError, UpdraftError
+from updraft.terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -251,7 +251,7 @@ def download(
             results, found = client.files(job, "results").files, client.checkpoints(job).checkpoints
             raise NotFoundError(
                 f"job {job} has no {kind} to download; what it stored: {len(results)} files of results "
-                f"(updraft download {job} results) and {len(found)} checkpoints (checkpoint:latest)"
+                f"(`updraft download {job} results`) and {len(found)} checkpoints (`checkpoint:latest`)"
             )
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})
