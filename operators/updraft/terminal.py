@@ -88,7 +88,7 @@ def _fold(
     widths = [max(len(line) for line in (head, *(row[n] for row in rows))) for n, head in enumerate(headings)]
     whole = [n for n, head in enumerate(headings) if head != stretch]
     room = width - sum(widths[n] + 2 for n in whole)
-    last = list(headings).index(stretch) if stretch in headings else None
+    last = list(headings).index(stretch) if stretch is not None and stretch in headings else None
     if room >= 0 and (last is None or room >= min(widths[last], STRETCH_COLUMNS)):
         return None
     stay: list[int] = []
@@ -125,9 +125,9 @@ def _print_folded(
         line.rstrip()
         console.print(line, soft_wrap=True)
         parts = [
-            (cell if headings[n] in ("reason", "metrics") else f"{headings[n]} {cell}")
+            (words if headings[n] in ("reason", "metrics") else f"{headings[n]} {words}")
             for n in below
-            if (cell := text(row[n]).plain)
+            if (words := text(row[n]).plain)
         ]
         if parts:
             console.print(Padding(Text("; ".join(parts), "dim"), (0, 0, 0, 4)))

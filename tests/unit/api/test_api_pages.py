@@ -297,12 +297,15 @@ def test_the_list_shows_the_metric_that_decides(platform: Platform) -> None:
 def test_own_metrics_are_curves_over_attempts_and_the_platforms_are_folded(platform: Platform) -> None:
     points = tuple(MetricPoint(step=n, t=(START + timedelta(seconds=s)).timestamp(), value=1 / n)
                    for n, s in ((10, 5), (20, 15), (15, 65), (30, 75)))  # fmt: skip
-    metrics = Metrics(run_id="r", last={"loss": 0.05, "system/memory": 1.0}, history={"loss": points})
+    own = ("system/node_0/learner_memory_megabytes", "system/node_1/gpu_0_utilization_percentage")
+    system = dict.fromkeys((*own, "system/node_0/system_memory_usage_megabytes"), 1.0)
+    metrics = Metrics(run_id="r", last={"loss": 0.05, **system}, history={"loss": points})
     facts = html.JobFacts([attempt(1, 0, 20), attempt(2, 60)], metrics=metrics)
     page = html.job_page(RUNNING, facts, "http://airflow", at(100))
     assert page.count(f'stroke="{curves.COLOURS[0]}"') == page.count(f'stroke="{curves.COLOURS[1]}"') == 1
-    assert "<summary>1 system metrics of the learners</summary>" in page
-    assert page.index("<svg") < page.index("system/memory")
+    learners, machine = page.index("2 metrics of the learners"), page.index("<summary>1 metric of the machine<")
+    assert page.index("<svg") < learners < page.index(own[0]) < page.index(own[1]) < machine
+    assert machine < page.index("system_memory_usage_megabytes")
 
 
 def test_a_metric_with_one_point_or_no_number_is_no_curve() -> None:
