@@ -181,6 +181,10 @@ class JobList(Wire):
     jobs: tuple[JobSummary, ...]
 
 
+class JobManifest(Wire):
+    manifest: dict[str, Any] = Field(description="As the job was launched last, with the changes of its resumes")
+
+
 class TransitionList(Wire):
     transitions: tuple[Transition, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance_helpers import eventually
 
-from updraft.kubernetes.gpus import gpu_probe
+from updraft.kubernetes.samples import sample_probe
 
 
 def is_ready(cluster, name):
@@ -68,10 +68,43 @@ def test_gpus_are_sampled_in_the_programs_container_and_it_notices_nothing(clust
         {"name": "PATH", "value": "/updraft/bin:/usr/local/bin:/usr/bin:/bin"},
     ]
     job = {"name": "job", "mountPath": "/updraft"}
-    base = {"env": env, "volumeMounts": [job], "readinessProbe": gpu_probe(1)}
+    base = {"env": env, "volumeMounts": [job], "readinessProbe": sample_probe(1, gpus=True)}
     body = cluster.pod("sampled", 'exec python3 -c "$PROGRAM"', base=base, volumes=[{"name": "job", "emptyDir": {}}])
     cluster.create(body)
     assert cluster.finished("sampled").status.phase == "Succeeded"
     assert cluster.log("sampled").splitlines() == ["0, 87, 2000, 80000, 301.50", "no child"]
     # A kubelet that asks in the moment of the end says "errored", and does no more about it.
     assert [message for message in unhealthy(cluster, "sampled") if message.startswith("Readiness probe failed")] == []
+
+
+WITH_MEMORY = """
+import os, pathlib, time
+root = pathlib.Path(os.environ["ROOT"])
+held = b"x" * 100_000_000
+(root / "io").mkdir()
+sample = root / "io" / "memory"
+used = 0
+for _ in range(100):
+    time.sleep(0.2)
+    if sample.exists():
+        used, reclaimable, limit = sample.read_text().split()
+        if int(used) - int(reclaimable) > 100_000_000:
+            break
+print(100_000_000 < int(used) - int(reclaimable) < 200_000_000, limit, flush=True)
+"""
+
+
+def test_memory_is_that_of_the_container_and_its_limit_the_containers(cluster):
+    """A kernel counts it with control groups, the local node by its processes."""
+    env = [{"name": "ROOT", "value": "/updraft"}, {"name": "PROGRAM", "value": WITH_MEMORY}]
+    job = {"name": "job", "mountPath": "/updraft"}
+    base = {
+        "env": env,
+        "volumeMounts": [job],
+        "readinessProbe": sample_probe(1, gpus=False),
+        "resources": {"limits": {"memory": "256Mi"}},
+    }
+    body = cluster.pod("weighed", 'exec python3 -c "$PROGRAM"', base=base, volumes=[{"name": "job", "emptyDir": {}}])
+    cluster.create(body)
+    assert cluster.finished("weighed").status.phase == "Succeeded"
+    assert cluster.log("weighed").splitlines() == [f"True {256 << 20}"]

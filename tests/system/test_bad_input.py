@@ -265,3 +265,27 @@ def test_an_object_store_that_does_not_answer_is_named_at_submission_and_nothing
     assert answer.returncode == 4, answer.stdout + answer.stderr
     assert "waiting for the object store" in answer.stderr
     assert "nothing was submitted" in answer.stderr
+
+
+def test_what_a_failed_job_stored_is_not_lost(stack: Stack, tmp_path: Path) -> None:
+    """Its evaluation failed: results and checkpoint are downloaded, and a mended manifest goes on from the results."""
+    train = "mkdir c; touch c/COMPLETE; mv c $CHECKPOINT_DIR/step-1; echo 42 > $RESULT_DIR/answer; sleep 2"
+    job_id = stack.submit(shell_job("saved", train, evaluate={"command": "echo no labels found >&2; exit 1"}))
+    reason = failed(stack, job_id)
+    assert "no labels found" in reason
+    assert "last lines of evaluate, learner 1:" in stack.run("show", job_id).stdout
+    results, checkpoint = tmp_path / "results", tmp_path / "checkpoint"
+    for what, folder in (("results", results), ("checkpoint:latest", checkpoint)):
+        got = stack.run("download", job_id, what, "-o", str(folder))
+        assert got.returncode == 0, got.stdout + got.stderr
+    assert (results / "learner-1" / "answer").read_text() == "42\n"
+    assert list(checkpoint.rglob("*"))
+    manifest = tmp_path / "manifest.yaml"
+    mended = {"command": "test $(cat $RESULT_DIR/answer) = 42"}
+    manifest.write_text(json.dumps(shell_job("saved", train, evaluate=mended)))
+    again = stack.run("export", job_id, str(manifest), "--follow", "--json", timeout_seconds=400)
+    assert again.returncode == 0, again.stdout + again.stderr
+    detail = json.loads(again.stdout)
+    assert detail["state"] == "COMPLETED", again.stdout
+    own = json.loads(stack.run("export", job_id, "--json").stdout)["id"]  # what failed once fails again
+    assert "no labels found" in failed(stack, own)

@@ -6,6 +6,7 @@ The only script is our own (`static/pages.js`), and no other server is asked for
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +32,7 @@ from updraft.wire import (
 SCRIPT = f"{PAGES_PREFIX}/static/pages.js"
 NONCE = "@NONCE@"  # replaced once, where the page is answered
 SHOWN_STATES = 30
+OF_LEARNER = re.compile(r"^system/node_\d+/(learner|gpu)_")
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #888; }
 * { box-sizing: border-box; }
@@ -146,12 +148,17 @@ def _metrics(facts: JobFacts) -> str:
     last = facts.metrics.last
     theirs = curves.own(list(last))
     others = [name for name in last if name not in theirs]
+    of_learners = [name for name in others if OF_LEARNER.search(name)]
     text = curves.draw(facts.metrics.history, facts.attempts)
     if theirs:
         text += _values({name: last[name] for name in theirs})
-    if others:
-        text += f"<details><summary>{len(others)} system metrics of the learners</summary>"
-        text += f"{_values({name: last[name] for name in others})}</details>"
+    for whose, names in (
+        ("learners: their memory and GPUs", of_learners),
+        ("machine", [name for name in others if name not in of_learners]),
+    ):
+        if names:
+            text += f"<details><summary>{len(names)} metric{'s' * (len(names) != 1)} of the {whose}</summary>"
+            text += f"{_values({name: last[name] for name in names})}</details>"
     return titled("Metrics", text)
 
 
@@ -166,8 +173,12 @@ def _log(logs: LogPage | None, attempts: Sequence[Attempt]) -> str:
         return ""
     lines = "\n".join(escape(line.line) for line in logs.lines) or "(nothing was written)"
     title = f"Log of {escape(logs.role)}, learner {logs.learner}, attempt {logs.attempt}, its end"
-    others = [item.number for item in attempts if item.role == logs.role and item.number != logs.attempt]
-    more = "".join(f' <a href="?attempt={number}#log">attempt {number}</a>' for number in others)
+    others = [item for item in attempts if (item.role, item.number) != (logs.role, logs.attempt)]
+    more = "".join(
+        f' <a href="?role={quote(item.role)}&amp;attempt={item.number}#log">'
+        f"{'' if item.role == logs.role else f'{escape(item.role)}, '}attempt {item.number}</a>"
+        for item in others
+    )
     return f'<h2 id="log">{title}</h2>{f"<p>Others:{more}</p>" if more else ""}<pre class="log">{lines}</pre>'
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from updraft import terminal
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft.terminal import plain, typed
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -53,20 +52,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as `updraft list` shows it.")]
 
 
-# Colours too: a colour that a cut line never takes back would colour everything that follows.
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-~]?"
-)
 _UNSEEN = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # what JSON would leave as it is
-
-
-def plain(text: str) -> str:
-    """Text from elsewhere without what could take a terminal over or show something else than it says: escape
-    sequences, control characters (but tab and newline), invisible and turning ones."""
-    shown = (c if c.isprintable() or c in "\t\n" else " " if c.isspace() else "" for c in _ESCAPES.sub("", text))
-    return "".join(shown)
 
 
 def folded(text: str, console: Console, hang: int) -> str:
@@ -102,28 +88,18 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
-def program() -> str:
-    """What to type for this command: `updraft` where the shell finds it, else its path."""
-    if named := os.environ.get("UPDRAFT_PROGRAM"):  # by scripts/bootstrap.py, whose PATH is not the shell's
-        return named
-    own, found = Path(sys.executable).parent / "updraft", shutil.which("updraft")
-    if not own.exists() or (found is not None and os.path.samefile(found, own)):
-        return "updraft"
-    return os.path.relpath(own)
-
-
 def say(text: str, style: str | None = None) -> None:
     """What comes from elsewhere is never read as markup, nor by the terminal."""
-    out().print(plain(text), style=style, markup=False)
+    out().print(typed(plain(text)), style=style, markup=False)
 
 
 def note(text: str) -> None:
     """What is being done, beside the command's own output."""
-    err().print(plain(text), markup=False)
+    err().print(typed(plain(text)), markup=False)
 
 
 def warn(text: str) -> None:
-    err().print(plain(f"warning: {text}"), style="yellow", markup=False)
+    err().print(typed(plain(f"warning: {text}")), style="yellow", markup=False)
 
 
 def print_json(value: BaseModel | Any) -> None:
@@ -175,13 +151,13 @@ def report(exc: UpdraftError, *, as_json: bool) -> None:
         return
     console = err()
     console.print("error:", style="bold red", end="")
-    console.print(folded(plain(f"error: {exc}"), console, 4).removeprefix("error:"), markup=False)
+    console.print(folded(typed(plain(f"error: {exc}")), console, 4).removeprefix("error:"), markup=False)
     if isinstance(exc, InvalidRequestError):
         for field, message in exc.fields:
             if message in str(exc):  # the platform's own errors name their fields in the text too
                 continue
             line = plain(f"  {message if message.startswith(field) else f'{field}: {message}'}")
-            console.print(folded(line, console, 4), markup=False)
+            console.print(folded(typed(line), console, 4), markup=False)
 
 
 def handled(command: Callable[P, R]) -> Callable[P, R]:
@@ -204,8 +180,6 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-STRETCH_COLUMNS = 24  # less room than that is none for a sentence
-PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
 STATE_STYLES = {
     "COMPLETED": "bold green",
     "FAILED": "bold red",
@@ -254,75 +228,4 @@ def number(value: float | None) -> str:
 
 
 def print_table(headings: tuple[str, ...], rows: list[tuple[Any, ...]], stretch: str | None = None) -> None:
-    """A table on a terminal; in a pipe, one line for each row. No cell is ever cut: on a terminal that is too narrow
-    for all columns, `stretch` stands on a line of its own below its row, and other columns that do not fit follow it
-    as `heading value`."""
-    from rich.table import Table
-    from rich.text import Text
-
-    console = out()
-    if console.is_terminal:
-        narrow = _fold(headings, [[_cell(str(cell), console) for cell in row] for row in rows], stretch, console.width)
-        if narrow is not None:
-            _print_folded(console, headings, rows, *narrow)
-            return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading != stretch, overflow="fold")
-    for row in rows:
-        cells = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in row]
-        table.add_row(*(Text(_cell(cell.plain, console), cell.style) for cell in cells))
-    if not console.is_terminal:
-        console.width = PIPE_COLUMNS
-    console.print(table)
-
-
-def _fold(
-    headings: tuple[str, ...], rows: list[list[str]], stretch: str | None, width: int
-) -> tuple[list[int], list[int]] | None:
-    """Which columns stay in the table and which stand below each row; None when everything fits as it is."""
-    widths = [max(len(line) for line in (head, *(row[n] for row in rows))) for n, head in enumerate(headings)]
-    whole = [n for n, head in enumerate(headings) if head != stretch]
-    room = width - sum(widths[n] + 2 for n in whole)
-    last = headings.index(stretch) if stretch in headings else None
-    if room >= 0 and (last is None or room >= min(widths[last], STRETCH_COLUMNS)):
-        return None
-    stay: list[int] = []
-    for n in whole:  # in the order of their weight: the first ones say which row it is
-        if sum(widths[m] + 2 for m in (*stay, n)) <= width or not stay:
-            stay.append(n)
-    below = [n for n in whole if n not in stay] + ([last] if last is not None else [])
-    return stay, below
-
-
-def _print_folded(
-    console: Console, headings: tuple[str, ...], rows: list[tuple[Any, ...]], stay: list[int], below: list[int]
-) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    def text(cell: Any) -> Text:
-        return Text(_cell(str(cell), console), cell.style if isinstance(cell, Text) else "")
-
-    widths = [max(len(headings[n]), *(len(text(row[n])) for row in rows)) for n in stay]
-    head = "  ".join(headings[n].ljust(width) for n, width in zip(stay, widths, strict=True))
-    console.print(Text(head.rstrip(), "bold"), soft_wrap=True)
-    for row in rows:
-        line = Text()
-        for n, width in zip(stay, widths, strict=True):
-            line.append_text(text(row[n])).append(" " * (width - len(text(row[n])) + 2))
-        line.rstrip()
-        console.print(line, soft_wrap=True)
-        parts = [
-            (cell if headings[n] in ("reason", "metrics") else f"{headings[n]} {cell}")
-            for n in below
-            if (cell := text(row[n]).plain)
-        ]
-        if parts:
-            console.print(Padding(Text("; ".join(parts), "dim"), (0, 0, 0, 4)))
-
-
-def _cell(text: str, console: Console) -> str:
-    """A table has its columns by itself: a tab would not know them."""
-    clean = plain(text).replace("\t", " ")
-    return clean if console.is_terminal else clean.replace("\n", " ")
+    terminal.print_table(out(), headings, rows, stretch)

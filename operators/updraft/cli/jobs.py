@@ -16,13 +16,13 @@ from updraft.cli.console import (
     handled,
     note,
     print_json,
-    program,
     report,
     say,
     size,
     warn,
 )
 from updraft.exceptions import DataError, RefusedError, UnavailableError
+from updraft.terminal import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,7 +194,9 @@ def _upload_display(*, quiet: bool) -> AbstractContextManager[Callable[[str, int
 @handled
 def export_job(
     job: JobArgument,
-    manifest: ManifestArgument,
+    manifest: Annotated[
+        Path | None, typer.Argument(metavar="[MANIFEST]", help="A mended manifest; default: that of the job.")
+    ] = None,
     follow: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:

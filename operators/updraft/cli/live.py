@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from updraft.cli.console import ago, duration, folded, number, out, plain, state_style
+from updraft.cli.console import ago, duration, folded, number, out, state_style
 from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.terminal import plain, typed
 from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
 if TYPE_CHECKING:
@@ -84,26 +85,32 @@ def follow(
     else:
         final = _follow_lines(client, job_id, console, poll_seconds, patience_seconds, sleep)
     print_summary(console, final, last_metrics(client, final))
-    for line in last_words(client, final):
-        _print(console, line)
+    print_last_words(client, final, console)
     return final
 
 
 def last_words(client: Client, job: JobDetail) -> list[str]:
-    """The program's last lines of a job that FAILED, with a heading; none where there is no log."""
-    if job.state != "FAILED" or not job.attempt:
+    """The last lines of what failed in a job that FAILED, with a heading; none where there is no log."""
+    if job.state != "FAILED":
         return []
-    learner = next((item for item in job.learners if item.role == "train" and item.phase == "failed"), None)
-    number = learner.learner if learner is not None else 1
+    role = job.loss.role if job.loss is not None else "train"
+    failed = (item.learner for item in job.learners if item.role == role and item.phase == "failed")
+    number = next(failed, 1)
     try:
-        lines = client.last_lines(job.id, LAST_LINES, learner=number)
+        lines = client.last_lines(job.id, LAST_LINES, learner=number, role=role)
     except UpdraftError:
         return []
-    return ["", f"last lines of learner {number}:", *(f"  {line.line}" for line in lines)] if lines else []
+    return ["", f"last lines of {role}, learner {number}:", *(f"  {line.line}" for line in lines)] if lines else []
+
+
+def print_last_words(client: Client, job: JobDetail, console: Console) -> None:
+    for line in last_words(client, job):  # the program's own text, as it is
+        console.print(folded(plain(line), console, 0), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _print(console: Console, line: str, hang: int = 0) -> None:
-    console.print(folded(plain(line), console, hang), markup=False, highlight=False, emoji=False, soft_wrap=True)
+    text = folded(typed(plain(line)), console, hang)
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _follow_live(

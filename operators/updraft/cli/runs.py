@@ -17,7 +17,6 @@ from updraft.cli.console import (
     handled,
     number,
     out,
-    plain,
     print_json,
     print_table,
     say,
@@ -27,6 +26,7 @@ from updraft.cli.console import (
 )
 from updraft.cli.jobs import FollowOption, follow_to_end
 from updraft.exceptions import NotFoundError, RefusedError, UpdraftError
+from updraft.terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +86,8 @@ def list_jobs(
 
 @handled
 def show(job: JobArgument, follow: FollowOption = False, as_json: JsonOption = False) -> None:
-    """Show one job: state and reason, stages, learners, verdict, model, addresses."""
+    """Show one job: state and reason, stages, learners, verdict, model, addresses; its last lines if it FAILED."""
+    from updraft.cli import live
     from updraft.client import Client
 
     with Client() as client:
@@ -95,10 +96,12 @@ def show(job: JobArgument, follow: FollowOption = False, as_json: JsonOption = F
             return
         detail = client.job(job)
         stages = client.stages(detail)
-    if as_json:
-        print_json({**detail.model_dump(mode="json"), "stages": [stage.model_dump(mode="json") for stage in stages]})
-        return
-    _print_job(detail, stages)
+        if as_json:
+            stages_json = [stage.model_dump(mode="json") for stage in stages]
+            print_json({**detail.model_dump(mode="json"), "stages": stages_json})
+            return
+        _print_job(detail, stages)
+        live.print_last_words(client, detail, out())
 
 
 def _print_job(job: JobDetail, stages: list[Stage]) -> None:
@@ -248,7 +251,7 @@ def download(
             results, found = client.files(job, "results").files, client.checkpoints(job).checkpoints
             raise NotFoundError(
                 f"job {job} has no {kind} to download; what it stored: {len(results)} files of results "
-                f"(updraft download {job} results) and {len(found)} checkpoints (checkpoint:latest)"
+                f"(`updraft download {job} results`) and {len(found)} checkpoints (`checkpoint:latest`)"
             )
     if as_json:
         print_json({"folder": str(folder), "files": [str(path) for path in written]})

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from updraft.cli.console import Exit, JsonOption, err, handled, print_json, program, say, size
+from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say, size
+from updraft.terminal import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ def up(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], a
     from updraft.stack import control, display
 
     home = _home()
-    tell = (lambda text: err().print(text, markup=False)) if as_json else say
+    tell = note if as_json else say
     addresses = control.up(home, ports=ports, node=node, cluster=cluster, say=tell)
     if as_json:
         print_json({"home": str(home.root), **asdict(addresses)})

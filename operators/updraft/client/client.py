@@ -26,6 +26,7 @@ from updraft.wire import (
     Health,
     JobDetail,
     JobList,
+    JobManifest,
     JobSummary,
     LogLine,
     LogPage,
@@ -187,6 +188,10 @@ class Client:
     def job(self, job_id: str) -> JobDetail:
         """Raises NotFoundError when neither the platform nor Airflow knows the id."""
         return JobDetail.model_validate(self.http.json("GET", _job(job_id)))
+
+    def manifest(self, job_id: str) -> dict[str, Any]:
+        """The job's manifest with every field; uploaded code and data are `tree:` sources."""
+        return JobManifest.model_validate(self.http.json("GET", f"{_job(job_id)}/manifest")).manifest
 
     def transitions(self, job_id: str) -> TransitionList:
         return TransitionList.model_validate(self.http.json("GET", f"{_job(job_id)}/transitions"))

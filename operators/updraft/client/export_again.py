@@ -1,8 +1,8 @@
 """Export after the fact: a new job that begins with the stored results of another one that has ended.
 
-An end has no exit, so nothing of the ended job changes. The new one has the manifest that it is given; in place of its
-program it copies the stored results into RESULT_DIR and repeats the last metrics, and evaluation, export, registration
-and promotion follow as in every job.
+An end has no exit, so nothing of the ended job changes. The new one has the manifest that it is given, or that job's;
+in place of its program it copies the stored results into RESULT_DIR and repeats the last metrics, and evaluation,
+export, registration and promotion follow as in every job.
 """
 
 from __future__ import annotations
@@ -35,26 +35,29 @@ COMMAND = (
     '>> "$UPDRAFT_METRICS_FILE"'
 )
 _LEARNER = re.compile(r"learner-(\d+)")
+_RESULT = re.compile(r"learner-\d+/.")
 _MODEL = re.compile(r"learner-\d+/model/(model\.json|MLmodel)")
 
 
-def export_again(client: Client, job_id: str, manifest: Path, *, on_progress: OnProgress | None = None) -> Job:
+def export_again(
+    client: Client, job_id: str, manifest: Path | None = None, *, on_progress: OnProgress | None = None
+) -> Job:
     """Start a job that evaluates, exports, registers and promotes what `job_id` stored; returns the new job.
 
-    Raises RefusedError when that job has not ended or the manifest has no `export`, DataError when it stored no model.
+    Without `manifest`, by that job's own. Raises RefusedError when that job has not ended or the manifest has neither
+    `export` nor `evaluate`, DataError when it stored no model and there is an `export`, or nothing at all.
     """
-    loaded = read_manifest(manifest)
-    if loaded.manifest.export is None:
-        raise RefusedError(f"{manifest}: has no `export`; say there what is to be exported")
-    state = client.job(job_id).state
-    if state not in ENDS:
-        raise RefusedError(f"job {job_id} is {state}; it exports by itself when its training is done")
-    listing = client.files(job_id, "results")
-    if not any(_MODEL.fullmatch(file.path) for file in listing.files):
-        raise DataError(
-            f"job {job_id} stored no model: its program did not call save_model. Its other results and checkpoints can "
-            f"be downloaded (updraft download {job_id} results, or checkpoint:latest)"
+    job = client.job(job_id)
+    loaded = read_manifest(client.manifest(job_id) if manifest is None else manifest)
+    if loaded.manifest.export is None and loaded.manifest.evaluate is None:
+        whose = f"the manifest of job {job_id}" if manifest is None else manifest
+        raise RefusedError(
+            f"{whose} has neither `export` nor `evaluate`; add what is to be done with the results and name the file: "
+            f"`updraft export {job_id} MANIFEST`"
         )
+    if job.state not in ENDS:
+        raise RefusedError(f"job {job_id} is {job.state}; what its manifest asks for follows when its training is done")
+    _check_stored(client, job_id, loaded.manifest)
     health = client.check_health()
     ask_platform(client, loaded.manifest)
     with ExitStack() as stack:
@@ -64,10 +67,24 @@ def export_again(client: Client, job_id: str, manifest: Path, *, on_progress: On
         tree, blobs = pack("results", source, health.limits.data_bytes, stack)
         body = TreeBody.model_validate(json.loads(tree.to_json()))
         upload_tree(client.http, loaded.manifest.tenant, tree.sha256, body, blobs, on_progress, "results")
-    ready = upload_sources(client, loaded.manifest, base_folder(manifest, None), health.limits, on_progress)
+    ready = upload_sources(client, loaded.manifest, base_folder(manifest or {}, None), health.limits, on_progress)
     for name, values in loaded.secrets.items():
         client.set_secret(name, dict(values), tenant=loaded.manifest.tenant)
     return start(client, from_results(ready, job_id, tree.sha256), None, loaded.warnings)
+
+
+def _check_stored(client: Client, job_id: str, manifest: Manifest) -> None:
+    files = client.files(job_id, "results").files
+    if not any(_RESULT.match(file.path) for file in files):
+        raise DataError(
+            f"job {job_id} stored no results: its program wrote nothing to RESULT_DIR. Its checkpoints can be "
+            f"downloaded (`updraft download {job_id} checkpoint:latest`)"
+        )
+    if manifest.export is not None and not any(_MODEL.fullmatch(file.path) for file in files):
+        raise DataError(
+            f"job {job_id} stored no model: its program did not call save_model. Its other results and checkpoints can "
+            f"be downloaded (`updraft download {job_id} results`, or `checkpoint:latest`)"
+        )
 
 
 def lay_out(folder: Path, last: Mapping[str, float | None]) -> Path:
@@ -90,7 +107,8 @@ def from_results(manifest: Manifest, job_id: str, tree: str) -> Manifest:
     """The manifest with the copying of the stored results in place of its program."""
     raw = manifest.canonical()
     raw["command"] = COMMAND
-    raw["data"] = [*raw["data"], {"source": f"tree:{tree}", "as": MOUNT}]
+    kept = [item for item in raw["data"] if item.get("as") != MOUNT]  # of a job that was made this way too
+    raw["data"] = [*kept, {"source": f"tree:{tree}", "as": MOUNT}]
     raw["resources"] = {**raw["resources"], "learners": 1}
     raw["annotations"] = {**raw["annotations"], "exported_from": job_id}
     for field in ("checkpoints", "failures", "schedule"):

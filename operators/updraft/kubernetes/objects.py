@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from updraft.kubernetes.gate import gated, started_probe
-from updraft.kubernetes.gpus import gpu_probe
+from updraft.kubernetes.samples import sample_probe
 from updraft.kubernetes.termination import pre_stop
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration
 from updraft_learner import contract
@@ -130,8 +130,8 @@ def learner_pod(
     main["env"] += [{"name": name, "value": value} for name, value in USER_VARIABLES.items() if name not in known]
     if not _asks_for_gpus(main):
         main["env"].append(dict(NO_GPU))
-    elif config.system_metrics_seconds > 0:
-        main["readinessProbe"] = gpu_probe(config.system_metrics_seconds)
+    if config.system_metrics_seconds > 0:
+        main["readinessProbe"] = sample_probe(config.system_metrics_seconds, gpus=_asks_for_gpus(main))
     token = {"name": "", "key": contract.ENDPOINT_TOKEN_KEY}
     main["env"].append({"name": contract.ENDPOINT_TOKEN_ENV, "valueFrom": {"secretKeyRef": token}})
     sidecar = {

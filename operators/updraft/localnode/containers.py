@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from updraft.localnode import processes
@@ -28,6 +29,7 @@ from updraft.localnode.volumes import NotYetError
 T = TypeVar("T")
 RETRY_SECONDS = 2.0
 BUILDING = "BuildingEnvironment"  # reason of a container that waits for its image to be built
+CGROUP_DIR = "/sys/fs/cgroup"  # a probe finds there what is counted of its container
 TERMINATION_MESSAGE_LINES = 80
 TERMINATION_MESSAGE_BYTES = 2048
 
@@ -150,7 +152,7 @@ class ContainerRunner:
         probe = record.spec.get("readinessProbe")
         if not probe or not record.started:
             return
-        report = self._report
+        report, process, counted = self._report, record.process, self._report.folder(record) / "cgroup"
 
         def tell(ready: bool) -> None:
             if record.ready != ready:
@@ -160,9 +162,14 @@ class ContainerRunner:
         def unhealthy(text: str) -> None:
             report.event(record, "Warning", "Unhealthy", text)
 
+        def account() -> None:
+            if process is not None:
+                processes.account(process, counted)
+
         translation = self._kubelet.translation(report.pod, record.spec)
+        own = replace(translation, mounts={**translation.mounts, CGROUP_DIR: str(counted)})
         launch = self._kubelet.launch(report.pod, record.spec)
-        await keep_asking(probe, record.spec, translation, launch, tell, unhealthy)
+        await keep_asking(probe, record.spec, own, launch, tell, unhealthy, account)
 
     async def _until_started(self, record: ContainerRecord) -> None:
         """Its hook, then its startup probe; whatever fails ends the container."""

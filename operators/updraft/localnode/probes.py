@@ -95,11 +95,15 @@ async def keep_asking(
     launch: Launch,
     tell: Callable[[bool], None],
     unhealthy: Callable[[str], None],
+    before: Callable[[], None],
 ) -> None:
-    """Asks a readiness probe until it is cancelled, and tells whether the container is ready."""
+    """Asks a readiness probe until it is cancelled, and tells whether the container is ready. `before` is called in a
+    thread before each question."""
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     failures = 0
     while True:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(before)
         try:
             await asyncio.wait_for(run_once(probe, container, translation, launch), probe.get("timeoutSeconds") or 1)
             failures = 0

@@ -247,6 +247,19 @@ def _resident_bytes(process: ContainerProcess, limit_bytes: int) -> int:
     return total
 
 
+def account(process: ContainerProcess, folder: Path) -> None:
+    """Write what a kernel counts of a container with a control group of its own, under the same names. Blocks."""
+    folder.mkdir(exist_ok=True)
+    limit_bytes = process.memory_limit_bytes
+    values = {
+        "memory.current": _resident_bytes(process, 0),
+        "memory.max": "max" if limit_bytes is None else limit_bytes,
+        "memory.stat": "inactive_file 0",  # pages of files that nobody maps are the machine's
+    }
+    for name, value in values.items():
+        (folder / name).write_text(f"{value}\n")
+
+
 class ProcessTable:
     """All containers that run. `watch` and `guard_memory` are its two background loops."""
 

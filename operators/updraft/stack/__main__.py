@@ -11,6 +11,7 @@ import sys
 from updraft.exceptions import UpdraftError
 from updraft.stack import control
 from updraft.stack.layout import Home, StackError, find_home
+from updraft.terminal import typed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options)
     except UpdraftError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        print(typed(f"error: {exc}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted. `make status` shows what runs, `make down` ends it.", file=sys.stderr)

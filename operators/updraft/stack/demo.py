@@ -25,6 +25,7 @@ from updraft.client import Client
 from updraft.exceptions import UpdraftError
 from updraft.stack import control, display, environments, footprint
 from updraft.stack.layout import MARK_VARIABLE, Home, StackError, write_private
+from updraft.terminal import program, typed
 
 EXAMPLE = Path("jobs/digits-cnn/manifest.yaml")
 CLI = (sys.executable, "-c", "from updraft.cli.app import app; app()")
@@ -109,7 +110,7 @@ def _demo(home: Home, console: Console) -> int:
             raise
     job_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     manifest = home.repository / EXAMPLE
-    console.print(f"\nSubmitting {EXAMPLE}, as anybody would: updraft submit --follow {EXAMPLE}\n")
+    console.print(f"\nSubmitting {EXAMPLE}, as anybody would: {program()} submit --follow {EXAMPLE}\n")
     with timings.stage("job"):
         code = _cli("submit", str(manifest), "--id", job_id, "--follow")
     if code == 130:
@@ -139,7 +140,7 @@ def conclude(home: Home, job: dict[str, Any] | None, code: int, console: Console
     state = job.get("state", "unknown") if job is not None else "not known to the platform"
     console.print(f"\nThe demo failed: its job is {state}, and no model of it is in the registry.", style="red")
     if job is not None and job.get("reason"):
-        console.print(f"Reason: {job['reason']}", markup=False)
+        console.print(typed(f"Reason: {job['reason']}"), markup=False)
     console.print(f"Logs of all parts: {home.logs}")
     return 1
 

@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import SecretStr
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from updraft.stack.config import ADMIN_USER, load_secrets
 from updraft.stack.control import addresses
 from updraft.stack.doctor import Check
 from updraft.stack.layout import Home, find_home
 from updraft.stack.status import StackStatus
+from updraft.terminal import print_table, program, typed
 
 STATE_STYLE = {"ready": "green", "starting": "yellow", "waiting": "yellow", "backoff": "red", "failed": "red"}
+COLUMNS = ("part", "state", "pid", "port", "up", "memory", "CPU", "processes", "start", "again")
 
 
 def show_status(status: StackStatus, console: Console | None = None) -> None:
     console = console or Console()
     if status.addresses is None:
-        console.print(f"{status.home} is not set up. `updraft up` sets it up and starts everything.")
+        console.print(typed(f"{status.home} is not set up. `updraft up` sets it up and starts everything."))
         return
     home = Home(Path(status.home), find_home().repository)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("part", "state", "pid", "port", "up", "start", "again", "n", "memory", "CPU"):
-        table.add_column(name, justify="left" if name in ("part", "state") else "right", no_wrap=True)
-    for p in status.parts:
-        table.add_row(
+    rows: list[tuple[object, ...]] = [
+        (
             p.title,
-            f"[{STATE_STYLE.get(p.state, 'default')}]{p.state}[/]",
+            Text(p.state, STATE_STYLE.get(p.state, "")),
             _text(p.pid),
             _text(p.port),
             duration(p.uptime_seconds),
-            duration(p.ready_seconds) if p.ready_seconds is not None else "",
-            f"{p.restarts} x" if p.restarts else "",
-            _text(p.processes or None),
             f"{p.memory_mib:.0f} MiB" if p.processes else "",
             f"{p.cpu_percent:.1f} %" if p.processes else "",
+            _text(p.processes or None),
+            duration(p.ready_seconds) if p.ready_seconds is not None else "",
+            f"{p.restarts} x" if p.restarts else "",
         )
-    table.add_section()
-    table.add_row(
-        "all", status.phase, "", "", "", "", "", "", f"{status.memory_mib:.0f} MiB", f"{status.cpu_percent:.1f} %"
-    )
-    console.print(table)
+        for p in status.parts
+    ]
+    total = (f"{status.memory_mib:.0f} MiB", f"{status.cpu_percent:.1f} %")
+    rows.append(("all", status.phase, "", "", "", *total, "", "", ""))
+    print_table(console, COLUMNS, rows, right=COLUMNS[2:])
     for p in status.parts:
         if p.last_exit and p.restarts:
             console.print(f"{p.title}: last end: {p.last_exit}; log: {p.log}", soft_wrap=True)
@@ -53,7 +54,7 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
             f"[red]Airflow: {status.not_starting}.[/] Its log: {home.log_of('airflow-scheduler')}", soft_wrap=True
         )
     if status.phase == "unsupervised":
-        console.print("Nobody watches these processes: `updraft up` takes them over, `updraft down` ends them.")
+        console.print(typed("Nobody watches these processes: `updraft up` takes them over, `updraft down` ends them."))
     show_addresses(home, console)
 
 
@@ -68,9 +69,15 @@ def show_addresses(home: Home, console: Console | None = None) -> None:
     name = "mlflow_admin_password"
     console.print(f"          {_log_in(home, console, secrets.mlflow_admin_password, name)}", highlight=False)
     console.print(f"S3        {where.s3} (keys in {home.credentials_file})", highlight=False)
-    console.print(
-        "Stop everything with `make down`. `. .venv/bin/activate` lets you type `updraft list`.", highlight=False
-    )
+    console.print(f"Stop everything with {typed('`updraft down`')}.{_activation()}", highlight=False)
+
+
+def _activation() -> str:
+    """How to have `updraft` on the PATH, where it is not."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if program() == "updraft" or not script.is_file():
+        return ""
+    return f" `. {os.path.relpath(script)}` puts `updraft` on the PATH."
 
 
 def show_logins(airflow_url: str) -> None:
@@ -90,9 +97,9 @@ def show_checks(checks: Iterable[Check], console: Console | None = None) -> None
     console = console or Console(soft_wrap=True)
     for check in checks:
         sign = "[green]ok[/]   " if check.ok else "[red]wrong[/]"
-        console.print(f"{sign} {check.name}: {check.detail}", highlight=False)
+        console.print(f"{sign} {check.name}: {typed(check.detail)}", highlight=False)
         if check.advice:
-            console.print(f"      {check.advice}", highlight=False)
+            console.print(f"      {typed(check.advice)}", highlight=False)
 
 
 def duration(seconds: float | None) -> str:

@@ -289,3 +289,10 @@ def test_a_page_says_which_part_is_away(platform: Platform) -> None:
 
 def test_the_page_without_jobs_says_how_to_begin(platform: Platform) -> None:
     assert "updraft submit" in platform.client().get("/updraft/jobs").text
+
+
+def test_the_manifest_is_for_those_who_may_see_the_job(two_tenants: Platform) -> None:
+    two_tenants.job(tenant="vision", params={"lr": 0.1})
+    found = two_tenants.client("ada:vision").get(f"{API}/jobs/digits-1/manifest")
+    assert (found.status_code, found.json()["manifest"]["params"]) == (200, {"lr": 0.1})
+    assert two_tenants.client("eve:speech").get(f"{API}/jobs/digits-1/manifest").status_code == 404

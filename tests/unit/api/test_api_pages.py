@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unit.api.api_fakes import Platform
 
 from updraft.api import curves, html, listing, timeline
-from updraft.lifecycle import State
+from updraft.lifecycle import State, Verdict
 from updraft.storage.logbook import LogBook
 from updraft.wire import (
     Attempt,
@@ -209,7 +209,7 @@ def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_fai
     platform.ledger.ensure_attempt("digits-1", "train", after=None)
     write(1, 1)
     assert shown() == {"one waits"}
-    assert "?attempt=" not in platform.client().get("/updraft/jobs/digits-1").text
+    assert "attempt=1#log" not in platform.client().get("/updraft/jobs/digits-1").text
     write(1, 2)
     platform.ledger.close_attempt(
         "digits-1", "train", 1, "halted", "it was halted", {"exit_codes": {"1": None, "2": 3}}
@@ -219,8 +219,33 @@ def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_fai
     assert shown() == {"one breaks"}  # while the second has written nothing
     write(2, 1)
     assert shown() == {"two begins"}
-    assert '<a href="?attempt=1#log">attempt 1</a>' in platform.client().get("/updraft/jobs/digits-1").text
+    link = '<a href="?role=train&amp;attempt=1#log">attempt 1</a>'
+    assert link in platform.client().get("/updraft/jobs/digits-1").text
     assert shown("?attempt=1") == {"one breaks"}
+
+
+@pytest.mark.parametrize("role", ["evaluate", "export", "prepare"])
+def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, role: str) -> None:
+    platform.job()
+
+    def run(role: str, outcome: str) -> None:
+        number = platform.ledger.ensure_attempt("digits-1", role, after=None).number
+        book = LogBook.open("default", "digits-1", role, number, 1, store=platform.store)
+        book.append([{"n": 1, "t": "2026-01-01T00:00:00Z", "line": f"the words of {role}"}])
+        platform.ledger.close_attempt("digits-1", role, number, outcome, "because", {"exit_codes": {"1": 1}})
+
+    def shown(query: str = "") -> str:
+        page = platform.client().get(f"/updraft/jobs/digits-1{query}").text
+        (found,) = re.findall("the words of [a-z]+", page)
+        return str(found).removeprefix("the words of ")
+
+    run("train", "done")
+    run(role, "program")
+    assert shown() == "train"
+    platform.ledger.finish("digits-1", Verdict(State.FAILED, f"{role} failed"))
+    assert shown() == role
+    assert shown("?role=train&attempt=1") == shown("?attempt=1&role=train") == "train"
+    assert ">train, attempt 1</a>" in platform.client().get("/updraft/jobs/digits-1").text
 
 
 def test_an_ended_job_has_no_buttons_and_its_page_is_not_asked_for_again() -> None:
@@ -272,12 +297,15 @@ def test_the_list_shows_the_metric_that_decides(platform: Platform) -> None:
 def test_own_metrics_are_curves_over_attempts_and_the_platforms_are_folded(platform: Platform) -> None:
     points = tuple(MetricPoint(step=n, t=(START + timedelta(seconds=s)).timestamp(), value=1 / n)
                    for n, s in ((10, 5), (20, 15), (15, 65), (30, 75)))  # fmt: skip
-    metrics = Metrics(run_id="r", last={"loss": 0.05, "system/memory": 1.0}, history={"loss": points})
+    own = ("system/node_0/learner_memory_megabytes", "system/node_1/gpu_0_utilization_percentage")
+    system = dict.fromkeys((*own, "system/node_0/system_memory_usage_megabytes"), 1.0)
+    metrics = Metrics(run_id="r", last={"loss": 0.05, **system}, history={"loss": points})
     facts = html.JobFacts([attempt(1, 0, 20), attempt(2, 60)], metrics=metrics)
     page = html.job_page(RUNNING, facts, "http://airflow", at(100))
     assert page.count(f'stroke="{curves.COLOURS[0]}"') == page.count(f'stroke="{curves.COLOURS[1]}"') == 1
-    assert "<summary>1 system metrics of the learners</summary>" in page
-    assert page.index("<svg") < page.index("system/memory")
+    learners, machine = page.index("2 metrics of the learners"), page.index("<summary>1 metric of the machine<")
+    assert page.index("<svg") < learners < page.index(own[0]) < page.index(own[1]) < machine
+    assert machine < page.index("system_memory_usage_megabytes")
 
 
 def test_a_metric_with_one_point_or_no_number_is_no_curve() -> None:

@@ -65,8 +65,23 @@ def test_the_last_lines_of_a_failed_program_are_shown(airflow: FakeAirflow) -> N
     ]
     failed = JobDetail.model_validate(job_answer(state="FAILED", attempt=1, learners=learners))
     with make_client(airflow) as client:
-        assert live.last_words(client, failed) == ["", "last lines of learner 2:", "  line 1", "  line 2"]
+        assert live.last_words(client, failed) == ["", "last lines of train, learner 2:", "  line 1", "  line 2"]
         assert live.last_words(client, JobDetail.model_validate(job_answer(state="COMPLETED", attempt=1))) == []
+
+
+def test_the_last_lines_are_those_of_the_role_that_failed(airflow: FakeAirflow, run: Run) -> None:
+    asked: list[str] = []
+    page = {"role": "evaluate", "attempt": 2, "latest_attempt": 2, "learner": 1, "after": 1}
+    airflow.override = _logs({**page, "lines": [{"n": 1, "t": NOW, "line": "KeyError: 'label'"}]}, asked)
+    airflow.runs["digits-1"] = {"dag_id": "train_model", "state": "failed", "tasks": []}
+    loss = {"attempt": 2, "role": "evaluate", "cause": "program"}
+    train = {"role": "train", "attempt": 1, "learner": 2, "phase": "failed"}
+    airflow.jobs["digits-1"] = [job_answer(state="FAILED", attempt=1, loss=loss, learners=[train])]
+    out = run("show", "digits-1").out
+    assert out.endswith("last lines of evaluate, learner 1:\n  KeyError: 'label'\n")
+    assert "role=evaluate" in asked[0]
+    assert "learner=1" in asked[0]
+    assert "last lines" not in run("show", "digits-1", "--json").out
 
 
 def test_logs_n_prints_the_last_lines(airflow: FakeAirflow, run: Run) -> None:

@@ -26,10 +26,17 @@ RAW = {
 }
 
 
-def ended(paths: list[str], state: str = "FAILED") -> Any:
+class Asked(Exception):
+    """The platform was asked: nothing was refused before."""
+
+
+def ended(paths: list[str], state: str = "FAILED", own: dict[str, Any] | None = None) -> Any:
     files = tuple(SimpleNamespace(path=path) for path in paths)
     return SimpleNamespace(
-        job=lambda job_id: SimpleNamespace(state=state), files=lambda job_id, kind: SimpleNamespace(files=files)
+        job=lambda job_id: SimpleNamespace(state=state),
+        files=lambda job_id, kind: SimpleNamespace(files=files),
+        manifest=lambda job_id: own or RAW,
+        check_health=lambda: (_ for _ in ()).throw(Asked),
     )
 
 
@@ -71,5 +78,28 @@ def test_what_cannot_be_exported_is_told_before_anything_is_started(tmp_path: Pa
         export_again(ended(["learner-1/notes.txt"]), "digits-1", write(tmp_path))
     with pytest.raises(RefusedError, match="job digits-1 is PROCESSING"):
         export_again(ended([], "PROCESSING"), "digits-1", write(tmp_path))
-    with pytest.raises(RefusedError, match="has no `export`"):
-        export_again(ended([]), "digits-1", write(tmp_path, export=None))
+    with pytest.raises(RefusedError, match=r"manifest\.yaml has neither `export` nor `evaluate`"):
+        export_again(ended([]), "digits-1", write(tmp_path, export=None, evaluate=None))
+    with pytest.raises(DataError, match="wrote nothing to RESULT_DIR"):
+        export_again(ended(["evaluate/report.json"]), "digits-1", write(tmp_path))
+
+
+def test_without_a_manifest_the_jobs_own_says_what_follows() -> None:
+    model = ended(["learner-1/model/model.json"])
+    with pytest.raises(Asked):
+        export_again(model, "digits-1")
+    bare = {name: value for name, value in RAW.items() if name not in ("export", "evaluate")}
+    with pytest.raises(RefusedError, match=r"of job digits-1 has neither .*`updraft export digits-1 MANIFEST`"):
+        export_again(ended([], own=bare), "digits-1")
+
+
+def test_an_evaluation_alone_needs_any_result(tmp_path: Path) -> None:
+    with pytest.raises(Asked):
+        export_again(ended(["learner-1/predictions.csv"]), "digits-1", write(tmp_path, export=None))
+
+
+def test_a_job_that_was_exported_after_the_fact_can_be_exported_again() -> None:
+    once = from_results(parse(RAW), "digits-1", "ab" * 32)
+    again = from_results(once, "digits-2", "cd" * 32)
+    assert [item.source for item in again.data] == [f"tree:{'cd' * 32}"]
+    assert again.annotations == {"exported_from": "digits-2"}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from updraft.kubernetes import objects
 from updraft.kubernetes.gate import WAIT, started_probe
-from updraft.kubernetes.gpus import gpu_probe
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.samples import sample_probe
 from updraft.kubernetes.secrets import object_name
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
 from updraft.lifecycle import is_job_id
@@ -129,6 +129,7 @@ def test_the_programs_container_keeps_its_image_and_command_and_gets_the_endpoin
             "volumeMounts": [{"name": "job", "mountPath": "/updraft"}, {"name": "shm", "mountPath": "/dev/shm"}],
             "workingDir": "/updraft",
             "startupProbe": started_probe(),
+            "readinessProbe": sample_probe(10.0, gpus=False),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
             "securityContext": UNPRIVILEGED,
@@ -199,6 +200,7 @@ def test_the_whole_pod_of_a_learner() -> None:
                     ],
                     "workingDir": "/updraft",
                     "startupProbe": started_probe(),
+                    "readinessProbe": sample_probe(10.0, gpus=False),
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}},
                     "securityContext": UNPRIVILEGED,
@@ -233,13 +235,13 @@ def test_a_pod_with_gpus_is_as_any_other_but_for_their_samples_and_their_taint()
     base["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
     with_gpus, without = learner_pod(base, learners=1), learner_pod(learners=1)
     (program,) = without["spec"]["containers"]
-    program |= {"resources": {"requests": amounts, "limits": amounts}, "readinessProbe": gpu_probe(10.0)}
+    program |= {"resources": {"requests": amounts, "limits": amounts}, "readinessProbe": sample_probe(10.0, gpus=True)}
     program["env"].remove(NO_GPU)
     without["spec"]["tolerations"].insert(0, {"key": "nvidia.com/gpu", "operator": "Exists"})
     assert with_gpus == without
 
 
-def test_no_gpus_are_sampled_where_metrics_are_switched_off() -> None:
+def test_nothing_is_sampled_where_metrics_are_switched_off() -> None:
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1"
     silent = replace(config(1), system_metrics_seconds=0)

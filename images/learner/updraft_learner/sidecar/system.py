@@ -1,7 +1,8 @@
 """System metrics, under the names that MLflow's own monitor uses: `system/node_0/cpu_utilization_percentage`.
 
-The values are the node's, and those of the program's GPUs as its pod's probe has left them in GPU_FILE, where the
-program may write too (`updraft.kubernetes.gpus`). A step is a second since this learner's first attempt began
+The values are the node's, those of the program's own memory (`learner_memory_...`), which MLflow has no name for, and
+those of its GPUs. The last two are what its pod's probe has left in MEMORY_FILE and GPU_FILE, where the program may
+write too (`updraft.kubernetes.samples`). A step is a second since this learner's first attempt began
 (`first_seen`), so the points of a later attempt go on behind those of the earlier one, at their true distance, and
 never fall on them.
 """
@@ -17,15 +18,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.contract import GPU_FIELDS, GPU_FILE, ROOT_DIR, SIGNAL_LIMIT_BYTES, Keys, PodConfig
+from updraft_learner.contract import GPU_FIELDS, GPU_FILE, MEMORY_FILE, ROOT_DIR, SIGNAL_LIMIT_BYTES, Keys, PodConfig
 from updraft_learner.sidecar.files import open_below
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
 SHORTEST_SECONDS = 1.0  # that a sample averages over
-OLDEST_INTERVALS = 3  # a sample of GPUs from before that says nothing about now
-GPU_FILE_LIMIT_BYTES = 16 << 10
+OLDEST_INTERVALS = 3  # a sample from before that says nothing about now
+FILE_LIMIT_BYTES = 16 << 10
+NO_LIMIT_BYTES = 1 << 60  # control groups of version 1 have such a number in place of none
 MOST_GPUS = 64
 MOST = 1e9  # percent, MiB or watts; a file that the program wrote may say anything
 
@@ -110,17 +112,32 @@ class SystemMetrics:
         if network is not None and self._network_start is not None:
             values["network_receive_megabytes"] = (network.bytes_recv - self._network_start.bytes_recv) / 1e6
             values["network_transmit_megabytes"] = (network.bytes_sent - self._network_start.bytes_sent) / 1e6
-        return {**values, **self._gpus(now)}
+        return {**values, **parse_memory(self._probed(MEMORY_FILE, now)), **parse_gpus(self._probed(GPU_FILE, now))}
 
-    def _gpus(self, now: float) -> dict[str, float]:
-        """Nothing where no sample is, or an old one: the pod has no GPU, or its image or its driver tells nothing."""
+    def _probed(self, path: str, now: float) -> str:
+        """What the probe left there. Nothing where no sample is, or an old one: the pod has no GPU, or its image or its
+        driver tells nothing."""
         try:
-            with open_below(self._root, str(Path(GPU_FILE).relative_to(ROOT_DIR))) as file:
+            with open_below(self._root, str(Path(path).relative_to(ROOT_DIR))) as file:
                 age_seconds = abs(now - os.fstat(file.fileno()).st_mtime)
-                text = file.read(GPU_FILE_LIMIT_BYTES).decode(errors="replace")
+                text = file.read(FILE_LIMIT_BYTES).decode(errors="replace")
         except OSError:
-            return {}
-        return parse_gpus(text) if age_seconds <= OLDEST_INTERVALS * self._every_seconds else {}
+            return ""
+        return text if age_seconds <= OLDEST_INTERVALS * self._every_seconds else ""
+
+
+def parse_memory(text: str) -> dict[str, float]:
+    """Values of `used reclaimable limit` in bytes; what can be reclaimed at any time is not counted, as `kubectl top`
+    does. Without a limit no percentage."""
+    found = re.fullmatch(r"(\d{1,18}) (\d{1,18}) (\d{1,19}|max)\n?", text, re.ASCII)
+    if found is None:
+        return {}
+    used_bytes = max(int(found[1]) - int(found[2]), 0)
+    values = {"learner_memory_megabytes": round(used_bytes / 1e6, 1)}
+    limit_bytes = 0 if found[3] == "max" else int(found[3])
+    if 0 < limit_bytes < NO_LIMIT_BYTES:
+        values["learner_memory_percentage"] = round(used_bytes / limit_bytes * 100, 1)
+    return {name: value for name, value in values.items() if value < MOST}
 
 
 def parse_gpus(text: str) -> dict[str, float]:

@@ -16,6 +16,7 @@ from updraft.wire import (
     CheckpointList,
     JobDetail,
     JobList,
+    JobManifest,
     LogPage,
     MetricPoint,
     Metrics,
@@ -41,6 +42,11 @@ def list_jobs(
 @router.get("/jobs/{job_id}", summary="One job with its transitions, learners, verdict and model")
 def show_job(reader: ReaderDep, job_id: str) -> JobDetail:
     return reader.detail(job_id)
+
+
+@router.get("/jobs/{job_id}/manifest", summary="The job's manifest; uploaded code and data are named by their trees")
+def show_manifest(reader: ReaderDep, job_id: str) -> JobManifest:
+    return JobManifest(manifest=dict(reader.job(job_id).manifest))
 
 
 @router.get("/jobs/{job_id}/transitions", summary="Every change of state with its time, reason and evidence")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,8 @@ from updraft.api.depends import ReaderDep
 from updraft.api.reading import Reader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.lifecycle import State
+from updraft.recovery.outcome import Cause
 from updraft.wire import PAGES_PREFIX, LogPage, Metrics
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def show_job(
     reader: ReaderDep,
     job_id: str,
     attempt: Annotated[int | None, Query(ge=1, description="Of which launch the log is; default: the latest")] = None,
+    role: Annotated[str | None, Query(description="Whose log; default: train, or what made the job fail")] = None,
 ) -> HTMLResponse:
     """Without metrics or log while MLflow or the store is away: the page says so."""
     job = reader.detail(job_id)
@@ -81,7 +84,7 @@ def show_job(
     except UnavailableError as exc:
         trouble.append(str(exc))
     try:
-        logs = _end_of_log(reader, job_id, attempt)
+        logs = _end_of_log(reader, job_id, role, attempt)
     except NotFoundError:
         pass  # nothing was launched, or not so often
     except UnavailableError as exc:
@@ -130,18 +133,26 @@ def _decisive(manifest: Mapping[str, Any], values: Mapping[str, float]) -> listi
     return None if name is None else listing.ShownMetric(name, values[name])
 
 
-def _end_of_log(reader: Reader, job_id: str, number: int | None) -> LogPage:
-    """Of the training's learner that failed, or its first; a log may be long, so only its end is read.
+def _end_of_log(reader: Reader, job_id: str, role: str | None, number: int | None) -> LogPage:
+    """Of the learner that failed, or the first one; a log may be long, so only its end is read.
 
     Without a number: of the latest attempt, or the one before it while the latest has written nothing.
     """
     job = reader.job(job_id)
-    attempt, latest = reader.attempt(job, "train", number)
+    attempts = reader.attempts(job)
+    role = role or _role_to_show(job, attempts)
+    attempt, latest = reader.attempt(job, role, number)
     page = _end_of_attempt(reader, job, attempt, latest.number)
     if page.lines or number is not None:
         return page
-    earlier = [item for item in reader.attempts(job) if item.role == "train" and item.number < attempt.number]
+    earlier = [item for item in attempts if item.role == role and item.number < attempt.number]
     return _end_of_attempt(reader, job, earlier[-1], latest.number) if earlier else page
+
+
+def _role_to_show(job: Job, attempts: Sequence[Attempt]) -> str:
+    """`train`; of a job that FAILED, the role of the newest attempt that was not done."""
+    lost = [item for item in attempts if item.outcome != Cause.DONE] if job.state is State.FAILED else []
+    return max(lost, key=lambda item: item.started_at).role if lost else "train"
 
 
 def _end_of_attempt(reader: Reader, job: Job, attempt: Attempt, latest: int) -> LogPage:
@@ -149,10 +160,10 @@ def _end_of_attempt(reader: Reader, job: Job, attempt: Attempt, latest: int) -> 
     learner = next((int(name) for name, code in codes.items() if code), 1)
     store = reader.parts.store
     lines = reader.parts.deadline.call(
-        "storage", lambda: store.log_end(job.tenant, job.id, "train", attempt.number, learner, SHOWN_LINES)
+        "storage", lambda: store.log_end(job.tenant, job.id, attempt.role, attempt.number, learner, SHOWN_LINES)
     )
     return LogPage(
-        role="train",
+        role=attempt.role,
         attempt=attempt.number,
         latest_attempt=latest,
         learner=learner,

@@ -13,7 +13,7 @@ from learner.sidecar_fakes import CONFIG, make_paths
 from updraft_learner.sidecar.journal import Journal, Position
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
-from updraft_learner.sidecar.system import MOST_GPUS, SystemMetrics, parse_gpus
+from updraft_learner.sidecar.system import MOST_GPUS, SystemMetrics, parse_gpus, parse_memory
 
 SAMPLE = "0, 87, 2000, 80000, 301.50\n"
 VALUES = {
@@ -41,14 +41,14 @@ class Sampler:
         self.file.write_bytes(content if isinstance(content, bytes) else content.encode())
         os.utime(self.file, (self.now, self.now))
 
-    def gpus(self) -> dict[str, float]:
+    def gpus(self, word: str = "gpu") -> dict[str, float]:
         """What the next sample says of GPUs. It says something of the node in any case."""
         self.now += 10
         self.system.poll()
         *_, (entry, _) = self.journal.read(Position())
         assert (entry["step"], entry["source"]) == (int(self.now - 1000), "system")
         assert "system/node_0/cpu_utilization_percentage" in entry["metrics"]
-        return {name: value for name, value in entry["metrics"].items() if "gpu" in name}
+        return {name: value for name, value in entry["metrics"].items() if word in name}
 
 
 @pytest.fixture
@@ -68,6 +68,36 @@ def test_an_old_sample_is_none(sampler: Sampler) -> None:
     sampler.probe()
     os.utime(sampler.file, (sampler.now + 3600, sampler.now + 3600))  # nor is one of the future
     assert sampler.gpus() == {}
+
+
+def test_the_programs_own_memory_is_among_the_metrics_and_grows_old(sampler: Sampler) -> None:
+    sampler.file = sampler.paths.io / "memory"
+    sampler.probe("1500000 500000 4000000\n")
+    values = {
+        "system/node_0/learner_memory_megabytes": 1.0,
+        "system/node_0/learner_memory_percentage": 25.0,
+    }
+    assert [sampler.gpus("learner") for _ in range(4)] == [values, values, values, {}]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("2000000 0 max\n", {"learner_memory_megabytes": 2.0}),
+        ("2000000 0 9223372036854771712\n", {"learner_memory_megabytes": 2.0}),
+        ("2000000 3000000 0\n", {"learner_memory_megabytes": 0.0}),
+        ("2000000 0 1\n", {"learner_memory_megabytes": 2.0, "learner_memory_percentage": 200000000.0}),
+        ("999999999999999999 0 1\n", {}),
+        ("1 2\n", {}),
+        ("1 2 3 4\n", {}),
+        ("-1 0 3\n", {}),
+        ("nan 0 3\n", {}),
+        ("1e3 0 3\n", {}),
+        ("", {}),
+    ],
+)
+def test_what_no_kernel_counts_is_no_memory(text: str, values: dict[str, float]) -> None:
+    assert parse_memory(text) == values
 
 
 def elsewhere(sampler: Sampler) -> None:
