@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from faults.parts import services
+from faults.parts import services, supervisor_of
 from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.kubernetes.gate import WAIT
 from updraft.stack import records
@@ -75,7 +75,7 @@ def tree(home: Home) -> dict[str, list[PlatformProcess]]:
     for pid, (key, job) in sorted(container_keys(containers.values()).items()):
         _add(found, PlatformProcess(key, looks[pid].process, job))
     tasks = TaskNames(home.airflow_database)
-    leaders = {records.SUPERVISOR: _supervisor(home)} | {name: _running(home, name) for name in services(home)}
+    leaders = {records.SUPERVISOR: supervisor_of(home)} | {name: _running(home, name) for name in services(home)}
     for name, first in leaders.items():
         if first is None:
             continue
@@ -240,11 +240,6 @@ class TaskNames(dict[str, tuple[str, str]]):
                 dag, run, task = map(str, row)
                 return (run, task) if dag == TRAIN_DAG else ("", f"{dag}.{task}")
         return None
-
-
-def _supervisor(home: Home) -> Identity | None:
-    record = records.read_supervisor(home)
-    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
 
 
 def _running(home: Home, name: str) -> Identity | None:
