@@ -20,6 +20,7 @@ from random import Random
 from benchmarks.stack import BenchmarkError
 
 from faults import pace, parts, places, witness
+from faults.aftermath import job_record, settle
 from faults.bundle import keep
 from faults.checks import Violation
 from faults.facts import JobFacts
@@ -32,7 +33,6 @@ from faults.outcomes import EVERY, Provenance, RunRecord, ViolationRecord
 from faults.pace import Timeline
 from faults.places import PlatformProcess
 from faults.plan import Planned
-from faults.run import job_record, settle
 from updraft.exceptions import UnavailableError, UpdraftError
 
 LATE_SECONDS = 60.0

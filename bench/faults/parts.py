@@ -40,11 +40,6 @@ def leader(home: Home, name: str) -> Identity:
     return record.identity
 
 
-def supervisor(home: Home) -> Identity | None:
-    record = records.read_supervisor(home)
-    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
-
-
 def members(home: Home, name: str) -> list[psutil.Process]:
     """All processes of the part, the first one first."""
     first = leader(home, name)
@@ -71,17 +66,23 @@ def stop(home: Home, name: str) -> list[psutil.Process]:
     return stopped
 
 
+def supervisor_of(home: Home) -> Identity | None:
+    """None where none runs."""
+    record = records.read_supervisor(home)
+    return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
+
+
 def take_away(home: Home, name: str) -> list[psutil.Process]:
     """SIGSTOP to all of the part, and first to the supervisor, so that nobody mends it; returns whom to wake."""
-    identity = supervisor(home)
-    watching = identity.process() if identity is not None else None
-    if watching is None:
+    identity = supervisor_of(home)
+    supervisor = identity.process() if identity is not None else None
+    if supervisor is None:
         raise BenchmarkError(f"no supervisor runs, so {name} would stay away")
-    watching.suspend()
+    supervisor.suspend()
     try:
-        return [*stop(home, name), watching]
+        return [*stop(home, name), supervisor]
     except BenchmarkError:
-        watching.resume()
+        supervisor.resume()
         raise
 
 

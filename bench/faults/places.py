@@ -8,20 +8,22 @@ containers behind.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from faults.parts import services, supervisor
+from faults.parts import services, supervisor_of
 from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.kubernetes.gate import WAIT
-from updraft.stack import processes, records
+from updraft.stack import records
 from updraft.stack.layout import Home
 from updraft.stack.processes import Identity
 from updraft_learner import contract
@@ -43,6 +45,8 @@ class ProcessLook:
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = ""  # name of the executable
     ancestors: tuple[int, ...] = ()  # parent first
+    session: int = 0
+    process: Any = None  # psutil.Process
 
 
 @dataclass(frozen=True)
@@ -61,43 +65,62 @@ class PlatformProcess:
 
 def tree(home: Home) -> dict[str, list[PlatformProcess]]:
     """Every process of the platform, found by descent, by session and by job, and not by name."""
+    looks = snapshot()
     found: dict[str, list[PlatformProcess]] = defaultdict(list)
-    leaders = {records.SUPERVISOR: supervisor(home)} | {name: _running(home, name) for name in services(home)}
+    containers = {
+        pid: look
+        for pid, look in looks.items()
+        if is_shim(look) or (_job_of(look) is not None and _in_home(look, home))
+    }
+    for pid, (key, job) in sorted(container_keys(containers.values()).items()):
+        _add(found, PlatformProcess(key, looks[pid].process, job))
     tasks = TaskNames(home.airflow_database)
-    own = _containers(home)
-    for place in own:
-        found[place.key].append(place)
-    taken = {place.process.pid for place in own}
+    leaders = {records.SUPERVISOR: supervisor_of(home)} | {name: _running(home, name) for name in services(home)}
     for name, first in leaders.items():
         if first is None:
             continue
-        members = set(processes.session_members(first))
+        members = {pid for pid, look in looks.items() if look.session == first.pid}
         if name != records.SUPERVISOR:
-            members |= {below for member in members for below in _below(member)}
-        pids = {member.pid for member in members}
-        for process in sorted(members, key=lambda member: member.pid):
-            with suppress(psutil.Error, OSError):
-                seen = look(process)
-                if process.pid in taken or is_shim(seen) or _job_of(seen) is not None:
-                    continue
-                generation = sum(parent in pids for parent in seen.ancestors)
-                what, job, task = role(name, generation, seen, tasks)
-                key = f"{name} {generation} {what}"
-                found[key].append(PlatformProcess(key, process, job, task))
+            members |= {pid for pid, look in looks.items() if members.intersection(look.ancestors)}
+        for pid in sorted(members - set(containers)):
+            look = looks[pid]
+            if _job_of(look) is None:
+                generation = len(members.intersection(look.ancestors))
+                what, job, task = role(name, generation, look, tasks)
+                _add(found, PlatformProcess(f"{name} {generation} {what}", look.process, job, task))
     return dict(found)
 
 
-def look(process: psutil.Process) -> ProcessLook:
-    """Raises psutil.Error when it is gone, or a zombie."""
-    if process.status() == psutil.STATUS_ZOMBIE:
-        raise psutil.NoSuchProcess(process.pid)
-    return ProcessLook(
-        pid=process.pid,
-        words=tuple(word for word in process.cmdline() if word),
-        environment=process.environ(),
-        program=Path(process.exe()).name,
-        ancestors=tuple(parent.pid for parent in process.parents()),
-    )
+def _add(found: dict[str, list[PlatformProcess]], each: PlatformProcess) -> None:
+    found[each.key].append(each)
+
+
+def snapshot() -> dict[int, ProcessLook]:
+    """All living processes of the machine but the kernel's, by pid."""
+    parents: dict[int, int] = {}
+    found: dict[int, ProcessLook] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError), process.oneshot():
+            parents[process.pid] = process.ppid()
+            session = os.getsid(process.pid)
+            if session == 0 or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            found[process.pid] = ProcessLook(
+                pid=process.pid,
+                words=tuple(word for word in process.cmdline() if word),
+                environment=process.environ(),
+                program=Path(process.exe()).name,
+                session=session,
+                process=process,
+            )
+    return {pid: replace(look, ancestors=_ancestors(pid, parents)) for pid, look in found.items()}
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> tuple[int, ...]:
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return tuple(found)
 
 
 def role(
@@ -153,18 +176,6 @@ def _job_of(seen: ProcessLook) -> tuple[str, str, str] | None:
     if "TRAINING_ID" in seen.environment and "UPDRAFT_ROLE" in seen.environment:
         return seen.environment["TRAINING_ID"], seen.environment["UPDRAFT_ROLE"], contract.MAIN_CONTAINER
     return None
-
-
-def _containers(home: Home) -> list[PlatformProcess]:
-    """All of this home's containers, those too that a killed local node left to another parent."""
-    found: dict[int, tuple[psutil.Process, ProcessLook]] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            seen = look(process)
-            if is_shim(seen) or (_job_of(seen) is not None and _in_home(seen, home)):
-                found[process.pid] = (process, seen)
-    keys = container_keys([seen for _, seen in found.values()])
-    return [PlatformProcess(key, found[pid][0], job) for pid, (key, job) in sorted(keys.items())]
 
 
 def _in_home(seen: ProcessLook, home: Home) -> bool:
@@ -229,12 +240,6 @@ class TaskNames(dict[str, tuple[str, str]]):
                 dag, run, task = map(str, row)
                 return (run, task) if dag == TRAIN_DAG else ("", f"{dag}.{task}")
         return None
-
-
-def _below(process: psutil.Process) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        return process.children(recursive=True)
-    return []
 
 
 def _running(home: Home, name: str) -> Identity | None:

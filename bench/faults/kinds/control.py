@@ -195,7 +195,7 @@ KINDS = (
     *(
         Kind(
             f"{name}_away",
-            f"{PARTS[name][1]} is stopped (SIGSTOP) for a minute, and so is the supervisor, which would start it again",
+            f"{PARTS[name][1]} is stopped (SIGSTOP) for 40 s, and so is the supervisor, which would start it again",
             "stack",
             take_away(PARTS[name][0]),
             go_on(PARTS[name][0]),

@@ -22,7 +22,7 @@ from faults.lanes import in_lanes
 from faults.outcomes import Provenance, RunRecord, tried
 from faults.packing import IN_TURN, TARGETS, Tally, comes_late, packed
 from faults.plan import Planned, PlannedStrike
-from faults.run import Scenario, Strike, draw
+from faults.scenario import Scenario, Strike, draw
 from faults.summary import ages, moments, with_kind
 from hypothesis import given
 from hypothesis import strategies as st

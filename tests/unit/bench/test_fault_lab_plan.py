@@ -27,7 +27,7 @@ from faults.plan import (
     rotation,
     selection,
 )
-from faults.run import FLEET, FLEET_OF_LIVES, draw
+from faults.scenario import FLEET, FLEET_OF_LIVES, draw
 from hypothesis import given
 from hypothesis import strategies as st
 
