@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -90,7 +90,7 @@ class Git:
         code, output, _ = self._run(arguments, watched=False)
         return output.strip() if code == 0 else None
 
-    def entries(self, *arguments: str) -> Iterator[str]:
+    def entries(self, *arguments: str) -> Generator[str, None, None]:
         """Yield what a listing with `-z` says, entry by entry, while it says it: none is kept. Close the iterator to
         end git before it is through. Raises SourceError for a failure, and for an entry of more than ENTRY_BYTES."""
         errors = bytearray()

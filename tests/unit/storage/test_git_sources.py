@@ -190,7 +190,8 @@ def bomb(origin: Origin, levels: int = 8) -> str:
     return entry.split()[2]
 
 
-# In a process of its own: memory is that of the largest child so far, and this one's limit ends a listing in memory.
+# In a process of its own, whose limit ends a listing in memory. Its peak is read from /proc: what `getrusage` says of
+# a process includes the one that it was forked from.
 CHECKOUT = """
 import json, resource, sys
 from pathlib import Path
@@ -204,8 +205,8 @@ try:
     answer = {"files": sorted(path.name for path in found.folder.iterdir())}
 except SourceError as exc:
     answer = exc.to_json()
-whom = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-answer["peak_kib"] = max(resource.getrusage(who).ru_maxrss for who in whom)
+(own,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+answer["peak_kib"] = max(int(own), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 print(json.dumps(answer))
 """
 
