@@ -55,8 +55,8 @@ types: ## Check types, strictly
 contracts: ## Check which package may import which
 	$(DEV) lint-imports
 
-check-rclone: ## Compare the rclone that is installed with its public sources (needs Go)
-	$(DEV) python scripts/check_rclone.py
+check-rclone: ## Compare the rclone that is installed with its public sources and its release (ARGS=--require: fail if both skip)
+	$(DEV) python scripts/check_rclone.py $(ARGS)
 
 check: lint types contracts test ## All checks and tests
 

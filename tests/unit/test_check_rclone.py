@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import io
 import sys
+import urllib.error
+import urllib.request
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +65,94 @@ def test_a_difference_is_named(script: Any, before: str, after: str, told: str |
     assert [text for text in found if told in text] if told else found == []
 
 
-def test_without_go_the_comparison_is_skipped_and_says_so(
+def test_without_go_and_without_a_network_both_comparisons_are_skipped_and_say_so(
     script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def away(*arguments: Any, **options: Any) -> Any:
+        assert options["timeout"] <= 10
+        raise urllib.error.URLError("no route to host")
+
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(urllib.request, "urlopen", away)
     assert script.main([]) == 0
-    assert capsys.readouterr().out.startswith("SKIPPED: rclone was not compared")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("SKIPPED: rclone was not compared with its sources, because Go")
+    assert second.startswith("SKIPPED: rclone's bytes were not compared with upstream's release: https://downloads")
+    assert "no route to host" in second
+    assert script.main(["--require"]) == 1
+    assert capsys.readouterr().err == "error: nothing of rclone could be compared (--require)\n"
+
+
+BINARY = b"\x7fELF" + bytes(range(256)) * 40
+
+
+class Upstream:
+    """The server of releases."""
+
+    def __init__(self, script: Any, binary: bytes = BINARY) -> None:
+        self.name = script.archive_name("1.75.2")
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr(f"{self.name.removesuffix('.zip')}/rclone", binary)
+        self.packed = made.getvalue()
+        listed = f"{'0' * 64}  other.zip\n{hashlib.sha256(self.packed).hexdigest()}  {self.name}\n"
+        self.sums = f"-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{listed}-----BEGIN PGP SIGNATURE-----\n"
+
+    def get(self, url: str) -> bytes:
+        base, _, name = url.rpartition("/")
+        assert base == "https://downloads.rclone.org/v1.75.2"
+        return {"SHA256SUMS": self.sums.encode(), self.name: self.packed}[name]
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    (tmp_path / "rclone").write_bytes(BINARY)
+    return tmp_path / "rclone"
+
+
+def test_the_binary_of_upstreams_release_has_no_difference(
+    script: Any, released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.compare_release(released, "1.75.2", Upstream(script).get) == []
+    assert "the binary is the one in upstream's rclone-v1.75.2-" in capsys.readouterr().out
+
+
+def test_one_changed_byte_is_found_in_the_binary_and_in_the_archive(script: Any, released: Path) -> None:
+    upstream = Upstream(script)
+    changed = bytearray(BINARY)
+    changed[-1] ^= 1
+    released.write_bytes(changed)
+    (told,) = script.compare_release(released, "1.75.2", upstream.get)
+    assert told.startswith("the binary is not the one in upstream's rclone-v1.75.2-")
+    assert hashlib.sha256(changed).hexdigest() in told
+    released.write_bytes(BINARY)
+    packed = bytearray(upstream.packed)
+    packed[len(packed) // 2] ^= 1
+    upstream.packed = bytes(packed)
+    (told,) = script.compare_release(released, "1.75.2", upstream.get)
+    assert told == f"{upstream.name} does not have the checksum that upstream's SHA256SUMS names"
+
+
+def test_a_list_without_the_archive_is_a_difference_and_no_list_is_skipped(script: Any, released: Path) -> None:
+    upstream = Upstream(script)
+    upstream.sums = f"{'0' * 64}  other.zip\n"
+    assert script.compare_release(released, "1.75.2", upstream.get) == [
+        f"upstream's SHA256SUMS does not name {upstream.name}"
+    ]
+    upstream.sums = "<html>log in to this network</html>"
+    assert script.compare_release(released, "1.75.2", upstream.get) is None
+
+
+def test_what_is_required_is_one_comparison_and_a_difference_fails_in_any_case(
+    script: Any, released: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "read_build", lambda binary: script.parse(PRINTED))
+    monkeypatch.setattr(script, "ask", lambda build, release: script.Known({}, None))
+    monkeypatch.setattr(script, "download", Upstream(script).get)
+    assert script.main(["--require", str(released)]) == 0
+    assert "SKIPPED: rclone was not compared with its sources" in capsys.readouterr().out
+    monkeypatch.setattr(script, "download", Upstream(script, b"other").get)
+    assert script.main([str(released)]) == 1
 
 
 def test_json_documents_that_follow_each_other_are_all_read(script: Any) -> None:
