@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import stat
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -66,15 +67,19 @@ class Tree:
     def __post_init__(self) -> None:
         for file in self.files:
             safe_path(file.path)
-        # No character sorts before NUL and no path holds one, so what lies below a name follows it at once.
-        keys = sorted(file.path.replace("/", "\0") for file in self.files)
-        for key, following in pairwise(keys):
-            path = key.replace("\0", "/")
-            if following == key:
-                raise TreeError(f"{_shown(path)} occurs twice in the tree; a path names one file")
-            if following.startswith(f"{key}\0"):
+        files = tuple(sorted(self.files, key=_path_of))
+        for file, following in pairwise(files):
+            if file.path == following.path:
+                raise TreeError(f"{_shown(file.path)} occurs twice in the tree; a path names one file")
+        # Texts with the same beginning sort next to each other. The parents of each path would take more memory than
+        # the paths: those of one with 16,000 folders have 250 MB.
+        paths = [file.path for file in files]
+        for path in paths:
+            below = f"{path}/"
+            at = bisect_left(paths, below)
+            if at < len(paths) and paths[at].startswith(below):
                 raise TreeError(f"{_shown(path)} is both a file and a folder in the tree")
-        object.__setattr__(self, "files", tuple(sorted(self.files, key=_path_of)))
+        object.__setattr__(self, "files", files)
 
     @property
     def size_bytes(self) -> int:
@@ -163,14 +168,15 @@ def _unsafe(path: object) -> str | None:
         return "it holds a NUL or a backslash"
     if path.startswith("/") or (len(path) > 1 and path[1] == ":" and path[0].isalpha()):
         return "it is absolute"
-    parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts):
+    closed = f"/{path}/"
+    if "//" in closed or "/./" in closed or "/../" in closed:
         return "a part of it is empty, '.' or '..'"
     try:
-        if max(len(part.encode()) for part in parts) > NAME_BYTES:
-            return f"a part of it is longer than {NAME_BYTES} bytes"
+        encoded = path.encode()
     except UnicodeEncodeError:
         return "it is not valid Unicode"
+    if len(encoded) > NAME_BYTES and max(map(len, encoded.split(b"/"))) > NAME_BYTES:
+        return f"a part of it is longer than {NAME_BYTES} bytes"
     return None
 
 

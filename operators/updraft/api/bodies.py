@@ -1,7 +1,8 @@
 """JSON bodies of requests: read after the guards have let the caller in, and bounded in size, shape and time.
 
 A body that is a parameter of a route is read and parsed by FastAPI before any dependency runs, so by anybody. A route
-takes `Depends(JsonBody(...))` instead: dependencies run in order, and the router's guards come first.
+takes `Depends(JsonBody(...))` instead: dependencies run in order, and the router's guards come first. A route that
+waits for its turn before it reads takes a `TextBody` and calls it then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from updraft.wire import PossibleBody, ResumeBody, SecretBody, TreeBody
+from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 SECONDS = 60.0
 MANIFEST_BYTES = 4 * 1024 * 1024  # twice what a manifest may hold, for the escapes of JSON
@@ -23,41 +25,33 @@ MANIFEST_VALUES = 200_000  # four times what a manifest may hold: commas in text
 SECRET_BYTES = 2 * 1024 * 1024
 SECRET_VALUES = 20_000
 TREE_BYTES = 32 * 1024 * 1024  # a tree of 100,000 files is half of it
-TREE_VALUES = 1_000_000
+TREE_VALUES = 5 * DEFAULT_LIMIT_FILES + 10  # each file has a brace and four commas
 
 REF = "#/components/schemas/{model}"
 T = TypeVar("T")
 
 
-class JsonBody(Generic[T]):
-    """A dependency that gives the body as a `T`.
+class TextBody:
+    """Reads the body as JSON text that is not parsed yet; `model` is only documented.
 
-    Raises HTTPException 408 (too slow), 413 (too large) or 415 (not JSON), RequestValidationError for another shape.
-    `limit_values` bounds the values of the document before it is parsed: `[],[],[]` takes 30 times its size.
+    Raises HTTPException 408 (too slow), 413 (too large) or 415 (not JSON). `limit_values` bounds the values of the
+    document before it is parsed: `[],[],[]` takes 30 times its size.
     """
 
-    def __init__(self, kind: type[T], *, limit_bytes: int, limit_values: int, optional: bool = False) -> None:
+    def __init__(self, model: type[Any], *, limit_bytes: int, limit_values: int, optional: bool = False) -> None:
         self.limit_bytes, self.limit_values = limit_bytes, limit_values
         self.optional = optional
-        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not know type variables
-        self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
-        schema: dict[str, Any] = {"type": "object"} if kind is dict else {"$ref": REF.format(model=kind.__name__)}
+        schema: dict[str, Any] = {"type": "object"} if model is dict else {"$ref": REF.format(model=model.__name__)}
         content = {"application/json": {"schema": {"anyOf": [schema, {"type": "null"}]} if optional else schema}}
         self.documented: dict[str, Any] = {"requestBody": {"required": not optional, "content": content}}
 
-    async def __call__(self, request: Request) -> T:
+    async def read(self, request: Request) -> bytes:
         text = await self._read(request)
         if text and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "the body must be JSON, with the header Content-Type: application/json")
         if sum(text.count(mark) for mark in (b",", b"[", b"{")) > self.limit_values:
-            raise HTTPException(413, f"the body holds more than {self.limit_values} values")
-        if self.optional and not text:
-            text = b"null"
-        try:
-            return self._adapter.validate_json(text)  # type: ignore[no-any-return]
-        except ValidationError as exc:
-            errors = exc.errors(include_url=False, include_input=False, include_context=False)
-            raise RequestValidationError([{**error, "loc": ("body", *error["loc"])} for error in errors]) from None
+            raise HTTPException(413, f"the body holds more than {self.limit_values} values (commas and brackets)")
+        return text
 
     async def _read(self, request: Request) -> bytes:
         too_large = HTTPException(413, f"the body is larger than the limit of {self.limit_bytes} bytes")
@@ -76,11 +70,31 @@ class JsonBody(Generic[T]):
         return bytes(text)
 
 
+class JsonBody(TextBody, Generic[T]):
+    """A dependency that gives the body as a `T`. Raises as `TextBody` does, and RequestValidationError for another
+    shape."""
+
+    def __init__(self, kind: type[T], *, limit_bytes: int, limit_values: int, optional: bool = False) -> None:
+        super().__init__(kind, limit_bytes=limit_bytes, limit_values=limit_values, optional=optional)
+        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not know type variables
+        self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+
+    async def __call__(self, request: Request) -> T:
+        text = await self.read(request)
+        if self.optional and not text:
+            text = b"null"
+        try:
+            return self._adapter.validate_json(text)  # type: ignore[no-any-return]
+        except ValidationError as exc:
+            errors = exc.errors(include_url=False, include_input=False, include_context=False)
+            raise RequestValidationError([{**error, "loc": ("body", *error["loc"])} for error in errors]) from None
+
+
 manifest_body = JsonBody(dict, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
 possible_body = JsonBody(PossibleBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES)
 resume_body = JsonBody(ResumeBody, limit_bytes=MANIFEST_BYTES, limit_values=MANIFEST_VALUES, optional=True)
 secret_body = JsonBody(SecretBody, limit_bytes=SECRET_BYTES, limit_values=SECRET_VALUES)
-tree_body = JsonBody(TreeBody, limit_bytes=TREE_BYTES, limit_values=TREE_VALUES)
+tree_body = TextBody(TreeBody, limit_bytes=TREE_BYTES, limit_values=TREE_VALUES)
 
 
 def schemas() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -15,28 +15,38 @@ from starlette.exceptions import HTTPException
 
 UPLOADS = 32  # at the same time, each with a thread
 USER_UPLOADS = 4  # of one user, as many as our client sends at once; further ones of the user wait without a thread
+USER_TREES = 1  # likewise: of a user they wait for each other
 IDLE_SECONDS = 30.0
 MINIMUM_BYTES_PER_SECOND = 8 * 1024  # on average, once IDLE_SECONDS are over
 LONGEST_SECONDS = 2 * 3600.0
 
 _uploads: RunVar[CapacityLimiter] = RunVar("updraft_uploads")
-_of_users: RunVar[dict[str, CapacityLimiter]] = RunVar("updraft_uploads_of_users")
+_of_users: RunVar[dict[tuple[str, str], CapacityLimiter]] = RunVar("updraft_uploads_of_users")
+
+
+def user_slot(user: str) -> AbstractAsyncContextManager[None]:
+    """Hold one of the user's own places, so that one user's uploads, slow or idle, leave threads to the others."""
+    return _slot("upload", user, USER_UPLOADS)
+
+
+def tree_slot(user: str) -> AbstractAsyncContextManager[None]:
+    """The same for a tree, whose document is held in memory."""
+    return _slot("tree", user, USER_TREES)
 
 
 @asynccontextmanager
-async def user_slot(user: str) -> AsyncIterator[None]:
-    """Hold one of the user's own places, so that one user's uploads, slow or idle, leave threads to the others."""
+async def _slot(kind: str, user: str, places: int) -> AsyncIterator[None]:
     try:
         slots = _of_users.get()
     except LookupError:
         _of_users.set(slots := {})
-    slot = slots.setdefault(user, CapacityLimiter(USER_UPLOADS))
+    slot = slots.setdefault((kind, user), CapacityLimiter(places))
     try:
         async with slot:
             yield
     finally:
         if not slot.borrowed_tokens and not slot.statistics().tasks_waiting:
-            slots.pop(user, None)
+            slots.pop((kind, user), None)
 
 
 def upload_limiter() -> CapacityLimiter:

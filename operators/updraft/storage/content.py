@@ -78,9 +78,11 @@ class ContentStore:
             raise DataError(
                 f"tree: {len(absent)} of its contents are not stored, such as that of {names[0]!r}; upload them first"
             )
+        document = tree.to_json()
+        sha256 = hashlib.sha256(document).hexdigest()
         with platform_errors():
-            self.store.put_bytes(self.keys.tree(tree.sha256), tree.to_json())
-        return tree.sha256
+            self.store.put_bytes(self.keys.tree(sha256), document)
+        return sha256
 
     def get_tree(self, sha256: str) -> Tree:
         """Raises NotFoundError when it is not stored, DataError when the document was changed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from updraft.api.app import create_app, document
 from updraft.api.deadline import CLIENTS, import_client
 from updraft.lifecycle import State
 from updraft.manifest import json_schema
+from updraft_learner.trees import Tree, TreeError, TreeFile
 
 EXAMPLES = settings(
     max_examples=60,
@@ -58,6 +60,28 @@ FIELDS = tuple(json_schema()["properties"])
 MANIFESTS = st.dictionaries(
     st.sampled_from([*FIELDS, "data_stores", "evaluation_metrics", "x"]), JSON | MANY | NAMES | COMMANDS, max_size=6
 ).map(lambda changes: {**MANIFEST, **changes})
+
+
+# Short parts, so that files and folders of the same name are drawn too; such trees are left out.
+PARTS = st.text("ab.-0é\U0001f600 ", min_size=1, max_size=3).filter(lambda part: part not in (".", ".."))
+TREE_FILES = st.builds(
+    TreeFile,
+    st.lists(PARTS, min_size=1, max_size=6).map("/".join) | st.just("a/" * 99 + "f"),
+    st.sampled_from(["0" * 64, "f" * 64]) | st.integers(0, 2**256 - 1).map("{:064x}".format),
+    st.integers(0, 100),
+    st.sampled_from([0o644, 0o755]),
+)
+
+
+def without_conflicts(files: list[TreeFile]) -> Tree:
+    kept: list[TreeFile] = []
+    for file in files:
+        with suppress(TreeError):
+            kept = list(Tree((*kept, file)).files)
+    return Tree(tuple(kept))
+
+
+TREES = st.lists(TREE_FILES, max_size=20).map(without_conflicts)
 
 
 @dataclass(frozen=True)
@@ -108,6 +132,20 @@ def test_no_request_is_a_defect(fuzzed: Fuzzed, data: st.DataObject) -> None:
         )
     assert answer.status_code < 500, (method, filled[:200], chosen, body[:200], answer.text[:500])
     assert len(answer.content) < 1_000_000
+
+
+@EXAMPLES
+@given(tree=TREES, repeated=st.sampled_from([1, 1_000]))
+def test_every_valid_tree_is_judged_quickly(fuzzed: Fuzzed, tree: Tree, repeated: int) -> None:
+    files = [replace(file, path=f"{n}/{file.path}") for n in range(repeated) for file in tree.files]
+    tree, client = Tree(tuple(files)), fuzzed.clients["ada"]
+    body, headers = tree.to_json(), {"Content-Type": "application/json"}
+    with bounded():
+        asked = client.post("/updraft/api/v1/trees/missing", content=body, headers=headers)
+    assert asked.json() == {"missing": sorted({file.sha256 for file in tree.files})}
+    with bounded():
+        put = client.put(f"/updraft/api/v1/trees/{tree.sha256}", content=body, headers=headers)
+    assert (put.status_code, "are not stored" in put.text) == ((422, True) if files else (200, False)), put.text[:500]
 
 
 @EXAMPLES

@@ -6,34 +6,34 @@ import io
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Path, Request
 
 from updraft.api.access import CallerDep
 from updraft.api.bodies import tree_body
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.api.parts import Parts
 from updraft.api.room import Held
-from updraft.api.uploads import BodyReader, upload_limiter, user_slot
+from updraft.api.uploads import BodyReader, tree_slot, upload_limiter, user_slot
 from updraft.exceptions import DataError, LimitError
-from updraft.wire import UPLOAD_SECONDS, Missing, Stored, TreeBody
-from updraft_learner.trees import Tree, TreeError, TreeFile
+from updraft.wire import UPLOAD_SECONDS, Missing, Stored
+from updraft_learner.trees import DEFAULT_LIMIT_FILES, Tree, TreeError
 
 router = APIRouter(tags=["uploads"])
 
-Document = Annotated[TreeBody, Depends(tree_body)]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in lower-case hexadecimal")]
 
 
 @router.post("/trees/missing", summary="Which blobs of a tree the store lacks", openapi_extra=tree_body.documented)
-async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, body: Document) -> Missing:
-    """Takes longer than other routes where the store holds very much."""
+async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, request: Request) -> Missing:
+    """Takes longer than other routes where the store holds very much. Of one user one tree is read at once."""
 
-    def ask() -> list[str]:
-        tree = _tree(parts, body)
+    def ask(text: bytes) -> list[str]:
+        tree = _tree(parts, text)
         return parts.deadline.call("storage", lambda: parts.store.missing(tenant, tree), seconds=UPLOAD_SECONDS)
 
-    async with user_slot(caller.name):
-        return Missing(missing=tuple(await to_thread.run_sync(ask, limiter=upload_limiter())))
+    async with tree_slot(caller.name):
+        text = await tree_body.read(request)
+        return Missing(missing=tuple(await to_thread.run_sync(ask, text, limiter=upload_limiter())))
 
 
 @router.put("/blobs/{sha256}", summary="Store a blob; the body is its content")
@@ -60,19 +60,20 @@ async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256
 
 
 @router.put("/trees/{sha256}", summary="Store a tree whose blobs are all stored", openapi_extra=tree_body.documented)
-async def put_tree(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, body: Document) -> Stored:
-    """Takes longer than other routes where the store holds very much."""
+async def put_tree(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
+    """Takes longer than other routes where the store holds very much. Of one user one tree is read at once."""
 
-    def store() -> Tree:
-        tree = _tree(parts, body)
+    def store(text: bytes) -> int:
+        tree = _tree(parts, text)
         if tree.sha256 != sha256:
             raise DataError(f"tree {sha256[:12]}: the document has another SHA-256 ({tree.sha256[:12]})")
         parts.deadline.call("storage", lambda: parts.store.put_tree(tenant, tree), seconds=UPLOAD_SECONDS)
-        return tree
+        return tree.size_bytes
 
-    async with user_slot(caller.name):
-        tree = await to_thread.run_sync(store, limiter=upload_limiter())
-    return Stored(sha256=sha256, size_bytes=tree.size_bytes)
+    async with tree_slot(caller.name):
+        text = await tree_body.read(request)
+        size_bytes = await to_thread.run_sync(store, text, limiter=upload_limiter())
+    return Stored(sha256=sha256, size_bytes=size_bytes)
 
 
 class _Counted:
@@ -90,13 +91,16 @@ class _Counted:
         return chunk
 
 
-def _tree(parts: Parts, body: TreeBody) -> Tree:
-    """Raises DataError for a document that is no tree, LimitError for one that no job may use."""
+def _tree(parts: Parts, text: bytes) -> Tree:
+    """Raises DataError for a document that is no tree, LimitError for one that no job may use.
+
+    The document has up to 100,000 files, so it is read once, and never by the event loop."""
     try:
-        files = tuple(TreeFile(file.path, file.sha256, file.size, file.mode) for file in body.files)
-        tree = Tree.from_json(Tree(files).to_json())
+        tree = Tree.from_json(text)
     except TreeError as exc:
         raise DataError(f"tree: {exc}") from exc
+    if len(tree.files) > DEFAULT_LIMIT_FILES:
+        raise LimitError(f"tree: it has {len(tree.files)} files; the limit is {DEFAULT_LIMIT_FILES}")
     limit_bytes = parts.settings.data_limit_bytes
     if tree.size_bytes > limit_bytes:
         raise LimitError(f"tree: its files have {tree.size_bytes} bytes; the limit is {limit_bytes}")
