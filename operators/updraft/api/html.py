@@ -55,10 +55,13 @@ button[data-armed] { background: #d0342c; color: #fff; }
 .jobs th[aria-sort=ascending] button::after { content: " \\2191"; }
 .jobs th[aria-sort=descending] button::after { content: " \\2193"; }
 .jobs td[data-label=Job] { min-width: 9rem; }
-.jobs td[data-label=Reason] { min-width: 14rem; } td, p { white-space: pre-line; }
+.jobs td[data-label=Model] { min-width: 8rem; } .jobs td[data-label=Reason] { min-width: 14rem; }
+td, p { white-space: pre-line; }
 .jobs td[data-label=Duration], .jobs td[data-label=Submitted] { white-space: nowrap; }
+.size { white-space: nowrap; }
+@media (min-width: 801px) { .moment { white-space: nowrap; } }
 @media (max-width: 800px) {
-  .wide td:nth-child(3):last-child { overflow-wrap: anywhere; }
+  .wide td:nth-child(3):last-child, .wide td:nth-last-child(2):first-child { overflow-wrap: anywhere; }
   .jobs thead { display: none; } .jobs, .jobs tbody { display: block; }
   .jobs tr { display: block; padding: .6rem 0; } .jobs tr[hidden] { display: none; }
   .jobs td { display: block; padding: .1rem 0; } .jobs td:empty { display: none; }
@@ -245,16 +248,16 @@ def _checkpoints(found: Sequence[Checkpoint]) -> str:
 
 
 def _checkpoint_row(item: Checkpoint) -> tuple[str, ...]:
-    metrics = "  ".join(f"{name} {value:.5g}" for name, value in item.metrics.items())
+    metrics = "<br>".join(f"{escape(name)} {value:.5g}" for name, value in item.metrics.items())
     reason = f": {escape(item.reason)}" if item.reason else ""
     css = "FAILED" if item.state == "quarantined" else "soft"
     return (
         escape(item.name),
         "" if item.step is None else str(item.step),
         str(item.attempt or ""),
-        f"{item.size_bytes / 1e6:.1f} MB",
+        f'<span class="size">{item.size_bytes / 1e6:.1f} MB</span>',
         "" if item.created_at is None else moment(item.created_at),
-        escape(metrics),
+        metrics,
         f'<span class="{css}">{escape(item.state)}{reason}</span>',
     )
 

@@ -37,6 +37,7 @@ STYLE = """
 .lane .band { top: 0; bottom: 0; background: repeating-linear-gradient(45deg, #c9940033 0 6px, transparent 6px 12px); }
 .axis { height: 1.2rem; border-color: transparent; color: var(--soft); font-size: 11px; }
 .axis span { white-space: nowrap; padding-left: 3px; }
+@media (max-width: 800px) { .axis span:nth-child(even) { display: none; } }
 .who { text-align: right; white-space: nowrap; line-height: 1.3rem; }
 .bar { min-width: 3px; border-radius: 2px; background: #4a7dbd; }
 .gap { border-bottom: 1px dashed var(--soft); margin-bottom: .45rem; }
