@@ -30,6 +30,7 @@ STAGED_FILE = f"{IO_DIR}/staged"  # exists: code, data and checkpoint are there,
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
 STAGING_FAILED = "updraft: staging failed: "  # what the program's container then writes, before the reason
 MEMORY_FILE = f"{IO_DIR}/memory"  # the latest sample of the program's memory: bytes used, reclaimable, limit or "max"
+MEMORY_INTERVALS = 3  # of system metrics from one sample of memory to the next; each costs a shell in the container
 CGROUP_DIR = "/sys/fs/cgroup"  # where a container finds what its kernel counts of it
 GPU_FILE = f"{IO_DIR}/gpus.csv"  # the latest sample of the program's GPUs, a line of GPU_FIELDS for each
 GPU_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "power.draw")  # as nvidia-smi calls them

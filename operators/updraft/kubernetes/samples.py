@@ -3,8 +3,8 @@
 A container's memory is counted by its own control group, and NVIDIA's container toolkit gives the devices and
 `nvidia-smi` to containers that were granted GPUs, so the sidecar sees neither. A kubelet runs an exec probe in the
 program's container and outside of the program's processes: PID 1 gets no child, the log no line, and nothing is left
-over. The probe succeeds whatever becomes of the samples, and what fails with a readiness probe is not ended. It costs
-a shell per interval, and what the container runtime needs to start it. Called by `objects`;
+over. The probe succeeds whatever becomes of the samples, and what fails with a readiness probe is not ended. Each
+time costs a shell, and what the container runtime needs to start it. Called by `objects`;
 `updraft_learner.sidecar.system` reads the files.
 """
 
@@ -46,12 +46,13 @@ nvidia-smi --query-gpu={",".join(contract.GPU_FIELDS)} --format=csv,noheader,nou
 
 
 def sample_probe(every_seconds: float, *, gpus: bool) -> dict[str, Any]:
-    """The readiness probe, in API form."""
+    """Return the readiness probe, in API form. Without GPUs it runs every MEMORY_INTERVALS intervals."""
+    intervals = 1 if gpus else contract.MEMORY_INTERVALS
     script = SAMPLE_MEMORY + (SAMPLE_GPUS if gpus else "") + ":\n"
     files = [contract.MEMORY_FILE, contract.CGROUP_DIR, *([contract.GPU_FILE] if gpus else [])]
     return {
         "exec": {"command": ["/bin/sh", "-c", script, "sh", *files]},
-        "periodSeconds": max(1, round(every_seconds)),
+        "periodSeconds": max(1, round(every_seconds * intervals)),
         "timeoutSeconds": TIMEOUT_SECONDS,
         "failureThreshold": NEVER,
     }

@@ -123,17 +123,18 @@ def test_a_kernel_that_counts_less_leaves_out_what_it_does_not_know(container: C
     assert container.memory.read_text().split()[:2] == ["1500", "0"]
 
 
-def test_the_probe_never_ends_a_pod_and_asks_as_often_as_metrics_are_taken() -> None:
+def test_the_probe_never_ends_a_pod_and_asks_for_memory_alone_more_seldom() -> None:
     probe, with_gpus = sample_probe(10.0, gpus=False), sample_probe(10.0, gpus=True)
     script = probe["exec"]["command"][2]
     assert "nvidia-smi" not in script
     assert probe == {
         "exec": {"command": ["/bin/sh", "-c", script, "sh", "/updraft/io/memory", "/sys/fs/cgroup"]},
-        "periodSeconds": 10,
+        "periodSeconds": 30,
         "timeoutSeconds": 5,
         "failureThreshold": 1_000_000,
     }
     assert with_gpus["exec"]["command"][3:] == ["sh", "/updraft/io/memory", "/sys/fs/cgroup", "/updraft/io/gpus.csv"]
+    assert with_gpus["periodSeconds"] == 10
     assert sample_probe(0.2, gpus=False)["periodSeconds"] == 1
     for text in (script, with_gpus["exec"]["command"][2]):
         assert expand(text, {}) == text  # a kubelet expands a probe's command too

@@ -18,14 +18,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.contract import GPU_FIELDS, GPU_FILE, MEMORY_FILE, ROOT_DIR, SIGNAL_LIMIT_BYTES, Keys, PodConfig
+from updraft_learner.contract import (
+    GPU_FIELDS,
+    GPU_FILE,
+    MEMORY_FILE,
+    MEMORY_INTERVALS,
+    ROOT_DIR,
+    SIGNAL_LIMIT_BYTES,
+    Keys,
+    PodConfig,
+)
 from updraft_learner.sidecar.files import open_below
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
 SHORTEST_SECONDS = 1.0  # that a sample averages over
-OLDEST_INTERVALS = 3  # a sample from before that says nothing about now
+OLDEST_SAMPLES = 3  # a sample from before that says nothing about now
 FILE_LIMIT_BYTES = 16 << 10
 NO_LIMIT_BYTES = 1 << 60  # control groups of version 1 have such a number in place of none
 MOST_GPUS = 64
@@ -112,18 +121,19 @@ class SystemMetrics:
         if network is not None and self._network_start is not None:
             values["network_receive_megabytes"] = (network.bytes_recv - self._network_start.bytes_recv) / 1e6
             values["network_transmit_megabytes"] = (network.bytes_sent - self._network_start.bytes_sent) / 1e6
-        return {**values, **parse_memory(self._probed(MEMORY_FILE, now)), **parse_gpus(self._probed(GPU_FILE, now))}
+        memory = self._probed(MEMORY_FILE, now, intervals=MEMORY_INTERVALS)
+        return {**values, **parse_memory(memory), **parse_gpus(self._probed(GPU_FILE, now))}
 
-    def _probed(self, path: str, now: float) -> str:
+    def _probed(self, path: str, now: float, intervals: int = 1) -> str:
         """What the probe left there. Nothing where no sample is, or an old one: the pod has no GPU, or its image or its
-        driver tells nothing."""
+        driver tells nothing. `intervals`: from one sample to the next."""
         try:
             with open_below(self._root, str(Path(path).relative_to(ROOT_DIR))) as file:
                 age_seconds = abs(now - os.fstat(file.fileno()).st_mtime)
                 text = file.read(FILE_LIMIT_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        return text if age_seconds <= OLDEST_INTERVALS * self._every_seconds else ""
+        return text if age_seconds <= OLDEST_SAMPLES * intervals * self._every_seconds else ""
 
 
 def parse_memory(text: str) -> dict[str, float]:
