@@ -11,6 +11,11 @@ from urllib.parse import quote
 _MODE = "workflowType=machine_learning"
 
 
+def home_page(base: str) -> str:
+    """The list of experiments. Example: `http://127.0.0.1:5000/#/experiments?workflowType=machine_learning`."""
+    return f"{base.rstrip('/')}/#/experiments?{_MODE}"
+
+
 def run_page(base: str, experiment_id: str, run_id: str) -> str:
     """Example: `http://127.0.0.1:5000/#/experiments/1/runs/0af3?workflowType=machine_learning`."""
     return f"{base.rstrip('/')}/#/experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}?{_MODE}"

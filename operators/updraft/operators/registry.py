@@ -40,6 +40,7 @@ class RegisterOperator(BaseOperator):
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
             name = export.register_as
             ledger().move(job.id, State.STORING, f"registering {name}")
+            replay_metrics(job)  # the logged model takes the run's
             version = self._register(job, name, export)
             ledger().record_effect(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version["name"], version["version"])

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from rich.console import Console
 from rich.text import Text
 
+from updraft.mlflow_pages import home_page
 from updraft.stack.config import ADMIN_USER, load_secrets
 from updraft.stack.control import addresses
 from updraft.stack.doctor import Check
@@ -65,7 +66,7 @@ def show_addresses(home: Home, console: Console | None = None) -> None:
     where, secrets = addresses(home), load_secrets(home)
     console.print(f"\nAirflow   {where.airflow}", highlight=False)
     console.print(f"          {_log_in(home, console, secrets.airflow_password, 'airflow_password')}", highlight=False)
-    console.print(f"MLflow    {where.mlflow}", highlight=False)
+    console.print(f"MLflow    {home_page(where.mlflow)}", highlight=False)
     name = "mlflow_admin_password"
     console.print(f"          {_log_in(home, console, secrets.mlflow_admin_password, name)}", highlight=False)
     console.print(f"S3        {where.s3} (keys in {home.credentials_file})", highlight=False)

@@ -36,6 +36,19 @@ def test_the_upload_of_a_killed_process_is_replaced(make_platform: Make) -> None
     assert platform.mlflow.models.popitem()[1].files == ["MLmodel", "model.onnx", "requirements.txt"]
 
 
+def test_metrics_that_came_late_are_in_the_run_before_its_model_is_logged(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from updraft.operators import registry
+
+    platform = until(make_platform(), "register_model")
+    models_then: list[int] = []
+    monkeypatch.setattr(registry, "replay_metrics", lambda job: models_then.append(len(platform.mlflow.models)))
+    assert platform.run("register_model") == "success"
+    assert models_then == [0]
+    assert len(platform.mlflow.models) == 1
+
+
 def test_nobody_registers_under_another_tenants_name(make_platform: Make) -> None:
     platform = make_platform()
     platform.mlflow.registered["digits"] = {"updraft.tenant": "vision"}

@@ -121,5 +121,6 @@ def test_the_path_to_activate_is_that_from_where_one_stands(
 
     assert f"`. {os.path.relpath(script)}` puts `updraft` on the PATH." in shown()
     assert f"Stop everything with `{PROGRAM} down`." in shown()
+    assert f"MLflow    {control.addresses(home).mlflow}/#/experiments?workflowType=machine_learning\n" in shown()
     monkeypatch.setenv("UPDRAFT_PROGRAM", "updraft")
     assert "on the PATH" not in shown()
