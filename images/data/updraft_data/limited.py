@@ -49,7 +49,8 @@ def validate_limited(
         seconds: how long it may take, from its start on.
 
     Raises:
-        SourceError: the suite or the data cannot be used as it is, or needs more memory or time than is allowed.
+        SourceError: the suite or the data cannot be used as it is, or needs more memory or time than is allowed. Kind
+            `unavailable` when the judging process was killed twice: that says nothing about the data.
     """
     expectations_of(suite)
     request = {
@@ -61,7 +62,10 @@ def validate_limited(
         "seconds": seconds,
     }
     with tempfile.TemporaryDirectory(prefix="updraft-validate-") as home:
-        return _answer(_ask(request, home, seconds), memory_bytes, seconds)
+        done = _ask(request, home, seconds)
+        if done.returncode == -signal.SIGKILL:
+            done = _ask(request, home, seconds)
+    return _answer(done, memory_bytes, seconds)
 
 
 def _ask(request: Mapping[str, Any], home: str, seconds: int) -> subprocess.CompletedProcess[bytes]:
@@ -86,7 +90,13 @@ def _answer(done: subprocess.CompletedProcess[bytes], memory_bytes: int, seconds
     try:
         answer = json.loads(done.stdout)
     except ValueError as exc:
-        if done.returncode < 0:  # libraries in C abort, or the kernel ends them, where Python raises MemoryError
+        if done.returncode == -signal.SIGKILL:  # beyond its own limit the process ends in other ways
+            raise SourceError(
+                "unavailable",
+                "data.expectations: the process that judged the data was killed (SIGKILL) two times; its node may lack "
+                "memory for all that runs on it",
+            ) from exc
+        if done.returncode < 0:  # libraries in C abort where Python raises MemoryError
             raise _too_large(memory_bytes) from exc
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise SourceError("data", f"data.expectations: the data could not be judged: {said[0][:300]}") from exc

@@ -76,7 +76,9 @@ def _target(paths: PodPaths, source: SourceRequest) -> Path:
 def _judge(
     source: SourceRequest, copied: Copied, request: PrepareRequest, paths: PodPaths, say: Say
 ) -> dict[str, Any] | None:
-    """The suite's result or why there is none; None where the verdict on this very data is known."""
+    """The suite's result or why there is none; None where the verdict on this very data is known.
+
+    Raises SourceError of kind `unavailable` where another attempt may judge it."""
     assert source.suite is not None
     folder = paths.data / source.name
     if copied.archive is not None:
@@ -101,6 +103,8 @@ def _judge(
         )
     except SourceError as exc:
         say(f"{source.source}: {exc}")
+        if exc.kind == "unavailable":
+            raise
         return {"tree": tree.sha256, "error": exc.to_json()}
     say(f"{source.source}: {result.evaluated} expectations evaluated")
     return {"tree": tree.sha256, "result": result.to_json()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from updraft import wire
-from updraft.ledger import Attempt, Checkpoint, Job, Request
+from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request
 from updraft.recovery.outcome import Cause
 
 ASKED = (Cause.HALTED, Cause.CANCELLED)  # by a person
@@ -153,7 +153,7 @@ def _changes(revision: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(changes) if isinstance(changes, Mapping) else {}
 
 
-def override(job: Job) -> str | None:
+def override(job: Job | ListedJob) -> str | None:
     """What a person made Airflow say of tasks, beside what the evidence says."""
     said = []
     for task, what in (job.override or {}).items():

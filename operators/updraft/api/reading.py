@@ -5,7 +5,7 @@ Every way to a job goes through `Reader.job`, which checks the owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.guardian.records import MODEL_VERSION, PROMOTION
-from updraft.ledger import Attempt, Checkpoint, Job, Request, Transition
+from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
 from updraft.wire import JobDetail, JobSummary
@@ -51,10 +51,11 @@ class Reader:
         accepted = self._accepted(wanted, name)  # first: one that is recorded meanwhile is found in the ledger then
         records = self.records(limit, wanted, name)
         recorded = {job.id for job in records}
-        found: list[JobSummary | Job] = [*records, *(job for job in accepted if job.id not in recorded)]
+        found: list[JobSummary | ListedJob] = [*records, *(job for job in accepted if job.id not in recorded)]
         found.sort(key=_age, reverse=True)
         return [
-            self._summary(job, i < PROGRESS_OF) if isinstance(job, Job) else job for i, job in enumerate(found[:limit])
+            self._summary(job, i < PROGRESS_OF) if isinstance(job, ListedJob) else job
+            for i, job in enumerate(found[:limit])
         ]
 
     def accepted(self, job_id: str) -> JobDetail | None:
@@ -74,7 +75,7 @@ class Reader:
             and (name is None or job.name == name)
         ]
 
-    def records(self, limit: int, state: State | None = None, name: str | None = None) -> list[Job]:
+    def records(self, limit: int, state: State | None = None, name: str | None = None) -> list[ListedJob]:
         """The jobs of the caller's tenants, newest first."""
         tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
         found = self.parts.deadline.call(
@@ -84,13 +85,13 @@ class Reader:
         found.sort(key=lambda job: (job.submitted_at, job.id), reverse=True)
         return found[:limit]
 
-    def _summary(self, job: Job, look: bool) -> JobSummary:
+    def _summary(self, job: ListedJob, look: bool) -> JobSummary:
         known, progress = self._known(job), None
         if look and not job.ended and job.started_at is not None:
             progress = views.slowest(views.learners(self.learners(job, known.attempts).statuses))
         return views.summary(job, known, progress)
 
-    def _known(self, job: Job) -> views.Known:
+    def _known(self, job: Job | ListedJob) -> views.Known:
         def ask() -> views.Known:
             ledger = self.parts.ledger()
             version = ledger.effect(job.id, MODEL_VERSION)
@@ -140,11 +141,11 @@ class Reader:
         numbers = ", ".join(str(attempt.number) for attempt in of_role)
         raise NotFoundError(f"job {job.id} has no attempt {number} of {role}; it has {numbers}")
 
-    def learners(self, job: Job, launched: Sequence[Attempt]) -> Learners:
+    def learners(self, job: Job | ListedJob, launched: Sequence[Attempt]) -> Learners:
         """The statuses are left out while the store does not answer: the ledger's part of a job is shown without."""
         latest = {attempt.role: attempt for attempt in launched}
         attempts = tuple(sorted(latest.values(), key=lambda attempt: attempt.number))
-        count = learner_count(job)
+        count = job.shown.learners
 
         def ask() -> list[tuple[Attempt, int, LearnerStatus]]:
             found = []
@@ -162,14 +163,8 @@ class Reader:
         return Learners(attempts, tuple(statuses))
 
 
-def _age(job: JobSummary | Job) -> tuple[datetime, str]:
-    return (job.submitted_at if isinstance(job, Job) else job.created_at, job.id)
-
-
-def learner_count(job: Job) -> int:
-    resources = job.manifest.get("resources")
-    count = resources.get("learners", 1) if isinstance(resources, Mapping) else 1
-    return count if isinstance(count, int) and count > 0 else 1
+def _age(job: JobSummary | ListedJob) -> tuple[datetime, str]:
+    return (job.submitted_at if isinstance(job, ListedJob) else job.created_at, job.id)
 
 
 def state_of(text: str | None) -> State | None:

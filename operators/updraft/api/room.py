@@ -1,9 +1,9 @@
 """Room for uploads: disk of the api-server's temporary folder, and each tenant's quota of the object store.
 
 An upload lies in the temporary folder until it is whole, and its tenant's blobs stay in the store. `UploadRoom.hold`
-counts what an upload announces before its first byte is read, and every further byte as it comes. One per application,
-used on its event loop alone; several api-server processes count for themselves, and see each other's bytes once they
-are written.
+refuses an upload that announces more than there is room for, and then holds room a step ahead of what has come: what is
+only announced is kept from nobody. One per application, used on its event loop alone; several api-server processes
+count for themselves, and see each other's bytes once they are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from updraft.exceptions import LimitError
 from updraft.settings import Settings
 from updraft_learner.trees import megabytes
 
-STEP_BYTES = 64 << 20  # what an upload without Content-Length holds at a time
+STEP_BYTES = 64 << 20  # what an upload holds ahead of what has come
 MEASURED_SECONDS = 300.0  # for how long a tenant's stored bytes are taken as known
 REFUSED_SECONDS = 10.0  # the same, before an upload is refused for them
 
@@ -61,10 +61,10 @@ class UploadRoom:
 
         Raises LimitError (413) beyond the tenant's quota, HTTPException 507 when the disk has no room.
         """
-        held = Held(self, tenant, settings, measure)
+        held = Held(self, tenant, settings, measure, announced_bytes)
         self._ongoing.add(held)
         try:
-            await held.extend(announced_bytes or 0)
+            await self.check(held, announced_bytes or 0)
             yield held
             if tenant in self._stored:
                 self._stored[tenant].bytes += held.received_bytes
@@ -112,19 +112,24 @@ class UploadRoom:
 class Held:
     """The room of one upload: what it may take, and what has come of it."""
 
-    def __init__(self, room: UploadRoom, tenant: str, settings: Settings, measure: Measure) -> None:
+    def __init__(
+        self, room: UploadRoom, tenant: str, settings: Settings, measure: Measure, announced_bytes: int | None
+    ) -> None:
         self.tenant, self.settings, self.measure = tenant, settings, measure
+        self.announced_bytes = announced_bytes
         self.reserved_bytes = self.received_bytes = 0
         self._room = room
 
-    async def extend(self, more_bytes: int) -> None:
-        """Raises as `UploadRoom.hold` does."""
-        await self._room.check(self, more_bytes)
-        self.reserved_bytes += more_bytes
-
     async def receive(self, size_bytes: int) -> None:
-        """Count bytes that have come; what was not announced is held now. Raises as `UploadRoom.hold` does."""
+        """Count bytes that have come, and hold the next step. Raises as `UploadRoom.hold` does."""
         beyond_bytes = self.received_bytes + size_bytes - self.reserved_bytes
         if beyond_bytes > 0:
-            await self.extend(max(beyond_bytes, STEP_BYTES))
+            more_bytes = max(beyond_bytes, self._step_bytes())
+            await self._room.check(self, more_bytes)
+            self.reserved_bytes += more_bytes
         self.received_bytes += size_bytes
+
+    def _step_bytes(self) -> int:
+        if self.announced_bytes is None:
+            return STEP_BYTES
+        return min(STEP_BYTES, self.announced_bytes - self.reserved_bytes)

@@ -63,16 +63,19 @@ class BodyReader(io.RawIOBase):
     """The body of a request as a file, for a worker thread; the event loop receives while the thread waits.
 
     Raises HTTPException 408 when nothing comes for `idle_seconds`, when less than `MINIMUM_BYTES_PER_SECOND` came on
-    average since the first read, and after `LONGEST_SECONDS` in all. `clock` gives seconds.
+    average since the first read, or less than brings the `announced_bytes` within `LONGEST_SECONDS`, and after these in
+    all. `clock` gives seconds.
     """
 
     def __init__(
         self,
         chunks: AsyncIterator[bytes],
+        announced_bytes: int | None = None,
         idle_seconds: float = IDLE_SECONDS,
         clock: Callable[[], float] = anyio.current_time,
     ) -> None:
         self._chunks = chunks
+        self._least_bytes_per_second = max(MINIMUM_BYTES_PER_SECOND, (announced_bytes or 0) / LONGEST_SECONDS)
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._started: float | None = None
@@ -110,6 +113,7 @@ class BodyReader(io.RawIOBase):
         if seconds > LONGEST_SECONDS:
             problem = f"the upload took longer than {LONGEST_SECONDS / 3600:g} h"
             raise HTTPException(408, f"{problem}; bring data of this size into the object store and name it as s3://")
-        if seconds > self._idle_seconds and self._received_bytes < seconds * MINIMUM_BYTES_PER_SECOND:
+        least_bytes = self._least_bytes_per_second
+        if seconds > self._idle_seconds and self._received_bytes < seconds * least_bytes:
             problem = f"the upload is too slow: {self._received_bytes} bytes in {seconds:.0f} s"
-            raise HTTPException(408, f"{problem}; at least {MINIMUM_BYTES_PER_SECOND} bytes a second are expected")
+            raise HTTPException(408, f"{problem}; at least {least_bytes:.0f} bytes a second are expected")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from updraft import wire
 from updraft.api import history
-from updraft.ledger import Attempt, Job, Request, Transition
+from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State, Verdict
 from updraft.mlflow_pages import run_page, version_page
 from updraft.settings import Settings
@@ -28,7 +28,7 @@ class Known:
     model: wire.Model | None
 
 
-def summary(job: Job, known: Known, progress: wire.Progress | None) -> wire.JobSummary:
+def summary(job: ListedJob, known: Known, progress: wire.Progress | None) -> wire.JobSummary:
     return wire.JobSummary(**_common(job, known), progress=progress)
 
 
@@ -51,7 +51,7 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.L
     )
 
 
-def _common(job: Job, known: Known) -> dict[str, Any]:
+def _common(job: Job | ListedJob, known: Known) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": job.name,

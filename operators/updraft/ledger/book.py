@@ -22,6 +22,7 @@ from updraft.ledger.records import (
     Attempt,
     Checkpoint,
     Job,
+    ListedJob,
     Message,
     NewJob,
     Request,
@@ -95,7 +96,7 @@ class Ledger:
         name: str | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Job]:
+    ) -> list[ListedJob]:
         """Newest first; `before` is the id of the last job of the page before."""
         with reading(self._engine) as connection:
             return jobs.find(connection, tenant=tenant, state=state, name=name, limit=limit, before=before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,11 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
 from updraft.ledger import bounds, outbox
-from updraft.ledger.records import Job, NewJob, Transition
+from updraft.ledger.records import Job, ListedJob, NewJob, Shown, Transition
 from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, jobs, transitions
 from updraft.lifecycle import TERMINAL, State, Verdict, check
 
 IDS_AT_ONCE = 500  # of one query
+LISTED = tuple(jobs.c[field.name] for field in fields(ListedJob))
 TOUCH_EVERY = timedelta(seconds=10)  # guardians look each second or two; the ledger need not be written as often
 
 
@@ -28,7 +30,7 @@ def record(connection: Connection, new: NewJob, now: datetime) -> Job:
         "name": bounds.word("name", new.name, NAME_LENGTH),
         "dag_id": bounds.word("dag_id", new.dag_id, ID_LENGTH),
         "run_id": bounds.word("run_id", new.run_id, ID_LENGTH),
-        "manifest": bounds.document("manifest", new.manifest),
+        **manifest_values(bounds.document("manifest", new.manifest)),
         "state": State.PENDING.value,
         "reason": "submitted",
         "submitted_by": bounds.word("submitted_by", new.submitted_by, NAME_LENGTH),
@@ -52,6 +54,11 @@ def record(connection: Connection, new: NewJob, now: datetime) -> Job:
         return existing
     _note(connection, new.id, now, None, State.PENDING, "submitted", None)
     return get(connection, new.id)
+
+
+def manifest_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that hold a manifest and what is taken from it."""
+    return {"manifest": manifest, "shown": Shown.of(manifest).to_json()}
 
 
 def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
@@ -78,11 +85,11 @@ def find(
     name: str | None,
     limit: int,
     before: str | None,
-) -> list[Job]:
-    """Newest first. `before`: the id of the last job of the page before."""
+) -> list[ListedJob]:
+    """Newest first, without what may be large. `before`: the id of the last job of the page before."""
     if limit < 1:
         raise RefusedError(f"limit: {limit} must be at least 1")
-    query = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
+    query = select(*LISTED).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
     if tenant is not None:
         query = query.where(jobs.c.tenant == tenant)
     if state is not None:
@@ -93,7 +100,7 @@ def find(
         last = get(connection, before)
         older = jobs.c.submitted_at < last.submitted_at
         query = query.where(or_(older, and_(jobs.c.submitted_at == last.submitted_at, jobs.c.id < last.id)))
-    return [_job(row) for row in connection.execute(query)]
+    return [_listed(connection, row) for row in connection.execute(query).all()]
 
 
 def recorded(connection: Connection, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -265,8 +272,18 @@ def _note(
     )
 
 
+def _listed(connection: Connection, row: Row[Any]) -> ListedJob:
+    values = dict(row._mapping)
+    shown = values.pop("shown")
+    if shown is None:  # written by a part of an earlier version
+        manifest = connection.execute(select(jobs.c.manifest).where(jobs.c.id == row.id)).scalar_one()
+        shown = Shown.of(manifest).to_json()
+    return ListedJob(**{**values, "state": State(values["state"])}, shown=Shown.from_json(shown))
+
+
 def _job(row: Row[Any]) -> Job:
     values = dict(row._mapping)
+    del values["shown"]
     verdict = values.pop("verdict")
     values["state"] = State(values["state"])
     values["data"] = tuple(values["data"])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from updraft.lifecycle import TERMINAL, State, Verdict
 
 RequestKind = Literal["halt", "resume", "cancel"]
+METRICS, METRIC_CHARACTERS = 20, 250  # of a manifest, in a list of jobs
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,62 @@ class NewJob:
     manifest: Mapping[str, Any]
     submitted_by: str
     submitted_at: datetime | None = None  # default: now
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a list of jobs shows of a manifest, which may have a megabyte."""
+
+    learners: int = 1
+    metrics: tuple[str, ...] = ()  # those that decide about the model, and about the best checkpoint
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Shown:
+        """Takes a manifest of any shape: what stands where it should not is left out."""
+        learners = _part(manifest, "resources").get("learners")
+        best = _part(manifest, "checkpoints").get("metric")
+        names = [*_part(_part(manifest, "export"), "promote_if"), *([best] if isinstance(best, str) else [])]
+        return cls(
+            learners if isinstance(learners, int) and learners > 0 else 1,
+            tuple(name[:METRIC_CHARACTERS] for name in names[:METRICS]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"learners": self.learners, "metrics": list(self.metrics)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Shown:
+        return cls(document["learners"], tuple(document["metrics"]))
+
+
+def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = document.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class ListedJob:
+    """A job in a list: what `Job` has, but for the parts that may be large."""
+
+    id: str
+    tenant: str
+    name: str
+    dag_id: str
+    run_id: str
+    state: State
+    reason: str
+    submitted_by: str
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    mlflow_run_id: str | None
+    mlflow_experiment_id: str | None
+    override: Mapping[str, Any] | None
+    shown: Shown
+
+    @property
+    def ended(self) -> bool:
+        return self.state in TERMINAL
 
 
 @dataclass(frozen=True)
@@ -57,6 +114,10 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def shown(self) -> Shown:
+        return Shown.of(self.manifest)
 
 
 @dataclass(frozen=True)

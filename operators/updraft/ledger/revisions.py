@@ -36,7 +36,8 @@ def revise(
         _insert(connection, known[0])
     made = Revision(job_id, job.revision + 1, new, bounds.document("changes", changes), by, now)
     _insert(connection, made)
-    connection.execute(update(jobs).where(jobs.c.id == job_id).values(manifest=new, revision=made.number))
+    values = job_rows.manifest_values(new)
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values, revision=made.number))
     return made
 
 

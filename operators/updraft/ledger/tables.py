@@ -89,6 +89,7 @@ jobs = Table(
     Column("guardian_seen_at", UtcDateTime),
     Column("guardian_what", String(NAME_LENGTH)),
     Column("override", JSON(none_as_null=True)),
+    Column("shown", JSON(none_as_null=True)),
     Index(None, "submitted_at", "id"),
     Index(None, "tenant", "name"),
     Index(None, "state"),

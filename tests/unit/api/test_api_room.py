@@ -75,9 +75,55 @@ def test_an_upload_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_rea
     assert put(platform, b"small").status_code == 200
 
 
-def test_what_other_uploads_have_announced_is_no_longer_free(platform: Platform) -> None:
-    """Each alone would fit."""
-    limited(platform, free_bytes=3 * GIB, upload_disk_reserve_bytes=0)
+HOSTAGES = {  # what there is, and what mallory's uploads announce
+    "disk": ({"free_bytes": 60 * GIB, "upload_disk_reserve_bytes": 0}, 30 * GIB),
+    "quota": ({"upload_quota_bytes": 60 * GIB}, 30 * GIB),
+    "several": ({"free_bytes": 60 * GIB, "upload_disk_reserve_bytes": 0}, 50 * GIB),
+}
+
+
+@pytest.mark.parametrize("what", HOSTAGES)
+def test_what_is_only_announced_is_kept_from_nobody(platform: Platform, what: str) -> None:
+    """Two bytes of 59 announced GiB refused everybody's uploads, for two hours at 8 KiB/s."""
+    has, announced_bytes = HOSTAGES[what]
+    limited(platform, **has, data_limit_bytes=50 * GIB)  # type: ignore[arg-type]
+    app = create_app(platform.parts, guards(), team_policy(["default"]))
+
+    async def run() -> tuple[int, list[int]]:
+        go_on = anyio.Event()
+        large: list[int] = []
+
+        async def idle() -> AsyncIterator[bytes]:
+            yield b"on"
+            await go_on.wait()
+
+        async def upload(client: httpx.AsyncClient, user: str, content: Any, length: int) -> int:
+            headers = {"Authorization": f"Bearer {user}", "Content-Length": str(length)}
+            url = f"/api/v1/blobs/{digest(b'one')}"
+            return (await client.put(url, content=content, headers=headers)).status_code
+
+        async def keep(client: httpx.AsyncClient) -> None:
+            large.append(await upload(client, "mallory", idle(), announced_bytes))
+
+        async with (
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client,
+            anyio.create_task_group() as group,
+        ):
+            for _ in range(4):
+                group.start_soon(keep, client)
+            await anyio.wait_all_tasks_blocked()
+            mine = await upload(client, "ada", b"one", 3)
+            go_on.set()
+        return mine, large
+
+    assert anyio.run(run) == (200, [422] * 4)  # those that ended early have another digest
+
+
+def test_what_has_come_and_the_next_step_are_no_longer_free(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "STEP_BYTES", 1000)
+    limited(platform, free_bytes=2_500, upload_disk_reserve_bytes=0)
     app = create_app(platform.parts, guards(), team_policy(["default"]))
 
     async def run() -> tuple[int, int, int]:
@@ -94,7 +140,7 @@ def test_what_other_uploads_have_announced_is_no_longer_free(platform: Platform)
             return (await client.put(url, content=content, headers=headers)).status_code
 
         async def keep(client: httpx.AsyncClient) -> None:
-            large.append(await upload(client, "mallory", idle(), 2 * GIB))
+            large.append(await upload(client, "mallory", idle(), 2_000))
             ended.set()
 
         async with (
@@ -103,7 +149,7 @@ def test_what_other_uploads_have_announced_is_no_longer_free(platform: Platform)
         ):
             group.start_soon(keep, client)
             await anyio.wait_all_tasks_blocked()
-            during = await upload(client, "ada", b"one", 2 * GIB)
+            during = await upload(client, "ada", b"one", 1_600)  # 998 of the 2,500 are held
             go_on.set()
             await ended.wait()
             after = await upload(client, "ada", b"one", 3)
@@ -159,3 +205,23 @@ def test_a_refused_or_broken_upload_gives_its_room_back(platform: Platform) -> N
     for _ in range(20):
         assert platform.client().put(f"/updraft/api/v1/blobs/{'0' * 64}", content=b"x" * 90).status_code == 422
     assert put(platform, b"y" * 100).status_code == 200
+
+
+def test_uploads_that_fit_alone_and_not_together_are_refused_as_they_come(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step for each: what has come is told by the disk, which both of them fill here."""
+    monkeypatch.setattr(rooms, "STEP_BYTES", 1000)
+    limited(platform, free_bytes=5_000, upload_disk_reserve_bytes=0)
+    disk = platform.room._free_bytes
+    assert isinstance(disk, Disk)
+
+    def content() -> Any:
+        for _ in range(4):
+            yield b"x" * 1_000
+            disk.free_bytes -= 2_000  # ours, and another api-server's
+
+    whole = b"x" * 4_000
+    headers = {"Content-Length": "4000"}
+    answer = platform.client().put(f"/updraft/api/v1/blobs/{digest(whole)}", content=content(), headers=headers)
+    assert (answer.status_code, blobs(platform)) == (507, [])

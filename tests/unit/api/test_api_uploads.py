@@ -53,7 +53,7 @@ def test_one_users_idle_uploads_leave_room_for_others(platform: Platform) -> Non
     assert anyio.run(run) == (200, [200] * 50)
 
 
-def read(times: list[float], chunk: bytes) -> Callable[[], object]:
+def read(times: list[float], chunk: bytes, announced_bytes: int | None = None) -> Callable[[], object]:
     """Reads a body of which a chunk comes at each of these times."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -62,7 +62,9 @@ def read(times: list[float], chunk: bytes) -> Callable[[], object]:
 
     async def run() -> bytes:
         moments = iter(times)
-        return await anyio.to_thread.run_sync(BodyReader(chunks(), clock=lambda: next(moments)).readall)
+        return await anyio.to_thread.run_sync(
+            BodyReader(chunks(), announced_bytes, clock=lambda: next(moments)).readall
+        )
 
     return lambda: anyio.run(run)
 
@@ -71,6 +73,17 @@ def test_an_upload_that_trickles_is_ended_with_the_reason() -> None:
     with pytest.raises(HTTPException, match=r"too slow: 2 bytes in 40 s; at least 8192 bytes a second") as caught:
         read([0, 20, 40, 60], b"x")()
     assert caught.value.status_code == 408
+
+
+def test_an_upload_that_cannot_end_in_time_is_ended_early() -> None:
+    """At 8 KiB/s one of 50 GiB was let go on for two hours."""
+    announced_bytes = 50 * 1024**3
+    with pytest.raises(
+        HTTPException, match=r"too slow: 600000 bytes in 40 s; at least 7456540 bytes a second"
+    ) as caught:
+        read([0, 20, 29, 40, 60], b"x" * 200_000, announced_bytes)()
+    assert caught.value.status_code == 408
+    assert read([0, 20, 29, 40, 60], b"x" * 200_000, 800_000)() == b"x" * 800_000
 
 
 def test_an_upload_that_never_ends_is_ended_however_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ import io
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from updraft.manifest import ManifestError, parse
@@ -21,6 +23,9 @@ from updraft_data.expectations import ALLOWED, KWARGS
 from updraft_data.limited import validate_limited
 from updraft_data.run import validate
 from updraft_data.table import read_table
+from updraft_data.work import do
+from updraft_learner.pod import PodPaths
+from updraft_learner.prepare.documents import Copied, PrepareRequest, SourceRequest, Work
 from updraft_learner.prepare.errors import SourceError
 from updraft_learner.prepare.select import select
 from updraft_learner.trees import Tree, scan
@@ -137,6 +142,43 @@ def test_a_small_file_that_becomes_large_in_memory_is_refused(tmp_path: Path) ->
     asked_for = suite("expect_table_row_count_to_equal", value=1)
     with pytest.raises(SourceError, match="UPDRAFT_VALIDATION_MEMORY_BYTES"):
         validate_limited(tmp_path, tree, asked_for, memory_bytes=GIB, seconds=300)
+
+
+def kill_judges(over: threading.Event, most: int) -> None:
+    """SIGKILL to the first `most` processes that judge for this one."""
+    killed: set[int] = set()
+    while len(killed) < most and not over.wait(0.02):
+        for child in psutil.Process().children():
+            with suppress(psutil.Error):
+                if child.pid not in killed and "updraft_data.limited" in child.cmdline():
+                    child.kill()
+                    killed.add(child.pid)
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_judging_process_that_is_killed_says_nothing_about_the_data(tmp_path: Path, kills: int) -> None:
+    """The first one is replaced; after the second one the attempt is made again."""
+    paths = PodPaths(tmp_path)
+    folder = paths.data / "training"
+    folder.mkdir(parents=True)
+    tree = folder_of(folder, b"a\n1\n")
+    (paths.data / "training.json").write_bytes(tree.to_json())
+    asked_for = suite("expect_table_row_count_to_equal", value=1)
+    source = SourceRequest("training", "tree", "tree", 10**6, tree=tree.sha256, suite=asked_for)
+    work = Work(PrepareRequest((source,), memory_bytes=2 * GIB), {"training": Copied(tree.sha256)})
+    over = threading.Event()
+    killer = threading.Thread(target=kill_judges, args=(over, kills))
+    killer.start()
+    try:
+        if kills == 1:
+            assert do(work, paths, {}, print)["judged"]["training"]["result"]["success"]
+        else:
+            with pytest.raises(SourceError, match="was killed") as caught:
+                do(work, paths, {}, print)
+            assert caught.value.kind == "unavailable"
+    finally:
+        over.set()
+        killer.join()
 
 
 def test_a_regular_expression_that_never_ends_is_ended(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from updraft.exceptions import IllegalTransitionError, LimitError, NotFoundError, RefusedError, UnavailableError
-from updraft.ledger import Job, Ledger, NewJob, Transition, upgrade
+from updraft.ledger import Job, Ledger, ListedJob, NewJob, Shown, Transition, upgrade
+from updraft.ledger.engine import make_engine, writing
+from updraft.ledger.tables import jobs
 from updraft.lifecycle import Evidence, State, Verdict
 
 Submit = Callable[..., Job]
@@ -140,6 +143,37 @@ def test_jobs_are_listed_newest_first_in_pages_and_by_tenant(ledger: Ledger, sub
     ledger.move("job-3", State.QUEUED, "waits")
     assert [job.id for job in ledger.jobs(state=State.QUEUED)] == ["job-3"]
     assert ledger.jobs(name="other") == []
+
+
+def test_a_list_holds_what_it_shows_of_the_manifest(ledger: Ledger, ledger_url: str, clock: Any) -> None:
+    manifest = {
+        "resources": {"learners": 4},
+        "export": {"promote_if": {"val_accuracy": ">= champion", "loss": "< 1"}},
+        "checkpoints": {"metric": "val_loss"},
+        "annotations": {"a": "x" * 100_000},
+    }
+    ledger.record_job(NewJob("job-1", "default", "digits", "train_model", "job-1", manifest, "ada"))
+    shown = Shown(4, ("val_accuracy", "loss", "val_loss"))
+    listed = ListedJob(
+        *("job-1", "default", "digits", "train_model", "job-1", State.PENDING, "submitted", "ada", clock.now),
+        *(None, None, None, None, None, shown),
+    )
+    assert ledger.jobs() == [listed]
+    assert ledger.job("job-1").shown == shown
+    engine = make_engine(ledger_url)
+    with writing(engine) as connection:  # as a part of an earlier version writes it
+        connection.execute(update(jobs).values(shown=None))
+    engine.dispose()
+    assert ledger.jobs() == [listed]
+    ledger.revise("job-1", {"resources": {"learners": 2}}, {}, "ada")
+    assert [job.shown for job in ledger.jobs()] == [Shown(2)]
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "x", [], {}, {"learners": -1, "metric": 1, "promote_if": []}])
+def test_a_manifest_of_another_shape_is_shown_too(wrong: Any) -> None:
+    assert Shown.of({"resources": wrong, "export": wrong, "checkpoints": wrong}) == Shown()
+    many = {"export": {"promote_if": {f"{'m' * 1_000}{n}": "" for n in range(1_000)}}}
+    assert Shown.of(many) == Shown(1, ("m" * 250,) * 20)
 
 
 def test_one_job_has_one_mlflow_run(ledger: Ledger, submit: Submit) -> None:

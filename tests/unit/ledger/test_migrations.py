@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +15,13 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.dialects import postgresql
 
 from updraft.exceptions import UpdraftError
-from updraft.ledger import Attempt, Checkpoint, Ledger, Request, Revision
+from updraft.ledger import Attempt, Checkpoint, Ledger, Request, Revision, Shown
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.migrate import VERSION_TABLE, configuration, upgrade
 from updraft.ledger.tables import jobs, locks, metadata
 
 AT = "2026-01-01 12:00:00"
+MANIFEST = {"name": "n", "resources": {"learners": 3}, "export": {"promote_if": {"auc": "> 0.5"}}}
 
 
 def test_the_migrations_lead_to_the_tables_of_the_code(ledger_url: str) -> None:
@@ -57,8 +59,8 @@ def rows_of_the_first_version(url: str) -> None:
     engine = make_engine(url)
     job = """INSERT INTO jobs (id, tenant, name, dag_id, run_id, manifest, state, reason, submitted_by, submitted_at,
                                data, ended_at, cancel_requested_at, cancel_requested_by)
-             VALUES (:id, 't', 'n', 'd', :id, '{"name": "n"}', :state, 'r', 'ada', :at, '[]', :ended, :asked, :by)"""
-    at = {"at": AT}
+             VALUES (:id, 't', 'n', 'd', :id, :manifest, :state, 'r', 'ada', :at, '[]', :ended, :asked, :by)"""
+    at = {"at": AT, "manifest": json.dumps(MANIFEST)}
     with writing(engine) as connection:
         for row in (
             {"id": "runs", "state": "PROCESSING", "ended": None, "asked": None, "by": None},
@@ -81,7 +83,10 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: st
     ledger, noon = Ledger(empty_url), datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = ledger.job("runs")
     assert (job.revision, job.guardian_seen_at, job.override) == (0, None, None)
-    assert ledger.revisions("runs") == [Revision("runs", 0, {"name": "n"}, {}, "ada", noon)]
+    assert ledger.revisions("runs") == [Revision("runs", 0, MANIFEST, {}, "ada", noon)]
+    assert {job.id: job.shown for job in ledger.jobs()} == dict.fromkeys(("runs", "ended", "asked"), Shown(3, ("auc",)))
+    with reading(ledger._engine) as connection:  # kept, and not made of the manifest at each look
+        assert connection.execute(select(jobs.c.shown)).scalars().all() == [{"learners": 3, "metrics": ["auc"]}] * 3
     assert ledger.attempts("runs") == [Attempt("runs", "train", 1, noon)]
     assert ledger.checkpoints("runs") == [Checkpoint("runs", "s4", 4, 1, {}, 7, "s3://x", noon, noon)]
     # Whoever asked to cancel before is found by whoever asks again.

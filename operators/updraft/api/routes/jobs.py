@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 
 from updraft.api import history, views
 from updraft.api.depends import ReaderDep
-from updraft.api.reading import learner_count
 from updraft.exceptions import NotFoundError
 from updraft.wire import (
     AttemptList,
@@ -68,7 +67,7 @@ def read_logs(
 ) -> LogPage:
     job = reader.job(job_id)
     chosen, latest = reader.attempt(job, role, attempt)
-    count = learner_count(job) if role == "train" else 1
+    count = job.shown.learners if role == "train" else 1
     if learner > count:
         raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
     parts = reader.parts

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -21,7 +21,7 @@ from updraft.recovery.outcome import Cause
 from updraft.wire import PAGES_PREFIX, LogPage, Metrics
 
 if TYPE_CHECKING:
-    from updraft.ledger import Attempt, Job
+    from updraft.ledger import Attempt, Job, Shown
 
 SHOWN_JOBS = 200
 SHOWN_LINES = 200
@@ -78,7 +78,7 @@ def show_job(
     try:
         metrics = read_metrics(reader, job_id)
         # Those that the training logs have more than one point; those of the evaluation have one.
-        names = dict.fromkeys([*_wanted(known.manifest), *job.metrics, *sorted(metrics.last)])
+        names = dict.fromkeys([*known.shown.metrics, *job.metrics, *sorted(metrics.last)])
         keys = [name for name in curves.own(list(names)) if name in metrics.last][: curves.SHOWN]
         metrics = read_metrics(reader, job_id, keys) if keys else metrics
     except UnavailableError as exc:
@@ -116,19 +116,12 @@ def _shown_metrics(reader: Reader) -> dict[str, listing.ShownMetric]:
         return {}
     parts = reader.parts
     found = parts.deadline.call("mlflow", lambda: parts.tracking.last_of(experiments, list(runs)))
-    shown = {runs[run].id: _decisive(runs[run].manifest, values) for run, values in found.items() if run in runs}
+    shown = {runs[run].id: _decisive(runs[run].shown, values) for run, values in found.items() if run in runs}
     return {job_id: metric for job_id, metric in shown.items() if metric is not None}
 
 
-def _wanted(manifest: Mapping[str, Any]) -> list[str]:
-    """The metrics that decide about the model, and about the best checkpoint."""
-    export, checkpoints = manifest.get("export") or {}, manifest.get("checkpoints") or {}
-    best = checkpoints.get("metric")
-    return [*(export.get("promote_if") or {}), *([best] if best else [])]
-
-
-def _decisive(manifest: Mapping[str, Any], values: Mapping[str, float]) -> listing.ShownMetric | None:
-    wanted = [*_wanted(manifest), *curves.own(sorted(values))]
+def _decisive(shown: Shown, values: Mapping[str, float]) -> listing.ShownMetric | None:
+    wanted = [*shown.metrics, *curves.own(sorted(values))]
     name = next((name for name in wanted if name in values), None)
     return None if name is None else listing.ShownMetric(name, values[name])
 

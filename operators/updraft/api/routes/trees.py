@@ -39,8 +39,10 @@ async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, re
 @router.put("/blobs/{sha256}", summary="Store a blob; the body is its content")
 async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
     """The digest is verified and the size limited while the body comes in. An upload that stands still for 30 s, brings
-    less than 8 KiB a second or takes longer than 2 h is ended (408); of one user 4 are stored at once. An upload
-    beyond the tenant's quota is refused (413), and so is one for which the api-server's disk has no room (507)."""
+    less than 8 KiB a second, or less than brings its Content-Length within 2 h, or takes longer than 2 h is ended
+    (408); of one user 4 are stored at once. An upload beyond the tenant's quota is refused (413), and so is one for
+    which the api-server's disk has no room (507). Room is held for what has come and at most 64 MiB more, so uploads
+    that fit alone may not fit together: then the later bytes are refused."""
     limit_bytes = parts.settings.data_limit_bytes
     header = request.headers.get("content-length", "")
     announced_bytes = int(header[:16]) if header.isdecimal() else None
@@ -54,7 +56,7 @@ async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256
         return await to_thread.run_sync(measure, limiter=upload_limiter())
 
     async with user_slot(caller.name), parts.room.hold(tenant, announced_bytes, parts.settings, stored_bytes) as held:
-        content = io.BufferedReader(BodyReader(_Counted(request, held)), 256 * 1024)
+        content = io.BufferedReader(BodyReader(_Counted(request, held), announced_bytes), 256 * 1024)
         await to_thread.run_sync(parts.store.put_blob, tenant, content, sha256, limit_bytes, limiter=upload_limiter())
     return Stored(sha256=sha256, size_bytes=held.received_bytes)
 
