@@ -94,6 +94,7 @@ def test_a_dockerfile_ends_as_a_user_by_number_and_knows_its_base_by_argument(re
     assert named
     assert {base for base in named if base not in public or not re.search(r"@sha256:[0-9a-f]{64}$", base)} == set()
     assert any(line.startswith("LABEL org.opencontainers.image.title") for line in lines)
+    assert any(line.strip() == 'org.opencontainers.image.licenses="Apache-2.0" \\' for line in lines)
     assert recipe.service is any(line.startswith("HEALTHCHECK") for line in lines)
 
 

@@ -305,6 +305,13 @@ def test_a_last_save_that_fails_is_told_and_does_not_fail_the_program(root: Path
     assert "updraft: the last checkpoint was not written" in done.stderr
 
 
+def test_the_last_save_is_tried_though_the_one_before_failed(root: Path) -> None:
+    end = "checkpoints._background.failed(2, OSError(28, 'No space left on device'))"
+    done = subprocess.run([sys.executable, "-c", OFFERS, str(root), end], capture_output=True, text=True, check=False)
+    assert "checkpoint of step 2 was not written" in done.stderr
+    assert [path.name for path in fmt.complete_checkpoints(root)] == ["step-0000000003"]
+
+
 def test_an_offer_saves_when_it_is_time(root: Path) -> None:
     clock = Clock()
     checkpointer = Checkpointer(5, directory=root, clock=clock)

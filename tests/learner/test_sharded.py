@@ -263,3 +263,49 @@ def test_asking_whether_a_save_is_due_costs_the_ranks_a_word_about_once_a_second
     assert 60 <= seconds < 61
     assert talks < 80 < calls
     assert fmt.complete_checkpoints(tmp_path) == []
+
+
+def test_an_offer_saves_when_it_is_time_and_only_then_asks_for_the_state(tmp_path: Path) -> None:
+    seconds, asked = 0.0, []
+    checkpoints = ShardedCheckpointer(60, directory=tmp_path, clock=lambda: seconds)
+
+    def state() -> dict[str, Any]:
+        asked.append(seconds)
+        return {"w": torch.ones(2)}
+
+    assert not checkpoints.save_when_due(state, 1)
+    seconds = 61.0
+    assert any(checkpoints.save_when_due(state, step, metrics={"acc": 0.5}) for step in (2, 3))
+    checkpoints.wait()
+    (path,) = fmt.complete_checkpoints(tmp_path)
+    assert (asked, fmt.read(path).metrics) == ([61.0], {"acc": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("end", "steps"),
+    [
+        ("pass", ["step-0000000003"]),
+        ("sys.exit(0)", ["step-0000000003"]),
+        ("checkpoints.save(state(), 3, block=True); dist.destroy_process_group()", ["step-0000000003"]),
+        ("dist.destroy_process_group()", []),
+        ("raise ValueError('no')", []),
+    ],
+)
+def test_ranks_that_end_before_a_save_is_due_save_the_last_one_together(
+    tmp_path: Path, end: str, steps: list[str]
+) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM.with_name("sharded_ends.py")), str(rank), str(tmp_path), end],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [1 if "raise" in end else 0] * 2, said
+    for rank in range(2):
+        whole = [path.parent.name for path in (tmp_path / f"rank-{rank}").glob("step-*/COMPLETE")]
+        assert whole == steps, said
+    lost = "the process group was destroyed before step 3 was saved"
+    assert [lost in text for text in said] == [end == "dist.destroy_process_group()"] * 2, said

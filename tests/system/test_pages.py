@@ -126,6 +126,15 @@ def test_make_demo_registers_a_model_on_a_fresh_clone(clone: Clone) -> None:
     assert clone.shell.documents(f"show {clone.demo.job}")["state"] == "COMPLETED"
 
 
+def test_nothing_is_wrong_after_the_demo_and_its_output_lists_no_packages(clone: Clone) -> None:
+    """`type` judges the exit code; `make status` of a stack that is not ready leaves with 0 all the same."""
+    clone.demo.wait()
+    clone.shell.type("make doctor")
+    assert " ready " in clone.shell.type("make status")
+    assert clone.shell.documents("status")["ready"]
+    assert [line for line in clone.demo.lines if line.startswith(" + ")] == []
+
+
 def test_every_page_is_read() -> None:
     assert sorted(page for own in READERS for page in own) == sorted(pages.PAGES)
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from system_helpers import Stack, log_sizes, pretty, shell_job
+import yaml
+from system_helpers import REPOSITORY, Stack, log_sizes, pretty, shell_job
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 LOUD = re.compile(r"warning|error|critical|traceback|deprecat|async thread was blocked", re.IGNORECASE)
 # A library's own words, which no setting of it takes away.
 KNOWN = {
-    r" ERROR : .*: Dir\.Remove not empty$": "rclone, after each delete, tries to remove every folder above the object",
     r"mlflow\.server\.auth: This feature is still experimental": "MLflow, once at each start",
     r"SimpleAuthManager is active but the deployment shape": "Airflow, of any executor whose name it does not know",
     r"Starting call to 'airflow\.sdk\.api\.client\.Client\.request'": "Airflow, when it asks its busy api-server again",
@@ -42,4 +42,26 @@ def test_a_stack_that_starts_and_trains_says_nothing_loud(stack: Stack) -> None:
     assert detail.state == "COMPLETED", pretty(detail)
     started = {path: size for path, size in stack.started.items() if path.name != "airflow-scheduler.log"}
     found = [*loud({}, started), *loud(before, log_sizes(stack.home))]
+    assert not found, "\n".join(found)
+
+
+def test_a_whole_life_cycle_and_the_pages_beside_it_say_nothing_loud(stack: Stack) -> None:
+    """Data that is judged, checkpoints that are retired, evaluation, export, registration and promotion; then what a
+    person looks at: a task's log in Airflow, the list of jobs and the job's page."""
+    folder = REPOSITORY / "jobs" / "digits-cnn"
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    manifest["params"]["epochs"] = 2
+    manifest["checkpoints"] = {**manifest["checkpoints"], "every": "1s", "keep": {"latest": 1}}
+    manifest["export"] |= {"register_as": "digits-quiet", "promote_if": {"val_accuracy": ">= 0"}}
+    stack.end(stack.submit(shell_job("before", "true")))
+    before = log_sizes(stack.home)
+    detail = stack.end(stack.submit(manifest, base=folder))
+    assert detail.state == "COMPLETED", pretty(detail)
+    assert detail.model is not None
+    assert stack.task_log(detail, "train").strip()
+    assert "samples to train on" in stack.log(detail.id)
+    assert detail.id in stack.job_page(detail.id)
+    with stack.client.http.download("/updraft/jobs", {}) as answer:
+        assert detail.id in answer.read().decode()
+    found = list(loud(before, log_sizes(stack.home)))
     assert not found, "\n".join(found)

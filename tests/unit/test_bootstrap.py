@@ -55,3 +55,17 @@ def test_a_uv_with_another_digest_is_not_installed(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert hashlib.sha256(wheel.read_bytes()).hexdigest() in done.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_what_an_installer_has_installed_is_left_out_and_what_it_complains_of_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UPDRAFT_HOME", str(tmp_path))
+    lines = (" + a==1", " - b==2", " ~ c==3", "error: no wheel for d", "  + it is not a list")
+    command = ["/bin/sh", "-c", f"printf '%s\\n' {' '.join(repr(line) for line in lines)} >&2; echo out; exit 3"]
+    script = bootstrap()
+    assert script.guarded(command, {"PATH": "/usr/bin:/bin"}, quiet=True) == 3
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("out\n", "error: no wheel for d\n  + it is not a list\n")
+    assert script.guarded(command, {"PATH": "/usr/bin:/bin"}) == 3
+    assert capfd.readouterr().err.splitlines() == list(lines)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, SupportsFloat, cast
@@ -105,6 +106,30 @@ class OnDisk:
         return self._paths[-1] if self._paths else None
 
 
+class LastSave:
+    """What the program has offered to save last is saved when it ends, unless an exception or a signal ends it."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._save: Callable[[], object] | None = None
+
+    def offer(self, save: Callable[[], object]) -> None:
+        if self._save is None:
+            atexit.register(self._at_end)
+        self._save = save
+
+    def _at_end(self) -> None:
+        if self._save is None or hasattr(sys, "last_value"):  # of an exception that nobody caught
+            return
+        self._background.program_ends = True
+        with suppress(CheckpointError):  # told already; the last one may be written all the same
+            self._background.wait()
+        try:
+            self._save()
+        except Exception as exc:  # noqa: BLE001 - the program has done its work; what is missing is said
+            warn(f"the last checkpoint was not written: {exc}")
+
+
 class Checkpointer:
     """Saves and restores the state of one training. One per process and directory: a new one ends unfinished saves.
 
@@ -137,7 +162,7 @@ class Checkpointer:
         self._background = Background()
         self._known_steps: set[int] = set()
         self._buffers: StateBuffers | None = None
-        self._last_offer: Callable[[], object] | None = None
+        self._last = LastSave(self._background)
         if self._saves:
             clean_up(self.directory, self._rank)
 
@@ -239,19 +264,9 @@ class Checkpointer:
         def save(block: bool = False) -> bool:
             return self.save(None if state is None else state(), step, metrics, block, writer=writer)
 
-        if self._saves and self._last_offer is None:
-            atexit.register(self._save_at_end)
-        self._last_offer = lambda: save(block=True)
+        if self._saves:
+            self._last.offer(lambda: save(block=True))
         return self.due() and save()
-
-    def _save_at_end(self) -> None:
-        if self._last_offer is None or hasattr(sys, "last_value"):  # of an exception that nobody caught
-            return
-        self._background.program_ends = True
-        try:
-            self._last_offer()
-        except Exception as exc:  # noqa: BLE001 - the program has done its work; what is missing is said
-            warn(f"the last checkpoint was not written: {exc}")
 
     def wait(self) -> None:
         """Wait for a running save.

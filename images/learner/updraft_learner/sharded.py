@@ -24,6 +24,7 @@ from updraft_learner.checkpoint import (
     KEEP_ON_DISK,
     SHARDED_FILE,
     Background,
+    LastSave,
     OnDisk,
     clean_up,
     interval,
@@ -76,6 +77,7 @@ class ShardedCheckpointer:
             )
         self._buffers = self._torch.ShardBuffers()
         self._background = Background()
+        self._last = LastSave(self._background)
         self._known_steps: set[int] = set()
         self._clock = clock
         self._last_seconds = self._looked_seconds = clock()
@@ -155,6 +157,40 @@ class ShardedCheckpointer:
         if block:
             self.wait()
         return True
+
+    def save_when_due(
+        self,
+        state: Callable[[], Mapping[str, Any]],
+        step: int,
+        metrics: Mapping[str, SupportsFloat] | None = None,
+    ) -> bool:
+        """Call this at each step or epoch, on every rank: saves if it is time, and the last one when the program ends.
+
+        The program's end counts unless an exception or a signal ended it. It needs the process group: a program that
+        destroys that saves before, with `block=True`. Returns whether a save was begun, the same on all ranks.
+
+        Args:
+            state: a function that returns what `save` takes; called on all ranks when a checkpoint is written, so at
+                the end too.
+            step, metrics: as for `save`.
+
+        Raises:
+            TypeError, CheckpointError: as `save`.
+        """
+        self._last.offer(lambda: self._save_last(state, step, metrics))
+        return self.due() and self.save(state(), step, metrics)
+
+    def _save_last(
+        self, state: Callable[[], Mapping[str, Any]], step: int, metrics: Mapping[str, SupportsFloat] | None
+    ) -> None:
+        if not self._ranks.connected():
+            if step not in self._known_steps:
+                raise CheckpointError(
+                    f"the process group was destroyed before step {step} was saved; let the program end with it, or "
+                    "call save(..., block=True) before destroy_process_group()"
+                )
+        elif not all(self._ranks.gather(step in self._known_steps)):  # a state may take long to collect
+            self.save(state(), step, metrics, block=True)
 
     def wait(self) -> None:
         """Wait for a running save; call it before the process group is destroyed.

@@ -124,6 +124,12 @@ class Ranks:
         self.leader_rank = places.index(place)
         self.leader = self.leader_rank == self.rank
 
+    def connected(self) -> bool:
+        """Whether the ranks can still speak: a program may destroy its process group before it ends."""
+        import torch.distributed as dist
+
+        return not self.distributed or dist.is_initialized()
+
     def gather(self, value: Any, *, behind: bool = False) -> list[Any]:
         """The value of every rank, in order of the ranks."""
         if not self.distributed:

@@ -202,12 +202,8 @@ def scan(
     Raises:
         TreeError: see above; or more than `limit_bytes` or `limit_files`.
     """
-    root = folder.resolve()
-    if not root.is_dir():
-        raise TreeError(f"{folder} is no folder")
-    ignore = _ignored(root, ignore_file, default_ignores) if ignores else Ignore.parse([], defaults=False)
     found = []
-    for item in _walk(root, root, "", ignore, (root,), Counter()):
+    for item in files_in(folder, ignore_file=ignore_file, default_ignores=default_ignores, ignores=ignores):
         found.append(item)
         if limit_files is not None and len(found) > limit_files:
             raise TreeError(
@@ -223,6 +219,17 @@ def scan(
         files.append(TreeFile(relative, digest, size_bytes, mode))
         blobs[digest] = path
     return Tree(tuple(files)), blobs
+
+
+def files_in(
+    folder: Path, *, ignore_file: str = IGNORE_FILE, default_ignores: bool = True, ignores: bool = True
+) -> Iterator[tuple[str, Path]]:
+    """The path in its tree, and where it lies, of each file that `scan` takes. Raises TreeError, as that does."""
+    root = folder.resolve()
+    if not root.is_dir():
+        raise TreeError(f"{folder} is no folder")
+    ignore = _ignored(root, ignore_file, default_ignores) if ignores else Ignore.parse([], defaults=False)
+    return _walk(root, root, "", ignore, (root,), Counter())
 
 
 def remove_ignored(folder: Path, ignore_file: str = IGNORE_FILE) -> None:

@@ -29,17 +29,33 @@ def own(names: Sequence[str]) -> list[str]:
 
 
 def draw(history: Mapping[str, Sequence[MetricPoint]], attempts: Sequence[Attempt]) -> str:
-    """A picture for each metric that has two finite points at least; '' if none has."""
+    """A picture for each metric that has two finite points at least; '' if none has. With more than one line in one of
+    them, the attempts' colours stand above."""
     training = [attempt for attempt in attempts if attempt.role == "train"]
-    figures = [text for name, points in history.items() if (text := _figure(name, points, training))]
-    return f'<div class="curves">{"".join(figures[:SHOWN])}</div>' if figures else ""
-
-
-def _figure(name: str, points: Sequence[MetricPoint], attempts: Sequence[Attempt]) -> str:
-    told = [(point.step, point.t, point.value) for point in points if point.value is not None]
-    steps, values = [step for step, _, _ in told], [value for _, _, value in told]
-    if len(set(steps)) < 2:
+    lines = {name: lines for name, points in history.items() if (lines := _lines(points, training))}
+    shown = dict(list(lines.items())[:SHOWN])
+    if not shown:
         return ""
+    figures = "".join(_figure(name, found) for name, found in shown.items())
+    numbers = sorted({number for found in shown.values() for number, _ in found})
+    keys = "".join(f'<span><i style="background:{_colour(n)}"></i>attempt {n}</span> ' for n in numbers)
+    key = f'<p class="key">{keys}</p>' if any(len(found) > 1 for found in shown.values()) else ""
+    return f'{key}<div class="curves">{figures}</div>'
+
+
+def _lines(points: Sequence[MetricPoint], attempts: Sequence[Attempt]) -> list[tuple[int, list[tuple[int, float]]]]:
+    """(number of the training's launch, its points) of a metric; none if it has not two steps."""
+    told = [(point.step, point.t, point.value) for point in points if point.value is not None]
+    return list(_by_attempt(told, attempts)) if len({step for step, _, _ in told}) >= 2 else []
+
+
+def _colour(number: int) -> str:
+    return COLOURS[(max(number, 1) - 1) % len(COLOURS)]
+
+
+def _figure(name: str, found: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> str:
+    steps = [step for _, line in found for step, _ in line]
+    values = [value for _, line in found for _, value in line]
     low, high = min(values), max(values)
     first, last = min(steps), max(steps)
     spread = (high - low) or abs(high) or 1.0
@@ -50,11 +66,10 @@ def _figure(name: str, points: Sequence[MetricPoint], attempts: Sequence[Attempt
         return f"{x:.1f} {y:.1f}"
 
     lines = []
-    for number, line in _by_attempt(told, attempts):
+    for number, line in found:
         path = "M" + " L".join(place(step, value) for step, value in line)
         title = f"attempt {number}: {line[-1][1]:.5g} at step {line[-1][0]}"
-        colour = COLOURS[(max(number, 1) - 1) % len(COLOURS)]
-        lines.append(f'<path d="{path}" stroke="{colour}"><title>{title}</title></path>')
+        lines.append(f'<path d="{path}" stroke="{_colour(number)}"><title>{title}</title></path>')
     bottom = HEIGHT - BOTTOM
     return (
         f"<figure><figcaption>{escape(name)} <span class=soft>{values[-1]:.5g}</span></figcaption>"

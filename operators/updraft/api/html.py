@@ -111,7 +111,7 @@ def job_page(job: JobDetail, facts: JobFacts, airflow_url: str, now: datetime) -
         ),
         "actions": halting,
         "attempts": titled("Attempts", timeline.draw(job, facts.attempts, facts.checkpoints, now)),
-        "metrics": _metrics(facts),
+        "metrics": _metrics(facts, job.id),
         "log": _log(facts.logs, facts.attempts),
         "states": titled("States", _states(job)),
         "requests": titled("Requests", _requests(facts.requests)),
@@ -144,7 +144,7 @@ def _facts(job: JobDetail, now: datetime) -> str:
     )
 
 
-def _metrics(facts: JobFacts) -> str:
+def _metrics(facts: JobFacts, job_id: str) -> str:
     """The program's own as curves and in sight; those of the platform folded."""
     if facts.metrics is None or not facts.metrics.last:
         return ""
@@ -153,6 +153,10 @@ def _metrics(facts: JobFacts) -> str:
     others = [name for name in last if name not in theirs]
     of_learners = [name for name in others if OF_LEARNER.search(name)]
     text = curves.draw(facts.metrics.history, facts.attempts)
+    more = [name for name in theirs if name not in facts.metrics.history] if text else []
+    if more:
+        count = f"{len(more)} more metric{'s' * (len(more) != 1)}"
+        text += f'<p class="soft">{count}: <code>updraft metrics {escape(job_id)}</code></p>'
     if theirs:
         text += _values({name: last[name] for name in theirs})
     for whose, names in (

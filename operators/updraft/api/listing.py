@@ -26,13 +26,19 @@ class ShownMetric:
 
 
 def jobs_page(
-    jobs: Sequence[JobSummary], now: datetime, metrics: Mapping[str, ShownMetric] | None = None, trouble: str = ""
+    jobs: Sequence[JobSummary],
+    now: datetime,
+    metrics: Mapping[str, ShownMetric] | None = None,
+    trouble: str = "",
+    limit: int | None = None,
 ) -> str:
-    """`metrics` by job id. `trouble` says why there are none."""
+    """`metrics` by job id. `trouble` says why there are none. `limit`: how many jobs are shown at most."""
     rows = "".join(_row(job, now, (metrics or {}).get(job.id)) for job in jobs)
     head = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in HEADINGS)
     listed = f'<table class="jobs"><thead><tr>{head}</tr></thead><tbody data-part="rows">{rows}</tbody></table>'
     empty = f'<div data-part="empty">{"" if jobs else EMPTY}</div>'
+    if limit is not None and len(jobs) >= limit:
+        empty = f'<p data-part="empty" class="soft">The newest {limit}; <code>updraft list --limit 1000</code></p>'
     said = f'<p class="note">{escape(trouble)}</p>' if trouble else ""
     return html.page("Updraft jobs", f"{_tools()}{said}{listed}{empty}", live=True)
 

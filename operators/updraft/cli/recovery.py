@@ -22,6 +22,7 @@ from updraft.cli.console import (
 from updraft.exceptions import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from updraft.wire import Attempt, Checkpoint
@@ -77,7 +78,7 @@ def resume(
     """Let a halted job go on from its checkpoint, as it was or with changes."""
     from updraft.client import Client
 
-    changes = read_changes([*(settings or ()), *(f"params.{item}" for item in params or ())])
+    changes = read_changes(settings or (), params or ())
     with Client() as client:
         _told(job, client.resume(job, changes, wait=wait, timeout_seconds=timeout), as_json=as_json)
 
@@ -89,22 +90,26 @@ def _told(job: str, message: str, *, as_json: bool) -> None:
         say(f"{job}: {message}")
 
 
-def read_changes(assignments: list[str]) -> dict[str, Any]:
-    """`["resources.memory=4GiB", "params.lr=0.01"]` as a partial manifest. A value that is JSON is read as such, all
+def read_changes(settings: Sequence[str], params: Sequence[str] = ()) -> dict[str, Any]:
+    """`["resources.memory=4GiB"]` and `["lr=0.01"]` as a partial manifest. A value that is JSON is read as such, all
     else is text; so are commands and environment variables. Raises DataError."""
     changes: dict[str, Any] = {}
-    for item in assignments:
+    for item, is_param in [*((item, False) for item in settings), *((item, True) for item in params)]:
         path, equals, text = item.partition("=")
-        names = path.strip().split(".", 2 if path.startswith("checkpoints.") else 1)
+        path = path.strip()
+        names = ["params", path] if is_param else path.split(".", 2 if path.startswith("checkpoints.") else 1)
         if not equals or not all(names):
+            if is_param:
+                raise DataError(f"--params {item!r}: write NAME=VALUE, such as lr=0.01")
             raise DataError(f"--set {item!r}: write FIELD=VALUE, such as resources.memory=4GiB")
+        option = "--params" if is_param else "--set"
         node = changes
         for name in names[:-1]:
             node = node.setdefault(name, {})
             if not isinstance(node, dict):
-                raise DataError(f"--set {path}: {name} is given as a whole already")
+                raise DataError(f"{option} {path!r}: {name} is given as a whole already")
         if names[-1] in node:
-            raise DataError(f"--set {path}: is given twice")
+            raise DataError(f"{option} {path!r}: is given twice")
         node[names[-1]] = _value(names[0], text)
     return changes
 

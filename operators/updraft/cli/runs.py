@@ -144,8 +144,10 @@ def logs(
 
     with Client() as client:
         where: dict[str, Any] = {"learner": learner, "role": role, "attempt": attempt}
-        if attempt is None and (earlier := _earlier_attempts(client, job, role)):
-            err().print(earlier, markup=False)
+        if attempt is None:
+            where["attempt"], told = _attempt_to_read(client, job, role, learner, follow)
+            if told:
+                err().print(told, markup=False)
         lines: Iterable[LogLine]
         if limit is not None and after is None:
             last = client.last_lines(job, limit, **where)
@@ -160,15 +162,23 @@ def logs(
                 sys.stdout.flush()
 
 
-def _earlier_attempts(client: Client, job: str, role: str) -> str:
-    """Where the log of what ran before the latest launch is; empty when nothing did."""
+def _attempt_to_read(client: Client, job: str, role: str, learner: int, follow: bool) -> tuple[int | None, str]:
+    """The newest attempt that has lines, where there are several and none is named, and what is to be said of the
+    others. None: the latest, whatever it has; a log that is followed begins with that one and goes on to newer ones."""
     try:
-        numbers = [str(item.number) for item in client.attempts(job).attempts if item.role == role]
+        numbers = [item.number for item in client.attempts(job).attempts if item.role == role]
+        if len(numbers) < 2:
+            return None, ""
+        chosen, said = numbers[-1], f"attempt {numbers[-1]}"
+        if not follow:
+            full = (n for n in reversed(numbers) if client.last_lines(job, 1, learner=learner, role=role, attempt=n))
+            chosen = next(full, numbers[-1])
     except UpdraftError:  # the question for the log says what is wrong
-        return ""
-    if len(numbers) < 2:
-        return ""
-    return f"attempt {numbers[-1]}; --attempt {' or '.join(numbers[:-1])} shows an earlier one's log"
+        return None, ""
+    if chosen != numbers[-1]:
+        said = f"attempt {numbers[-1]} has written nothing; this is attempt {chosen}"
+    others = " or ".join(str(n) for n in numbers[:-1] if n != chosen)
+    return None if follow else chosen, f"{said}; --attempt {others} shows an earlier one's log" if others else said
 
 
 @handled

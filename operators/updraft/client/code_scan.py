@@ -6,34 +6,58 @@ machine where its code lies.
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from updraft.manifest import Manifest
+from updraft_learner import trees
 
-SUFFIXES = {".py", ".sh", ".ipynb", ".zip"}
+CALL = "save_model"
+TEXTS = {"", ".sh", ".bash", ".ipynb", ".yaml", ".yml", ".toml", ".json"}  # may hold a program or start one
 FILES = 2_000
 FILE_BYTES = 1 << 20
 
 
 def export_warning(manifest: Manifest, code: Path) -> str | None:
-    """Name the call that `export` needs and that no file below `code` has; None where it has one, or nobody can say."""
+    """Name the call that `export` needs and that no file that is uploaded of `code` has; None where one has it, or
+    nobody can say."""
     if manifest.export is None or manifest.export.trust_code or not code.is_dir():
         return None
-    for number, path in enumerate(code.rglob("*")):
-        if number >= FILES:
-            return None  # a large repository: no statement rather than a slow one
-        if path.suffix == ".zip" or _has(path, b"save_model"):
-            return None
+    try:
+        for number, (_, path) in enumerate(trees.files_in(code)):
+            if number >= FILES:
+                return None  # a large repository: no statement rather than a slow one
+            if path.suffix == ".zip" or _has_call(path):
+                return None
+    except (OSError, trees.TreeError):  # uploading says what is wrong
+        return None
     return (
         f"export: no file below {code} calls save_model, and without it export_model fails after the training; let the "
         "program call updraft_learner.save_model(model, example_input) when it is trained"
     )
 
 
-def _has(path: Path, word: bytes) -> bool:
-    try:
-        if path.suffix not in SUFFIXES or not path.is_file() or path.stat().st_size > FILE_BYTES:
-            return False
-        return word in path.read_bytes()
-    except OSError:
+def _has_call(path: Path) -> bool:
+    """Of Python a call of that name, whosoever's; of other texts the word. Python that cannot be read may have it."""
+    if path.suffix != ".py" and path.suffix not in TEXTS:
         return False
+    if path.stat().st_size > FILE_BYTES:
+        return path.suffix == ".py"
+    content = path.read_bytes()
+    if CALL.encode() not in content:
+        return False
+    return path.suffix != ".py" or _calls(content)
+
+
+def _calls(source: bytes) -> bool:
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    imported = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
+    names = {CALL, *(alias.asname for alias in imported if alias.name == CALL and alias.asname)}
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(
+        (isinstance(func, ast.Name) and func.id in names) or (isinstance(func, ast.Attribute) and func.attr == CALL)
+        for func in called
+    )

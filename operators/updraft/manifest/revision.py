@@ -14,7 +14,7 @@ from updraft.manifest.model import Manifest
 from updraft.manifest.reading import parse
 from updraft.manifest.submission import refuse_unsupported
 from updraft.manifest.text import plain_mapping
-from updraft.manifest.typed import typed
+from updraft.manifest.typed import retyped, typed
 
 # What else a manifest says is what the job is: its data, its code and where its model goes are recorded already.
 CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures")
@@ -42,7 +42,13 @@ def revised(
 
     Raises ManifestError naming every wrong field, and every one that may not change.
     """
-    given = plain_mapping(changes, SOURCE)
+    given = dict(plain_mapping(changes, SOURCE))
+    known_params = dict(manifest.get("params") or {})
+    # A new command may have params of its own.
+    strange = [] if given.get("command") else unknown_params(given.get("params"), known_params)
+    if isinstance(given.get("params"), Mapping) and not given.get("command"):
+        given["params"], wrong_types = _retyped(given["params"], known_params)
+        strange += wrong_types
     known = set(names_of(Manifest)) - set(CHANGEABLE)
     fixed = [_fixed(name) for name in given if name in known]
     merged = _merge(manifest, {name: value for name, value in given.items() if name not in known})
@@ -50,9 +56,7 @@ def revised(
     try:
         result = parse(merged, source=SOURCE)
     except ManifestError as exc:
-        raise ManifestError([*fixed, *exc.fields], SOURCE) from None
-    known_params = dict(manifest.get("params") or {})
-    strange = [] if given.get("command") else unknown_params(given.get("params"), known_params)
+        raise ManifestError([*fixed, *strange, *exc.fields], SOURCE) from None
     if wrong := [*fixed, *strange, *refuse_unsupported(result, tenants=tenants)]:
         raise ManifestError(wrong, SOURCE)
     return result
@@ -66,6 +70,19 @@ def unknown_params(given: object, known: Mapping[str, Any]) -> list[FieldError]:
         FieldError(f"params.{name}", None, "no such parameter in the manifest", allowed, nearest(name, known))
         for name in names
     ]
+
+
+def _retyped(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
+    """The values as of the types of those that they replace, and an error for each that cannot be."""
+    values, wrong = dict(given), []
+    for name, value in given.items():
+        found = retyped(name, value, known[name]) if name in known else value
+        if isinstance(found, FieldError):
+            wrong.append(found)
+            values[name] = known[name]
+        else:
+            values[name] = found
+    return values, wrong
 
 
 def with_params(manifest: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""A param's value written as text, read as the type of the value that it replaces: on a command line, in a form."""
+"""A param's value, read as the type of the value that it replaces: on a command line, in a form, in a request."""
 
 from __future__ import annotations
+
+import json
 
 from updraft.manifest.errors import FieldError, show
 
@@ -16,6 +18,20 @@ def typed(name: str, text: str, like: object) -> object | FieldError:
     except ValueError:
         problem = f"{show(text)} is of another type"
         return FieldError(f"params.{name}", show(text), problem, KINDS[type(like)])
+
+
+def retyped(name: str, value: object, like: object) -> object | FieldError:
+    """A single value as one of the type of `like`: text is read as `typed` does, and a number or truth value becomes
+    text where text stood. A FieldError of `params.<name>` if it is of another type; what is no single value stays."""
+    if not isinstance(value, bool | int | float | str) or type(value) is type(like):
+        return value
+    if (type(value), type(like)) == (int, float):
+        return value
+    if isinstance(like, str):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return typed(name, value, like)
+    return FieldError(f"params.{name}", show(value), f"{show(value)} is of another type", KINDS[type(like)])
 
 
 def _typed(text: str, like: object) -> object:

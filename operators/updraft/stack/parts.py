@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +20,7 @@ from updraft.settings import Settings
 from updraft.stack import environments
 from updraft.stack.config import HOST, Config, Secrets, reveal
 from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, PART_VARIABLE, Home, bin_folder
+from updraft.stack.processes import without_lines
 
 GPU_TYPE = "nvidia"
 CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
@@ -190,7 +191,9 @@ def build_parts(
     mlflow_env = {**safe, **_mlflow_environment(home, config, shown)}
     health = f"{url('airflow')}/api/v2/monitor/health"
 
-    def part(name: str, title: str, argv: list[str], cwd: Path, environment: Mapping[str, str], **more: object) -> Part:
+    def part(
+        name: str, title: str, argv: Iterable[str], cwd: Path, environment: Mapping[str, str], **more: object
+    ) -> Part:
         return Part(
             name=name,
             title=title,
@@ -217,9 +220,13 @@ def build_parts(
         part(
             "s3",
             "S3 server",
-            [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", url("s3").removeprefix("http://")]
-            + ["--vfs-cache-mode", "off", "--no-modtime", "--log-level", "NOTICE"]
-            + ["--config", str(home.root / "rclone.conf")],
+            # After each delete it tries to remove every folder above the object, and calls it an error if one stays.
+            without_lines(
+                [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", url("s3").removeprefix("http://")]
+                + ["--vfs-cache-mode", "off", "--no-modtime", "--log-level", "NOTICE"]
+                + ["--config", str(home.root / "rclone.conf")],
+                "Dir.Remove not empty$",
+            ),
             home.root,
             {**base, "RCLONE_AUTH_KEY": f'"{shown["s3_access_key"]},{shown["s3_secret_key"]}"'},
             probe=Probe(url("s3"), any_answer=True),

@@ -7,6 +7,7 @@ A process is known by its pid and its time of creation, since pids are used agai
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -70,6 +71,17 @@ def spawn(
         )
     # A child that ended at once is still there, as a zombie, until it is waited for.
     return process, Identity(process.pid, psutil.Process(process.pid).create_time())
+
+
+# $1: what to drop. The program takes this shell's place, so its process is the session's leader as without the filter.
+_FILTER = 'drop=$1; shift; exec "$@" > >(exec grep --line-buffered -a -v -e "$drop") 2>&1'
+
+
+def without_lines(argv: Iterable[str], drop: str) -> tuple[str, ...]:
+    """The command with output that lacks the lines that match `drop`, a regular expression of grep; as it is where
+    there is no bash."""
+    bash = shutil.which("bash")
+    return tuple(argv) if bash is None else (bash, "-c", _FILTER, "bash", drop, *argv)
 
 
 def session_members(leader: Identity) -> list[psutil.Process]:

@@ -308,6 +308,32 @@ def test_own_metrics_are_curves_over_attempts_and_the_platforms_are_folded(platf
     assert machine < page.index("system_memory_usage_megabytes")
 
 
+def test_colours_of_several_attempts_are_told_and_metrics_beyond_those_drawn_are_counted() -> None:
+    def points(*seconds: float) -> tuple[MetricPoint, ...]:
+        return tuple(MetricPoint(step=n, t=at(s).timestamp(), value=n) for n, s in enumerate(seconds))
+
+    attempts = [attempt(1, 0, 20), attempt(2, 60)]
+    both = curves.draw({"loss": points(5, 65, 70), "acc": points(5, 6)}, attempts)
+    for number in (1, 2):
+        assert f'<i style="background:{curves.COLOURS[number - 1]}"></i>attempt {number}</span>' in both
+    assert both.count('<p class="key">') == 1
+    assert "key" not in curves.draw({"loss": points(5, 6)}, attempts)
+    last = {f"m{n}": 1.0 for n in range(8)}
+    metrics = Metrics(run_id="r", last=last, history={f"m{n}": points(5, 65) for n in range(6)})
+    page = html.job_page(RUNNING, html.JobFacts(attempts, metrics=metrics), "http://airflow", at(100))
+    assert "2 more metrics: <code>updraft metrics digits-1</code>" in page
+    fewer = metrics.model_copy(update={"last": dict(list(last.items())[:6])})
+    facts = html.JobFacts(attempts, metrics=fewer)
+    assert "more metric" not in html.job_page(RUNNING, facts, "http://airflow", at(100))
+
+
+def test_the_list_says_when_there_may_be_more() -> None:
+    jobs = [job([(0, "PENDING")], id=f"digits-{n}") for n in range(3)]
+    said = "The newest 3; <code>updraft list --limit 1000</code>"
+    assert said in listing.jobs_page(jobs, at(1), limit=3)
+    assert "The newest" not in listing.jobs_page(jobs[:2], at(1), limit=3)
+
+
 def test_a_metric_with_one_point_or_no_number_is_no_curve() -> None:
     one = (MetricPoint(step=1, t=0, value=1.0), MetricPoint(step=2, t=0, value=None))
     assert curves.draw({"loss": one}, []) == ""

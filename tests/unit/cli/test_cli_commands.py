@@ -209,6 +209,34 @@ def test_logs_say_how_to_read_what_ran_before_a_resume(airflow: FakeAirflow, run
     assert run("logs", "digits-1").err == ""
 
 
+def test_logs_of_a_relaunched_job_are_those_of_the_newest_attempt_that_wrote(airflow: FakeAirflow, run: Run) -> None:
+    """The newest one may have been stopped, or may be staging, before its program wrote a line."""
+    lines = {1: ["one"], 2: ["two"], 3: []}
+
+    def override(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/attempts"):
+            attempts = [{"number": n, "role": "train", "started_at": NOW} for n in lines]
+            return httpx.Response(200, json={"attempts": attempts})
+        if not request.url.path.endswith("/logs"):
+            return None
+        number = int(request.url.params.get("attempt") or 3)
+        read = [] if int(request.url.params.get("after") or 0) else lines[number]
+        found = [{"n": 1, "t": NOW, "line": line} for line in read]
+        page = {"role": "train", "attempt": number, "latest_attempt": 3, "learner": 1, "lines": found, "after": 1}
+        return httpx.Response(200, json=page)
+
+    airflow.override = override
+    told = "attempt 3 has written nothing; this is attempt 2; --attempt 1 shows an earlier one's log\n"
+    for arguments in ((), ("-n", "5")):
+        ran = run("logs", "digits-1", *arguments)
+        assert (ran.out, ran.err) == ("two\n", told)
+    assert run("logs", "digits-1", "--attempt", "3").out == ""
+    lines[3] = ["three"]
+    assert run("logs", "digits-1").out == "three\n"
+    lines.update({1: [], 2: [], 3: []})
+    assert run("logs", "digits-1").err == "attempt 3; --attempt 1 or 2 shows an earlier one's log\n"
+
+
 def test_metrics_as_table_plot_and_json(airflow: FakeAirflow, run: Run) -> None:
     points = [{"step": n, "t": float(n), "value": None if n == 3 else 1.0 / n} for n in range(1, 9)]
     answer = {"run_id": "r", "last": {"loss": 0.125, "system/cpu": 3.0}, "history": {"loss": points}}

@@ -112,6 +112,18 @@ def test_changes_that_cannot_be_read_are_refused(given: list[str], run: Run) -> 
     assert run("resume", "digits-1", *flags).code == 2
 
 
+@pytest.mark.parametrize("given", [["lr"], ["=1"], ["lr=1", "lr=2"]])
+def test_params_that_cannot_be_read_are_told_under_their_own_option(given: list[str], run: Run) -> None:
+    ran = run("resume", "digits-1", *(word for item in given for word in ("--params", item)))
+    assert ran.code == 2
+    assert f"--params {given[-1].split('=')[0]!r}" in ran.err or f"--params {given[-1]!r}" in ran.err
+    assert "--set" not in ran.err
+
+
+def test_a_param_may_have_dots_in_its_name() -> None:
+    assert read_changes((), ["optim.lr=1e-3"]) == {"params": {"optim.lr": 0.001}}
+
+
 # --- looking ---
 
 

@@ -23,9 +23,9 @@ BASE = parse(
 ).canonical()
 
 
-def problems(changes: dict[str, Any]) -> dict[str, str]:
+def problems(changes: dict[str, Any], manifest: dict[str, Any] | None = None) -> dict[str, str]:
     with pytest.raises(ManifestError) as caught:
-        revised(BASE, changes)
+        revised(manifest or BASE, changes)
     return {field.path: field.text for field in caught.value.fields}
 
 
@@ -106,3 +106,28 @@ def test_what_is_no_mapping_is_refused() -> None:
         revised(BASE, {"resources": "large"})
     with pytest.raises(ManifestError):
         revised(BASE, {1: 2})  # type: ignore[dict-item]
+
+
+TYPED = {**BASE, "params": {"lr": 0.1, "epochs": 3, "fast": False, "optimizer": "adam"}}
+
+
+def test_params_have_the_types_of_those_that_they_replace() -> None:
+    given = {"lr": 1, "epochs": "5", "fast": "true", "optimizer": 5}
+    assert revised(TYPED, {"params": given}).params == {"lr": 1, "epochs": 5, "fast": True, "optimizer": "5"}
+
+
+def test_params_of_another_type_and_of_no_name_are_refused_with_what_would_do() -> None:
+    given = {"lr": "fast", "epochs": 2.5, "fast": 1, "optimizer": ["adam"], "epochz": 4}
+    assert problems({"params": given}, TYPED) == {
+        "params.epochz": "params.epochz: no such parameter in the manifest; write one of epochs, fast, lr, optimizer, "
+        "such as epochs",
+        "params.lr": "params.lr: 'fast' is of another type; write a number, such as 0.001 or 1e-3",
+        "params.epochs": "params.epochs: 2.5 is of another type; write a whole number",
+        "params.fast": "params.fast: 1 is of another type; write true or false",
+        "params.optimizer": "params.optimizer: a list is not a single value; write text, a number, true or false",
+    }
+
+
+def test_a_new_command_may_have_other_params() -> None:
+    changes = {"command": "python other.py --rate ${params.rate}", "params": {"rate": "slow", "lr": "fast"}}
+    assert revised(TYPED, changes).params["lr"] == "fast"

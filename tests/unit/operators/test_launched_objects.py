@@ -172,3 +172,25 @@ def test_the_export_has_nothing_of_the_job_but_its_results(make_platform: Make) 
     config = PodConfig.from_json(told)
     assert (config.code_tree, config.data, config.restore_results) == (None, (), True)
     assert not any("persistentVolumeClaim" in volume for volume in pod["spec"]["volumes"])
+
+
+def test_only_the_training_is_sampled(make_platform: Make) -> None:
+    """MLflow would show series of one point of an evaluation or an export, before the training's own."""
+    platform = make_platform(judged=False)
+    seconds: dict[str, float] = {}
+    probes: dict[str, bool] = {}
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        for pod in platform.cluster.objects["pod"].values():
+            sidecar = pod["spec"]["initContainers"][0]
+            told = next(v["value"] for v in sidecar["env"] if v["name"] == "UPDRAFT_POD_CONFIG")
+            config = PodConfig.from_json(told)
+            seconds[config.role] = config.system_metrics_seconds
+            probes[config.role] = "readinessProbe" in pod["spec"]["containers"][0]
+        return platform.pods_succeed(job_id)
+
+    platform.pods_end = end
+    platform.run_all()
+    assert platform.job.state is State.COMPLETED, platform.errors
+    assert seconds == {"prepare": 0.0, "train": 10.0, "evaluate": 0.0, "export": 0.0}
+    assert probes == {role: every > 0 for role, every in seconds.items()}

@@ -56,7 +56,7 @@ def show_jobs(reader: ReaderDep) -> HTMLResponse:
         metrics = _shown_metrics(reader)
     except UnavailableError as exc:
         trouble = str(exc)
-    return answer(listing.jobs_page(jobs, datetime.now(UTC), metrics, trouble))
+    return answer(listing.jobs_page(jobs, datetime.now(UTC), metrics, trouble, SHOWN_JOBS))
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
