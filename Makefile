@@ -9,10 +9,10 @@ DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up down status doctor test test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
-	cluster-down test-cluster images images-record images-down test-containers clean format
+	cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## From a manifest to a registered model: installs, starts everything, trains, says where to look
 	@$(BOOTSTRAP) --announce run -- python -m updraft.stack demo
@@ -60,7 +60,7 @@ check-rclone: ## Compare the rclone that is installed with its public sources (n
 
 check: lint types contracts test ## All checks and tests
 
-check-all: lint types contracts check-rclone test faults-ci test-containers test-cluster test-pages ## Everything; CI runs the last three in turn
+check-all: lint types contracts check-rclone test faults-ci test-containers test-cluster test-pages test-compose-cluster ## Everything; CI runs the last four in turn
 
 bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare
@@ -97,7 +97,10 @@ images-down: ## End the container engine that was started for tests, with everyt
 	@$(PYTHON) tests/containers down
 
 test-containers: ## Build, start and try every image and docker-compose.yaml (needs root on Debian or Ubuntu, or Docker)
-	$(DEV) pytest -v --no-header -m containers tests/containers $(ARGS)
+	$(DEV) pytest -v --no-header -m "containers and not cluster" tests/containers $(ARGS)
+
+test-compose-cluster: ## Train from docker-compose.yaml on a real Kubernetes outside of it (needs what both of them need)
+	$(DEV) pytest -v --no-header -m "containers and cluster" tests/containers $(ARGS)
 
 clean: ## Stop everything and remove environments, jobs, models and data; asks first (YES=1 does not)
 	@if [ -d .updraft/compose ]; then echo "error: .updraft/compose has the secrets that the data of docker compose needs;" \

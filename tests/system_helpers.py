@@ -105,16 +105,20 @@ class Stack:
 
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:
-        """The part's processes are stopped (SIGSTOP) and go on afterwards."""
-        record = json.loads((self.home / "run" / f"{part}.json").read_text())
-        leader = psutil.Process(record["pid"])
-        stopped = [leader, *leader.children(recursive=True)]
+        """The part's processes are stopped (SIGSTOP) and go on afterwards; so is the supervisor, which would kill them
+        and start the part again."""
+
+        def leader(name: str) -> psutil.Process:
+            return psutil.Process(json.loads((self.home / "run" / f"{name}.json").read_text())["pid"])
+
+        supervisor, first = leader("supervisor"), leader(part)
+        stopped = [supervisor, first, *first.children(recursive=True)]
         for process in stopped:
             process.suspend()
         try:
             yield
         finally:
-            for process in stopped:
+            for process in reversed(stopped):
                 process.resume()
 
     def job_of(self, dag_id: str, run_id: str) -> str:

@@ -57,12 +57,26 @@ def kill(home: Home, name: str) -> float:
 
 
 def stop(home: Home, name: str) -> list[psutil.Process]:
-    """SIGSTOP to all of the part; returns whom to wake."""
+    """SIGSTOP to all of the part; returns whom to wake. The supervisor kills it soon and starts another."""
     stopped = members(home, name)
     for process in stopped:
         with suppress(psutil.Error):
             process.suspend()
     return stopped
+
+
+def take_away(home: Home, name: str) -> list[psutil.Process]:
+    """SIGSTOP to all of the part, and first to the supervisor, so that nobody mends it; returns whom to wake."""
+    identity = _supervisor(home)
+    supervisor = identity.process() if identity is not None else None
+    if supervisor is None:
+        raise BenchmarkError(f"no supervisor runs, so {name} would stay away")
+    supervisor.suspend()
+    try:
+        return [*stop(home, name), supervisor]
+    except BenchmarkError:
+        supervisor.resume()
+        raise
 
 
 def go_on(stopped: list[psutil.Process]) -> None:

@@ -2,22 +2,36 @@
 
 UPDRAFT_HEALTH_URL must answer below 500. With UPDRAFT_HEALTH_COMPONENT the answer is Airflow's report, in which that
 component must be healthy. With UPDRAFT_HEALTH_DAG Airflow must know that DAG; it is asked until it does.
+
+Docker restarts a container that ended, not one that is unhealthy. With UPDRAFT_HEALTH_FAILURES=n the main process of
+the container is killed after n failures in a row, once it was well. Failures of others do not count: of an api-server
+that should tell about a component, or of Airflow's database. In a pod, where that process has the number 1, the kernel
+ignores the signal, and the kubelet restarts what fails its probe.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_SECONDS = 8.0
 KNOWN = Path("/tmp/updraft-dag-known")
+FAILURES = Path("/tmp/updraft-health-failures")  # in a row; there is none until it was well
+MAIN = Path("/tmp/updraft-main-process")  # written by entrypoint.sh
+LOG = Path("/proc/1/fd/1")  # the container's
 # Other services of the same network: a proxy of the environment has no business here.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+class UnwellError(Exception):
+    """This container fails, whatever the others do."""
 
 
 def main() -> int:
@@ -25,26 +39,59 @@ def main() -> int:
     component = os.environ.get("UPDRAFT_HEALTH_COMPONENT")
     try:
         if component:
-            report = ask(url).get(component) or {}
-            if report.get("status") != "healthy":
-                return unwell(f"{component} is {report.get('status')}")
+            healthy(component, ask(url))
         else:
             answers(url)
         dag = os.environ.get("UPDRAFT_HEALTH_DAG")
         if dag and not KNOWN.exists():
             knows(url, dag)
             KNOWN.touch()
+    except UnwellError as exc:
+        count(str(exc))
+        return unwell(str(exc))
     except (OSError, ValueError, KeyError) as exc:
+        if FAILURES.exists():
+            FAILURES.write_text("0")
         return unwell(f"{url}: {exc}")
+    if os.environ.get("UPDRAFT_HEALTH_FAILURES"):
+        FAILURES.write_text("0")
     return 0
 
 
+def healthy(component: str, report: Any) -> None:
+    """Raises UnwellError; ValueError when Airflow's database does not answer, so that the report says nothing."""
+    if report["metadatabase"]["status"] != "healthy":
+        raise ValueError("Airflow's database does not answer")
+    status = (report.get(component) or {}).get("status")
+    if status != "healthy":
+        raise UnwellError(f"{component} is {status}")
+
+
+def count(reason: str) -> None:
+    """One more failure; the last one kills the container's main process."""
+    limit = int(os.environ.get("UPDRAFT_HEALTH_FAILURES") or 0)
+    if not limit or not FAILURES.exists():
+        return
+    failures = int(FAILURES.read_text() or 0) + 1
+    FAILURES.write_text(str(failures))
+    if failures < limit:
+        return
+    FAILURES.unlink()
+    with suppress(OSError):
+        LOG.write_text(f"health check: {reason}, {failures} times in a row; the container is ended and started again\n")
+    with suppress(OSError, ValueError):
+        os.kill(int(MAIN.read_text()), signal.SIGKILL)  # it may be stopped, and its init passes on no SIGKILL
+
+
 def answers(url: str) -> None:
+    """Raises UnwellError."""
     try:
         _open(url, timeout=TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as exc:
         if exc.code >= 500:
-            raise
+            raise UnwellError(f"{url}: {exc}") from exc
+    except OSError as exc:
+        raise UnwellError(f"{url}: {exc}") from exc
 
 
 def knows(url: str, dag: str) -> None:

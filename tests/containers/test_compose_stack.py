@@ -265,11 +265,14 @@ def test_secrets_are_in_no_containers_description_and_ports_on_loopback_only(sta
         assert json.load(answer)["version"].startswith("3.")
 
 
+@pytest.mark.cluster
 def test_a_job_trains_on_a_cluster_outside_of_the_containers(
     stack: Stack, images: dict[str, build.Built], places: Places, cluster: Cluster, account: Account
 ) -> None:
     """By the page's settings. Containers reach this machine, pods too, and neither of them the other."""
-    for archive in build.save(stack.engine, (recipes.SIDECAR, recipes.DATA, recipes.SKLEARN), places.archives, build.warn):
+    for archive in build.save(
+        stack.engine, (recipes.SIDECAR, recipes.DATA, recipes.SKLEARN), places.archives, build.warn
+    ):
         cluster.load_image(archive)
     host, ours = cluster.network.host, stack.environment
     with (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "faults-ci"]
-IN_TURN = ["test-containers", "test-cluster", "test-pages"]
+IN_TURN = ["test-containers", "test-cluster", "test-pages", "test-compose-cluster"]
 
 
 def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:

@@ -22,7 +22,7 @@ PARTS = {
 }
 STOPPED = ("triggerer", "scheduler", "api_server", "mlflow", "s3")
 TASK_SECONDS = 30.0  # until some task runs
-SLOW = ("mlflow", "s3")
+SLOW = ("mlflow", "s3")  # and away: what jobs need for their data and their metrics
 SLOWNESS = ((0.05, 0.5), (0.1, 2.0), (0.3, 5.0))  # seconds in which the server runs, and stands still
 LEAVE_SECONDS = 15.0  # both triggerers run side by side, before the second one leaves
 
@@ -57,7 +57,16 @@ def stop(part: str) -> Callable[[Scene], None]:
     return inject
 
 
+def take_away(part: str) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        scene.held = parts.take_away(scene.lab.home, part)
+
+    return inject
+
+
 def go_on(part: str) -> Callable[[Scene], None]:
+    """What of it was not killed meanwhile goes on."""
+
     def heal(scene: Scene) -> None:
         at = time.time()
         parts.go_on(scene.held)
@@ -166,7 +175,7 @@ KINDS = (
     *(
         Kind(
             f"{name}_stopped",
-            f"{PARTS[name][1]} is stopped (SIGSTOP) for a minute",
+            f"{PARTS[name][1]} is stopped (SIGSTOP) for a minute, or until the supervisor kills it and starts it again",
             "stack",
             stop(PARTS[name][0]),
             go_on(PARTS[name][0]),
@@ -174,6 +183,18 @@ KINDS = (
             rule=without_store if name == "s3" else untouched,
         )
         for name in STOPPED
+    ),
+    *(
+        Kind(
+            f"{name}_away",
+            f"{PARTS[name][1]} is stopped (SIGSTOP) for a minute, and so is the supervisor, which would start it again",
+            "stack",
+            take_away(PARTS[name][0]),
+            go_on(PARTS[name][0]),
+            lasts=True,
+            rule=without_store if name == "s3" else untouched,
+        )
+        for name in SLOW
     ),
     *(
         Kind(

@@ -187,7 +187,7 @@ def _parts(home: Home) -> Iterator[Check]:
             yield Check(part.title, False, "not running", f"it is being restarted; read {part.log}")
     if watcher is not None:
         stuck = tasks_not_starting(home.airflow_database, slots=AIRFLOW_PARALLEL_TASKS)
-        advice = f"read {home.log_of('airflow-scheduler')}; `updraft down` and `updraft up` start it anew"
+        advice = f"read {home.log_of('airflow-scheduler')}; it is started again by itself when it is to blame"
         yield Check("Airflow's tasks", stuck is None, stuck or "those that are queued start", advice if stuck else "")
         yield _clock(configuration.load_config(home).url("s3"))
 

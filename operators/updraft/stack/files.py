@@ -101,6 +101,9 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
         "workers": {
             # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
             "max_failed_heartbeats": 24,
+            # An api-server that loads on a busy machine takes longer to answer than the default of 5 s. After five
+            # such tries the task dies.
+            "execution_api_timeout": 30,
         },
         "triggerer": {
             "capacity": 2500,  # two for each of a DAG's 1,000 runs, whether it trains or waits in line

@@ -88,6 +88,7 @@ class Part:
     ready_within_seconds: float = 180.0
     stop_within_seconds: float = 10.0
     stamp: Stamp | None = None
+    runs_tasks: bool = False  # the other processes of its session are Airflow's tasks
 
     @property
     def is_task(self) -> bool:
@@ -200,7 +201,7 @@ def build_parts(
             **more,  # type: ignore[arg-type]
         )
 
-    def airflow_daemon(name: str, title: str, argv: list[str], component: str) -> Part:
+    def airflow_daemon(name: str, title: str, argv: list[str], component: str, *, runs_tasks: bool = False) -> Part:
         return part(
             name,
             title,
@@ -209,6 +210,7 @@ def build_parts(
             airflow_env,
             after=("airflow-db", "ledger"),
             probe=Probe(health, component=component),
+            runs_tasks=runs_tasks,
         )
 
     parts = [
@@ -298,6 +300,7 @@ def build_parts(
             "Airflow scheduler",
             [python, "-m", "updraft.stack.airflow_scheduler"],
             "scheduler",
+            runs_tasks=True,
         ),
         airflow_daemon(
             "airflow-dag-processor",

@@ -1,4 +1,4 @@
-"""Asking a part over HTTP whether it is ready. Called by `supervisor` and `status`."""
+"""Asking a part over HTTP whether it is ready. Called by `supervisor`, `watchdog` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import urllib.request
 from datetime import datetime
 from typing import Any
 
+from updraft.stack.layout import StackError
 from updraft.stack.parts import Probe
 
 TIMEOUT_SECONDS = 5.0
@@ -16,20 +17,46 @@ TIMEOUT_SECONDS = 5.0
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def not_ready_because(probe: Probe, *, since: float = 0.0) -> str | None:
-    """None when ready, else why not. `since`: unix seconds; an older heartbeat is another process's."""
+class NoAnswerError(StackError):
+    """An address did not answer as it should. `code`: the status of its answer, None without one."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def ask(probe: Probe, timeout_seconds: float) -> bytes:
+    """The body of the answer. Raises NoAnswerError."""
     try:
-        with _opener.open(probe.url, timeout=TIMEOUT_SECONDS) as response:
-            body = response.read()
+        with _opener.open(probe.url, timeout=timeout_seconds) as response:
+            return bytes(response.read())
     except urllib.error.HTTPError as exc:
         exc.close()
         if probe.any_answer and exc.code < 500:
-            return None
-        return f"{probe.url} answers {exc.code}"
+            return b""
+        raise NoAnswerError(f"{probe.url} answers {exc.code}", exc.code) from exc
     except (OSError, http.client.HTTPException) as exc:
         reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
-        return f"{probe.url} does not answer ({reason})"
+        raise NoAnswerError(f"{probe.url} does not answer ({reason})") from exc
+
+
+def not_ready_because(probe: Probe, *, since: float = 0.0) -> str | None:
+    """None when ready, else why not. `since`: unix seconds; an older heartbeat is another process's."""
+    try:
+        body = ask(probe, TIMEOUT_SECONDS)
+    except NoAnswerError as exc:
+        return str(exc)
     return None if probe.component is None else _component(probe.component, body, since)
+
+
+def heartbeat_age_seconds(component: str, body: bytes, now: float) -> float | None:
+    """How old a daemon's last heartbeat is by Airflow's health report; None when the report does not tell, as when
+    Airflow's database does not answer. `now`: unix seconds."""
+    try:
+        beat = datetime.fromisoformat(json.loads(body)[component][f"latest_{component}_heartbeat"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return now - beat.timestamp()
 
 
 def _component(component: str, body: bytes, since: float) -> str | None:

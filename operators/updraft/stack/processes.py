@@ -20,6 +20,7 @@ import psutil
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 
 MIB = 1024**2
+KILL_ROUNDS = 5
 LOG_LIMIT_BYTES = 20 * MIB  # an older log is set aside at the next start, one is kept
 CREATE_TIME_TOLERANCE_SECONDS = 0.05
 
@@ -89,6 +90,17 @@ def session_members(leader: Identity) -> list[psutil.Process]:
     return members
 
 
+def children(leader: Identity) -> list[psutil.Process]:
+    """The living processes that `leader` itself has started."""
+    process = leader.process()
+    if process is None:
+        return []
+    try:
+        return [child for child in process.children() if _lives(child)]
+    except psutil.Error:
+        return []
+
+
 def marked(home: Home, part: str | None = None) -> list[psutil.Process]:
     """Processes whose environment says that they belong to this home, without this one and its ancestors."""
     spared = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
@@ -121,7 +133,12 @@ def end_session(leader: Identity, *, grace_seconds: float) -> int:
         with suppress(psutil.Error):
             process.terminate()
         _wait([process], grace_seconds)
-    return kill(session_members(leader))
+    killed = 0
+    for _ in range(KILL_ROUNDS):  # one of them may have forked after they were listed
+        if not (members := session_members(leader)):
+            break
+        killed += kill(members)
+    return killed
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:

@@ -1,4 +1,4 @@
-"""Starts the parts in order, watches them, restarts those that die, and stops them: one process per home.
+"""Starts the parts in order, watches them, restarts those that die or hang, and stops them: one process per home.
 
 It runs detached (`python -m updraft.stack supervise`). If it is killed the parts live on, and the next one takes
 over those that still run and are still configured the same. `control` starts it and reads its records.
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import IO
@@ -22,16 +23,20 @@ import psutil
 from updraft.stack import processes, records
 from updraft.stack.backoff import deaths_in_a_row, delay_seconds
 from updraft.stack.config import port_owner, port_taken
+from updraft.stack.files import AIRFLOW_PARALLEL_TASKS
 from updraft.stack.layout import Home, StackError, write_private
 from updraft.stack.manifest_watch import ManifestWatch
+from updraft.stack.not_starting import scheduler_starts_nothing
 from updraft.stack.parts import Part, stop_order
 from updraft.stack.probes import not_ready_because
 from updraft.stack.records import Failure, PartRecord, PartState, Phase, SupervisorRecord
+from updraft.stack.watchdog import Watchdog
 
 TICK_SECONDS = 0.2
 PROBE_SECONDS = 0.5
 MANIFESTS_SECONDS = 2.0
 LOG_TAIL_LINES = 15
+REAP_SECONDS = 5.0  # a process that waits for a broken disk outlives SIGKILL
 START_ATTEMPTS = 3  # of a part that ends while the stack starts; later it is started again for ever
 logger = logging.getLogger(__name__)
 
@@ -83,12 +88,18 @@ class Supervisor:
         parts: tuple[Part, ...],
         *,
         probe: Callable[[Part, float], str | None] | None = None,
+        watchdog: Watchdog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.home = home
         self.parts = parts
         self._probe = probe or _probe
         self._clock = clock
+        self._watchdog = watchdog or Watchdog(
+            queue=lambda processes: scheduler_starts_nothing(
+                home.airflow_database, slots=AIRFLOW_PARALLEL_TASKS, processes=processes
+            )
+        )
         self._watched = {p.name: Watched(p, PartRecord(p.name, PartState.WAITING, port=p.port)) for p in parts}
         self._stopping = False
         self._started = time.time()
@@ -127,7 +138,11 @@ class Supervisor:
                 case PartState.STARTING:
                     self._await_ready(watched)
                 case PartState.READY if not self._alive(watched):
-                    self._died(watched)
+                    self._retry_later(watched, f"it ended with {_exit_text(watched.child)}")
+                case PartState.READY if (reason := self._watchdog.given_up(watched.part.name)) is not None:
+                    # No SIGTERM: a stopped process does not get it, and what hangs does not act on it.
+                    self._retry_later(watched, reason, grace_seconds=0.0)
+                    self._watchdog.begin_anew()
                 case PartState.BACKOFF if self._clock() >= watched.next_start:
                     self._start(watched)
                 case _:
@@ -143,6 +158,7 @@ class Supervisor:
 
     def stop_parts(self) -> None:
         """Stop everything, in reverse order, with SIGKILL for what does not end in time."""
+        self._watchdog.close()
         running = {n: w for n, w in self._watched.items() if w.record.identity is not None}
         for name, watched in running.items():
             if watched.part.is_task and self._alive(watched):
@@ -255,6 +271,8 @@ class Supervisor:
             watched.ready_at = self._clock()
             took = watched.ready_at - watched.begun
             self._record(watched, state=PartState.READY, ready_seconds=watched.record.ready_seconds or took)
+            if watched.record.identity is not None:
+                self._watchdog.watch(part, watched.record.identity)
             logger.info("%s is ready after %.1f s", part.name, took)
             for other in self._watched.values():
                 if other.part.stamp is not None and other.part.stamp.made_by == part.name:
@@ -274,13 +292,12 @@ class Supervisor:
             return watched.child.poll() is None
         return watched.record.alive()
 
-    def _died(self, watched: Watched) -> None:
-        self._retry_later(watched, f"it ended with {_exit_text(watched.child)}")
-
-    def _retry_later(self, watched: Watched, reason: str) -> None:
+    def _retry_later(self, watched: Watched, reason: str, *, grace_seconds: float | None = None) -> None:
+        """`grace_seconds`: between SIGTERM and SIGKILL, where it is not the part's own."""
         now = self._clock()
+        self._watchdog.forget(watched.part.name)
         # Its children would hold its port, or go on working for a parent that is gone.
-        self._end(watched)
+        self._end(watched, grace_seconds)
         ready_for = now - watched.ready_at if watched.ready_at else 0.0
         watched.deaths = deaths_in_a_row(watched.deaths, ready_for)
         watched.ready_at = 0.0
@@ -297,13 +314,15 @@ class Supervisor:
         )
         logger.warning("%s: %s; starting it again in %.0f s", watched.part.name, reason, delay)
 
-    def _end(self, watched: Watched) -> None:
+    def _end(self, watched: Watched, grace_seconds: float | None = None) -> None:
         identity = watched.record.identity
         if identity is None:
             return
-        processes.end_session(identity, grace_seconds=watched.part.stop_within_seconds)
+        grace = watched.part.stop_within_seconds if grace_seconds is None else grace_seconds
+        processes.end_session(identity, grace_seconds=grace)
         if watched.child is not None:
-            watched.child.wait()
+            with suppress(subprocess.TimeoutExpired):
+                watched.child.wait(timeout=REAP_SECONDS)
 
     # --- records ----------------------------------------------------------------------------------
 

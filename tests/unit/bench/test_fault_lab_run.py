@@ -30,7 +30,7 @@ from updraft.exceptions import UnavailableError
 from updraft.stack import processes, records
 from updraft.stack.control import initialise
 from updraft.stack.layout import Home, find_repository
-from updraft.stack.records import PartRecord, PartState
+from updraft.stack.records import PartRecord, PartState, Phase, SupervisorRecord
 
 SLEEP = "import time; time.sleep(60)"
 # It says when its child runs: a process that is stopped between fork and exec holds its parent up.
@@ -84,6 +84,43 @@ def test_a_part_is_stopped_with_all_its_processes_and_goes_on(home: Home, part: 
     await_statuses(stopped, stopped_ones=2)
     parts.go_on(stopped)
     await_statuses(stopped, stopped_ones=0)
+
+
+def test_waking_a_part_that_was_killed_meanwhile_does_no_harm(home: Home, part: subprocess.Popen[bytes]) -> None:
+    stopped = parts.stop(home, "s3")
+    for process in stopped:
+        process.kill()
+    part.wait(timeout=10)
+    parts.go_on(stopped)
+
+
+def test_a_part_that_is_away_has_its_supervisor_stopped_too(home: Home, part: subprocess.Popen[bytes]) -> None:
+    supervisor, identity = processes.spawn(
+        [sys.executable, "-S", "-c", SLEEP],
+        environment={"PATH": "/usr/bin:/bin"},
+        cwd=home.root,
+        log=home.root / "other",
+    )
+    record = SupervisorRecord(identity.pid, identity.create_time, Phase.RUNNING, time.time())
+    records.write_supervisor(home, record)
+    try:
+        with pytest.raises(BenchmarkError, match="mlflow does not run"):
+            parts.take_away(home, "mlflow")
+        await_statuses([psutil.Process(supervisor.pid)], stopped_ones=0)
+
+        stopped = parts.take_away(home, "s3")
+        assert [stopped[0].pid, stopped[-1].pid] == [part.pid, supervisor.pid]
+        await_statuses(stopped, stopped_ones=3)
+        parts.go_on(stopped)
+        await_statuses(stopped, stopped_ones=0)
+    finally:
+        supervisor.kill()
+        supervisor.wait(timeout=10)
+
+
+def test_without_a_supervisor_nothing_is_taken_away(home: Home, part: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(BenchmarkError, match="no supervisor runs"):
+        parts.take_away(home, "s3")
 
 
 def test_the_tree_has_every_process_by_service_and_descent(home: Home, part: subprocess.Popen[bytes]) -> None:

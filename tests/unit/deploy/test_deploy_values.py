@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
@@ -27,7 +28,7 @@ PARTS = {
 }
 WITH_TOKEN = {"scheduler", "triggerer", "apiServer"}
 # Of compose's variables: the health check of its engine, and what the chart sets from a secret.
-NOT_IN_A_CLUSTER = {"UPDRAFT_HEALTH_URL", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
+NOT_IN_A_CLUSTER = {"UPDRAFT_HEALTH_URL", "UPDRAFT_HEALTH_FAILURES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,16 @@ def test_parts_run_as_in_compose(values: dict[str, Any], compose: dict[str, Any]
         limit = values[part]["resources"]["limits"]["memory"]
         assert limit.lower().removesuffix("i") == compose[service]["deploy"]["resources"]["limits"]["memory"], part
     assert values["migrateDatabaseJob"]["args"] == compose["airflow-migrate"]["command"]
-    assert values["executor"] == "LocalExecutor"
+
+
+def test_the_executor_is_that_of_the_image_and_the_chart_takes_it_for_a_local_one(values: dict[str, Any]) -> None:
+    image = configparser.RawConfigParser()
+    image.read(REPOSITORY / "images" / "airflow" / "airflow.cfg")
+    assert environment(values)["AIRFLOW__CORE__EXECUTOR"] == image["core"]["executor"]
+    assert values["executor"] == "LocalExecutor"  # the chart knows no other name for tasks inside the scheduler
+    # Airflow reads the image's file, not the one that the chart makes and mounts into AIRFLOW_HOME.
+    dockerfile = (REPOSITORY / "images" / "airflow" / "Dockerfile").read_text()
+    assert "AIRFLOW_HOME=/opt/airflow AIRFLOW_CONFIG=/opt/updraft/airflow.cfg" in dockerfile
 
 
 def test_pods_keep_to_the_profile_of_their_namespace(values: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from updraft.stack import control, processes, records
+from updraft.stack import control, processes, records, watchdog
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 from updraft.stack.parts import Part, Probe, Stamp
 from updraft.stack.records import Failure, PartState
@@ -132,6 +133,31 @@ def test_a_part_that_dies_is_started_again_on_its_port_and_its_children_are_ende
     assert record is not None
     assert record.pid != first
     assert (record.port, record.restarts, record.last_exit) == (service.port, 1, "it ended with signal SIGKILL")
+    supervisor.stop_parts()
+
+
+def test_a_part_that_is_stopped_is_killed_and_started_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"PAUSE": 0.1, "ANSWER": 1.0, "HUNG": 3.0}.items():
+        monkeypatch.setattr(watchdog, f"{name}_SECONDS", seconds)
+    service = server(home, "service", child=True)
+    supervisor = Supervisor(home, (service,))
+    step_until(supervisor, lambda: state(home, "service") is PartState.READY)
+    first = pid(home, "service")
+    orphan = int(service.log.read_text().split()[1])
+
+    psutil.Process(first).suspend()
+    step_until(supervisor, lambda: state(home, "service") is PartState.BACKOFF)
+    assert not lives(first)
+    assert not lives(orphan)
+    step_until(supervisor, lambda: state(home, "service") is PartState.READY)
+
+    record = records.read_part(home, "service")
+    assert record is not None
+    assert (record.port, record.restarts) == (service.port, 1)
+    assert re.fullmatch(
+        r"it was killed: no answer for \d+ s \(.* does not answer \(timed out\)\), its process is stopped",
+        record.last_exit or "",
+    )
     supervisor.stop_parts()
 
 

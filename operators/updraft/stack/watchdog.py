@@ -1,0 +1,245 @@
+"""Whether parts that were ready still work. A living process says little: it may be stopped (SIGSTOP) or wait for ever.
+
+Each address is asked in a thread of its own, so that one that hangs holds up neither the others nor the supervisor,
+which names the parts that are ready and kills those that are given up. Airflow's daemons listen nowhere: the api-server
+tells their heartbeats, and while it does not answer nothing is known of them. The limits are long, since a machine that
+trains on all of its cores makes everything late; docs/design/0008-executor.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from updraft.stack import probes, processes
+from updraft.stack.parts import Part, Probe
+from updraft.stack.probes import NoAnswerError
+from updraft.stack.processes import Identity
+
+PAUSE_SECONDS = 4.0  # between two looks
+ANSWER_SECONDS = 11.0  # after which a look failed: two of them and a pause are HUNG_SECONDS
+HUNG_SECONDS = 25.0
+STOPPED_SECONDS = 10.0  # of a heartbeat that is late already
+AT_WORK_SECONDS = 120.0
+LATE_BEAT_SECONDS = 40.0  # they come every 5 s; Airflow's own limit is 30 s
+AT_WORK_SHARE = 0.02  # of a core: a quarter of what one thread gets among 25 on two cores
+MIN_FAILURES = 2  # one may be of a moment in which this process stood still itself
+QUEUE_LOOKS = 2
+QUEUE_MEMORY_SECONDS = 600.0
+QUEUE_MOST_LOOKS = 64
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the processes of a part have done until now."""
+
+    at: float  # monotonic seconds
+    cpu_seconds: float
+    stopped: bool = False
+    on_disk: bool = False  # waits for the disk, as for memory that was swapped out
+
+
+@dataclass
+class Watched:
+    """A part, one process of it, and its failures in a row."""
+
+    part: Part
+    identity: Identity
+    failures: int = 0
+    since: float = 0.0
+    before: Work | None = None
+    stuck_looks: int = 0
+    hangs: str | None = None  # why it is given up
+    starts_nothing: str | None = None
+
+    def works(self) -> None:
+        self.failures, self.since, self.before, self.hangs = 0, 0.0, None, None
+
+
+def patience_seconds(before: Work, now: Work, *, beats: bool, answers: bool = False) -> float:
+    """How long a part may fail before it is killed.
+
+    before, now: at the first and the latest failure. beats: it fails by late heartbeats, not by missing answers.
+    answers: it does answer, with an error.
+    """
+    if now.stopped:
+        return STOPPED_SECONDS if beats else HUNG_SECONDS
+    seconds = now.at - before.at
+    busy = now.cpu_seconds - before.cpu_seconds >= AT_WORK_SHARE * seconds if seconds > 0 else True
+    return AT_WORK_SECONDS if answers or now.on_disk or busy else HUNG_SECONDS
+
+
+def measure(part: Part, leader: Identity) -> Work:
+    """CPU time of the part's session; tasks beside the scheduler do not count as its work."""
+    first = leader.process()
+    members = ([first] if first else []) if part.runs_tasks else processes.session_members(leader)
+    statuses = [_status(process) for process in members]
+    return Work(
+        at=time.monotonic(),
+        cpu_seconds=sum(processes.cpu_seconds(process) for process in members),
+        stopped=first is not None and _status(first) == psutil.STATUS_STOPPED,
+        on_disk=psutil.STATUS_DISK_SLEEP in statuses,
+    )
+
+
+class Watchdog:
+    """Looks at the parts that it was told of, until each is forgotten; `given_up` tells of the others."""
+
+    def __init__(
+        self,
+        *,
+        queue: Callable[[int], str | None] | None = None,
+        ask: Callable[[Probe, float], bytes] = probes.ask,
+        measure: Callable[[Part, Identity], Work] = measure,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        threads: bool = True,
+    ) -> None:
+        """queue: says what is wrong when the scheduler, which has so many processes of tasks, does not start tasks."""
+        self._queue = queue
+        self._ask = ask
+        self._measure = measure
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._threads: dict[str, threading.Thread] | None = {} if threads else None
+        self._watched: dict[str, Watched] = {}
+        self._mended: list[float] = []  # when the scheduler was given up for its queue
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+
+    def watch(self, part: Part, identity: Identity) -> None:
+        """From now on, since the part is ready."""
+        assert part.probe is not None
+        with self._lock:
+            self._watched[part.name] = Watched(part, identity)
+        url = part.probe.url
+        self._start(url, lambda: self.look_at(url))
+        if part.runs_tasks and self._queue is not None:
+            self._start("queue", self.look_at_queue)
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._watched.pop(name, None)
+
+    def given_up(self, name: str) -> str | None:
+        """Why the part has to be killed, else None."""
+        with self._lock:
+            watched = self._watched.get(name)
+            return None if watched is None else watched.hangs or watched.starts_nothing
+
+    def begin_anew(self) -> None:
+        """Forget all failures: a part was killed that may have held up the others, by a lock of the database."""
+        with self._lock:
+            for watched in self._watched.values():
+                watched.works()
+                watched.stuck_looks, watched.starts_nothing = 0, None
+
+    def close(self) -> None:
+        self._over.set()
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def look_at(self, url: str) -> None:
+        """Ask once, for every part that shows itself there."""
+        with self._lock:
+            here = [w for w in self._watched.values() if w.part.probe is not None and w.part.probe.url == url]
+        if not here:
+            return
+        probe = here[0].part.probe
+        assert probe is not None
+        began = self._clock()
+        try:
+            body = self._ask(probe, ANSWER_SECONDS)
+        except NoAnswerError as exc:
+            for watched in here:
+                if _component(watched.part) is None:
+                    self._failed(watched, began, str(exc), answers=exc.code is not None)
+                else:
+                    self._works(watched)  # nothing is known of it
+            return
+        for watched in here:
+            component = _component(watched.part)
+            age = None if component is None else probes.heartbeat_age_seconds(component, body, self._wall_clock())
+            if age is not None and age > LATE_BEAT_SECONDS:
+                self._failed(watched, began, f"its last heartbeat was {age:.0f} s ago", beats=True)
+            else:
+                self._works(watched)
+
+    def look_at_queue(self) -> None:
+        """Whether the scheduler starts what it has queued; it is given up after two looks in a row.
+
+        A restart that does not help is repeated more and more seldom: each costs the tasks that run.
+        """
+        with self._lock:
+            watched = next((w for w in self._watched.values() if w.part.runs_tasks), None)
+        if watched is None or self._queue is None:
+            return
+        problem = self._queue(len(processes.children(watched.identity)))
+        now = self._clock()
+        with self._lock:
+            if not self._current(watched):
+                return
+            watched.stuck_looks = watched.stuck_looks + 1 if problem else 0
+            self._mended = [at for at in self._mended if now - at < QUEUE_MEMORY_SECONDS]
+            if problem and watched.stuck_looks >= min(QUEUE_LOOKS * 2 ** len(self._mended), QUEUE_MOST_LOOKS):
+                self._mended.append(now)
+                watched.starts_nothing = f"it was killed: {problem}"
+
+    def _works(self, watched: Watched) -> None:
+        with self._lock:
+            if self._current(watched) and watched.failures:
+                watched.works()
+
+    def _failed(self, watched: Watched, began: float, why: str, *, beats: bool = False, answers: bool = False) -> None:
+        work = self._measure(watched.part, watched.identity)
+        with self._lock:
+            if not self._current(watched):
+                return
+            if not watched.failures:
+                watched.since = began
+                watched.before = work
+                logger.info("%s: %s", watched.part.name, why)
+            watched.failures += 1
+            assert watched.before is not None
+            seconds = self._clock() - watched.since
+            patience = patience_seconds(watched.before, work, beats=beats, answers=answers)
+            if watched.failures >= MIN_FAILURES and seconds >= patience:
+                what = why if beats else f"{'errors' if answers else 'no answer'} for {seconds:.0f} s ({why})"
+                watched.hangs = f"it was killed: {what}{', its process is stopped' if work.stopped else ''}"
+
+    def _current(self, watched: Watched) -> bool:
+        """Whether it is still the process that is meant; the lock is held."""
+        return self._watched.get(watched.part.name) is watched
+
+    def _start(self, name: str, look: Callable[[], None]) -> None:
+        if self._threads is None or name in self._threads:
+            return
+        thread = threading.Thread(target=self._run, args=(look,), name=f"watch {name}", daemon=True)
+        self._threads[name] = thread
+        thread.start()
+
+    def _run(self, look: Callable[[], None]) -> None:
+        while not self._over.wait(PAUSE_SECONDS):
+            try:
+                look()
+            except Exception:  # outermost line of the thread
+                logger.exception("a look at the parts failed")
+
+
+def _component(part: Part) -> str | None:
+    return None if part.probe is None else part.probe.component
+
+
+def _status(process: psutil.Process) -> Any:
+    try:
+        return process.status()
+    except psutil.Error:
+        return None
