@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from bounds import bounded
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from updraft_learner.ignore import Ignore
@@ -95,6 +95,84 @@ def test_a_default_can_be_taken_back(tmp_path: Path) -> None:
 @given(st.text(alphabet="ab*?[]!/\\ #.", max_size=12), st.text(alphabet="ab/.", min_size=1, max_size=8))
 def test_no_pattern_breaks_the_matcher(pattern: str, path: str) -> None:
     Ignore.parse([pattern]).matches(path, is_folder=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "ignored"),
+    [
+        ("a*b?d", "axxbcd", True),
+        ("a*b?d", "abd", False),
+        ("*.tar.*", "x/code.tar.gz", True),
+        ("*.tar.*", "code.tar", False),
+        ("ab*ba", "aba", False),
+        ("[!a-c]x", "dx", True),
+        ("[!a-c]x", "bx", False),
+        ("[^]]x", "!x", True),
+        ("[]a]", "]", True),
+        ("[a", "[a", True),
+        ("[b-a]", "[b-a]", True),
+        ("a[b/c]d", "a/d", False),
+        ("a?d", "a/d", False),
+        (r"\*", "a", False),
+        (r"\*", "*", True),
+        ("a/**/b", "a/b", True),
+        ("a/**/b", "a/x/y/b", True),
+        ("a/**/b", "x/a/b", False),
+        ("**/a/*/b", "x/a/a/y/b", True),
+        ("a/**", "a", False),
+        ("a/**", "a/x/y", True),
+        ("**", "a", True),
+        ("/**/", "a", True),
+        ("a**b", "axb", True),
+        ("a**b", "a/b", False),
+    ],
+)
+def test_patterns_mean_what_they_mean_to_git(pattern: str, path: str, ignored: bool) -> None:
+    assert Ignore.parse([pattern], defaults=False).matches(path, is_folder=True) is ignored
+
+
+def matches(pattern: str, text: str, one: str = "?", any_: str = "*") -> bool:
+    """By the definition, whatever it costs."""
+    if not pattern:
+        return not text
+    if pattern[0] == any_:
+        return any(matches(pattern[1:], text[at:], one, any_) for at in range(len(text) + 1))
+    return bool(text) and pattern[0] in (one, text[0]) and matches(pattern[1:], text[1:], one, any_)
+
+
+@given(st.text(alphabet="ab*?", min_size=1, max_size=8), st.text(alphabet="ab", min_size=1, max_size=10))
+@example("*a*b*a", "abba")
+def test_a_name_matches_by_the_definition(pattern: str, name: str) -> None:
+    assume(pattern != "**")
+    assert Ignore.parse([pattern], defaults=False).matches(name, is_folder=False) is matches(pattern, name)
+
+
+@given(st.text(alphabet="ab*?", min_size=1, max_size=8), st.text(alphabet="ab", min_size=1, max_size=8))
+def test_folders_match_by_the_definition(pattern: str, path: str) -> None:
+    """With a letter for a name: `*` stands for any number of folders, `?` for any name."""
+    parts = ["**" if letter == "*" else "*" if letter == "?" else letter for letter in pattern]
+    wanted = matches(pattern if pattern[-1] != "*" else f"{pattern}?", path)
+    given = Ignore.parse([f"/{'/'.join(parts)}"], defaults=False)
+    assert given.matches("/".join(path), is_folder=False) is wanted
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*a" * 12 + "*b",
+        "*a" * 120 + "*b" * 7,
+        "*?" * 100 + "b",
+        "*[ab]" * 51 + "c",
+        f"*{'[ab]' * 60}c*",
+        "**/a*a*/" * 30,
+    ],
+)
+def test_a_hostile_pattern_costs_little(pattern: str) -> None:
+    """The first took a second for 28 characters, and seven times as much for each four more."""
+    ignore = Ignore.parse([pattern])
+    with bounded(0.1, 10):
+        for path in ("a" * 255, "a/" * 100 + "a" * 255, "aaaaaaaaa/" * 100 + "a"):
+            ignore.matches(path, is_folder=False)
 
 
 def test_a_link_inside_is_followed_and_one_outside_is_refused_by_name(tmp_path: Path) -> None:
