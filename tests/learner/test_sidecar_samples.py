@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from learner.sidecar_fakes import CONFIG, make_paths
 
+from updraft_learner import contract
 from updraft_learner.sidecar.journal import Journal, Position
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.report import Warnings
-from updraft_learner.sidecar.system import MOST_GPUS, SystemMetrics, parse_gpus, parse_memory
+from updraft_learner.sidecar.system import MOST_GPUS, OLDEST_SAMPLES, SystemMetrics, parse_gpus, parse_memory
 
 SAMPLE = "0, 87, 2000, 80000, 301.50\n"
 VALUES = {
@@ -77,7 +78,8 @@ def test_the_programs_own_memory_is_among_the_metrics_and_grows_old(sampler: Sam
         "system/node_0/learner_memory_megabytes": 1.0,
         "system/node_0/learner_memory_percentage": 25.0,
     }
-    assert [sampler.gpus("learner") for _ in range(4)] == [values, values, values, {}]
+    fresh = OLDEST_SAMPLES * contract.MEMORY_INTERVALS
+    assert [sampler.gpus("learner") for _ in range(fresh + 1)] == [values] * fresh + [{}]
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_folders_match_by_the_definition(pattern: str, path: str) -> None:
 def test_a_hostile_pattern_costs_little(pattern: str) -> None:
     """The first took a second for 28 characters, and seven times as much for each four more."""
     ignore = Ignore.parse([pattern])
-    with bounded(0.1, 10):
+    with bounded(1, 10):
         for path in ("a" * 255, "a/" * 100 + "a" * 255, "aaaaaaaaa/" * 100 + "a"):
             ignore.matches(path, is_folder=False)
 
@@ -329,7 +329,7 @@ def test_a_document_is_json_with_sorted_keys_and_no_spaces(paths: list[str]) -> 
 def test_a_path_that_is_long_or_deep_costs_little(path: str, reason: str) -> None:
     """One of 32 KB cost 2.5 s and 244 MB."""
     document = json.dumps({"files": [{"path": path, "sha256": A, "size": 1, "mode": 0o644}]})
-    with bounded(0.2, 10), pytest.raises(TreeError, match=reason) as caught:
+    with bounded(1, 10), pytest.raises(TreeError, match=reason) as caught:
         Tree.from_json(document)
     assert len(str(caught.value)) < 600
 
@@ -338,7 +338,7 @@ def test_paths_as_long_and_deep_as_are_allowed() -> None:
     assert safe_path("a/" * 100 + "f")
     assert safe_path("/".join(["x" * 255] * 4))
     deep = Tree(tuple(TreeFile(f"{'aaaaaaaa/' * 100}f{number}", A, 1) for number in range(5_000)))
-    with bounded(0.5, 20):
+    with bounded(2, 20):
         assert Tree.from_json(deep.to_json()) == deep
 
 
