@@ -1,12 +1,13 @@
-"""Make the two pictures of the README from one real run: the terminal as an animated SVG, the job's attempts as a PNG.
+"""Make every picture of the README and of the tour from one real run on the embedded stack.
 
     make up
-    uv run --frozen --with pyte python scripts/pictures.py [docs/images]
+    make pictures                                  # ARGS="FOLDER [JOB]"; default: docs/images
 
 Submits jobs/digits-cnn as the README does, in a terminal of its own. Once a checkpoint is stored, the learner's process
 is killed with SIGKILL; the platform does the rest. `terminal.svg` shows every screen that the terminal showed, with the
-seconds of the run above it, in FILM_SECONDS. `attempts.png` is the timeline of that job's page, photographed by
-Chromium. Fails if the job is not COMPLETED with two attempts.
+seconds of the run above it, in FILM_SECONDS. The others are photographed by a headless Chromium: the timeline of that
+job's page, the page, its run and its log in Airflow, the form of its DAG, its metrics and its model in MLflow. Fails if
+the job is not COMPLETED with two attempts. With JOB nothing is run: the pages of that job are photographed again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -30,12 +30,17 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
+import httpx
 import psutil
 import pyte
+from browser import Browser, button
 
 from updraft.api import html, timeline
 from updraft.client import Client
 from updraft.exceptions import UpdraftError
+from updraft.stack.config import ADMIN_USER, load_secrets
+from updraft.stack.layout import find_home
+from updraft.wire import JobDetail
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMMAND = ".venv/bin/updraft submit jobs/digits-cnn/manifest.yaml --params epochs=60 --follow"
@@ -54,7 +59,8 @@ COLOURS = {
     "default": "#d8dce2",
 }
 FAINT, GROUND, HEAD = "#868e99", "#16191e", "#23272e"
-WIDTH_OF_TIMELINE = 960
+WIDTH_OF_TIMELINE = 1120
+WIDTH, HEIGHT = 1500, 950  # of a page
 
 
 @dataclass(frozen=True)
@@ -68,16 +74,28 @@ class Screen:
 
 def main(arguments: list[str]) -> None:
     folder = Path(arguments[0] if arguments else REPOSITORY / "docs" / "images")
-    screens, job_id = record()
+    screens, job_id = ([], arguments[1]) if len(arguments) > 1 else record()
     with Client() as client:
+        connection = client.http.connection
         job = client.job(job_id)
         attempts = client.attempts(job_id).attempts
         checkpoints = client.checkpoints(job_id).checkpoints
     trained = [attempt for attempt in attempts if attempt.role == "train"]
     if job.state != "COMPLETED" or len(trained) != 2:
         raise SystemExit(f"{job_id} is {job.state} with {len(trained)} attempts of its training; run this again")
-    (folder / "terminal.svg").write_text(film(thinned(screens)))
-    photograph(timeline.draw(job, attempts, checkpoints, datetime.now(UTC)), folder / "attempts.png")
+    if screens:
+        (folder / "terminal.svg").write_text(film(thinned(screens)))
+    log_in = {"username": connection.username, "password": connection.password}
+    token = httpx.post(f"{connection.airflow_url}/auth/token", json=log_in).raise_for_status().json()["access_token"]
+    with Browser() as browser:
+        photograph_timeline(
+            browser, timeline.draw(job, attempts, checkpoints, datetime.now(UTC)), folder / "attempts.png"
+        )
+        browser.show_cookie(connection.airflow_url, "_token", token)
+        photograph_airflow(browser, connection.airflow_url, job, folder)
+        # After Airflow's, which would take the header for a log-in of its own.
+        browser.show_log_in(ADMIN_USER, load_secrets(find_home()).mlflow_admin_password.get_secret_value())
+        photograph_mlflow(browser, job, folder)
 
 
 def record() -> tuple[list[Screen], str]:
@@ -230,28 +248,61 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def photograph(body: str, target: Path) -> None:
-    """The timeline on a page of its own, as high as it is. Raises SystemExit without Chromium."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-    if chromium is None:
-        raise SystemExit("no Chromium on the PATH; on Debian: apt-get install chromium")
-    measure = "<script>document.title = Math.ceil(document.body.getBoundingClientRect().bottom)</script>"
+def photograph_timeline(browser: Browser, body: str, target: Path) -> None:
+    """On a page of its own, as high as it is."""
     style = (
         f"<style>{html.STYLE}{timeline.STYLE}body{{margin:0;padding:12px 16px;background:#fff;min-height:0}}</style>"
     )
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "timeline.html"
-        page.write_text(f"<!doctype html><meta charset=utf-8><title></title>{style}<body>{body}{measure}</body>")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=2"]
-        command = [chromium, *options, f"--user-data-dir={folder}/profile"]
-        size = f"--window-size={WIDTH_OF_TIMELINE},"
-        dom = subprocess.run(
-            [*command, f"{size}800", "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True
-        )
-        height = re.findall(r"<title>(\d+)</title>", dom.stdout)[0]
-        subprocess.run(
-            [*command, f"{size}{height}", f"--screenshot={target}", page.as_uri()], capture_output=True, check=True
-        )
+        page.write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{body}")
+        browser.open(page.as_uri(), WIDTH_OF_TIMELINE, 800, scale=2)
+        browser.wait("document.querySelector('.timeline')")
+        browser.picture(target, height=browser.evaluate("Math.ceil(document.body.getBoundingClientRect().bottom)"))
+
+
+def photograph_airflow(browser: Browser, airflow_url: str, job: JobDetail, folder: Path) -> None:
+    browser.open(f"{airflow_url}/updraft/jobs/{job.id}", WIDTH, HEIGHT)
+    browser.wait("document.querySelector('.curves svg')", "document.querySelector('pre.log')")
+    # From the top to the end of the log: what follows is tables.
+    end = "Math.ceil(document.querySelector('pre.log').getBoundingClientRect().bottom + scrollY) + 24"
+    browser.picture(folder / "updraft-job.png", height=browser.evaluate(end))
+    run = f"{airflow_url}/dags/{job.dag_id}/runs/{job.run_id}"
+    browser.open(run, WIDTH, HEIGHT)
+    browser.wait_for_text("Task Instances", "admit", "release", "ReleaseOperator")
+    browser.picture(folder / "airflow-run.png")
+    browser.open(f"{run}/tasks/train", WIDTH, 785)
+    browser.wait_for_text("LearnerOperator", "val_accuracy")
+    browser.picture(folder / "airflow-train-log.png")
+    browser.open(f"{airflow_url}/dags/{job.dag_id}", WIDTH, 1100)
+    browser.click(button("Trigger"))
+    browser.wait_for_text("Run Parameters", "learning_rate", "Resources")
+    browser.picture(folder / "trigger-form.png")
+
+
+def photograph_mlflow(browser: Browser, job: JobDetail, folder: Path) -> None:
+    """In MLflow's mode for training, as every link of ours opens it."""
+    if job.links.mlflow_run is None or job.model is None or job.model.url is None:
+        raise SystemExit(f"{job.id} has no run or no model in MLflow")
+    page, mode = job.links.mlflow_run.split("?")
+    browser.open(f"{page}/model-metrics?{mode}", WIDTH, HEIGHT)
+    browser.wait_for_text("Model training", "Model metrics", "val_accuracy")
+    leave_assistant(browser)
+    browser.wait("document.querySelectorAll('.js-plotly-plot, .plot-container').length > 2")
+    browser.picture(folder / "mlflow-metrics.png")
+    browser.open(job.model.url, WIDTH, HEIGHT)
+    browser.wait_for_text("Model training", job.model.name, f"Version {job.model.version}")
+    leave_assistant(browser)
+    browser.picture(folder / "mlflow-model.png")
+
+
+def leave_assistant(browser: Browser) -> None:
+    """Close the panel beside the page, if MLflow shows one, and take away the tools that hover over its charts."""
+    close = "document.querySelector('[data-component-id=\"mlflow.assistant.chat_panel.close\"]')"
+    browser.evaluate(f"{close} && {close}.click()")
+    style = "Object.assign(document.createElement('style'), {textContent: '.modebar { display: none !important }'})"
+    browser.evaluate(f"document.head.append({style})")
+    browser.wait(f"!{close}")
 
 
 if __name__ == "__main__":
