@@ -37,7 +37,7 @@ named in the message, did not answer within 5 s, for `/trees` 120 s). Values of 
 
 **Bounds.** Tests hold hostile requests to 2 s of CPU and 100 MB of the api-server. A body has at most 4 MiB
 (manifests), 2 MiB (secrets) or 32 MiB (trees). A tree has at most 100,000 files; the largest takes 1 s and up to
-250 MB, the most where its paths are long and not ASCII. Of one user one tree is read and four blobs are stored at
+300 MB, the most where its paths are long and not ASCII. Of one user one tree is read and four blobs are stored at
 once; further ones wait before their body is read.
 
 **Starting a job** is Airflow's: `POST /api/v2/dags/train_model/dagRuns` with

@@ -73,12 +73,12 @@ def require_room(paths: Iterable[str], described: Described) -> None:
     limit_bytes = contract.MARKER_LIMIT_BYTES // described.parts
     size_bytes = HEAD_BYTES + len(json.dumps(dict(described.metrics)))
     for path in paths:
+        if len(path) > contract.PATH_CHARACTERS:
+            raise Unusable(f"the path {shown(path)} is longer than {contract.PATH_CHARACTERS} characters")
         try:
             safe_path(path)
         except TreeError as exc:
             raise Unusable(f"{exc}"[: 2 * SHOWN_CHARACTERS]) from exc
-        if len(path) > contract.PATH_CHARACTERS:
-            raise Unusable(f"the path {shown(path)} is longer than {contract.PATH_CHARACTERS} characters")
         size_bytes += len(json.dumps(path)) + ENTRY_BYTES
     if size_bytes > limit_bytes:
         raise Unusable(f"the list of its files and metrics is larger than {limit_bytes} bytes; save fewer of them")
