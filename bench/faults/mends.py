@@ -84,6 +84,12 @@ MENDS = (
         "busy machine, so each launch was restarted before its first step. Whole life cycles are given 45 s.",
         (Failure("learner_freeze+s3_kill", 1, "25603dafc4da", "together"),),
     ),
+    Mend(
+        "3fe2fae",
+        "The process that judges data was killed, and its job ended as if the data needed too much memory. The process "
+        "is started again; when it is killed twice, the attempt is made again.",
+        (Failure("any_process_kill", 1, "2f9830265ae6"),),
+    ),
 )
 
 
