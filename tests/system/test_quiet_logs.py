@@ -18,6 +18,9 @@ KNOWN = {
     r"mlflow\.server\.auth: This feature is still experimental": "MLflow, once at each start",
     r"SimpleAuthManager is active but the deployment shape": "Airflow, of any executor whose name it does not know",
     r"Starting call to 'airflow\.sdk\.api\.client\.Client\.request'": "Airflow, when it asks its busy api-server again",
+    r"Pydantic serializer warnings|PydanticSerializationUnexpectedValue.*StructuredLogMessage": (
+        "Airflow, when a log is asked for as one JSON document: the type of its answer has lines of text first"
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import stat
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tolerance", type=float, default=DEFAULT_TOLERANCE, help="largest absolute difference allowed"
     )
     options = parser.parse_args(arguments)
+    # The images have no pip whose version MLflow could write into conda.yaml, and it warns of that.
+    logging.getLogger("mlflow.utils.environment").setLevel(logging.ERROR)
     try:
         export(
             wanted=tuple(part.strip() for part in options.formats.split(",") if part.strip()),
