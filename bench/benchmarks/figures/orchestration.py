@@ -22,7 +22,7 @@ from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.client.client import LIFE_CYCLE
 
 NAME, TITLE = "orchestration", "Orchestration of a whole life cycle"
-BUDGET = Budget(at="most", value=1.3)
+BUDGET = Budget(at="most", value=1.15)
 EMPTY_DAG = "empty_life_cycle"
 END_SECONDS = 300
 PREPARE = "prepare"  # its pod is launched for the first job alone: the others find data and verdict as they are
