@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from memory_store import MemoryStore
 
-from updraft_data.__main__ import main
 from updraft_learner import contract
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
@@ -58,6 +57,8 @@ class Copied:
 
     def work(self) -> tuple[int, str]:
         """The program itself: its exit code, and the reason in its report."""
+        from updraft_data.__main__ import main  # not in the environment of a learner, which collects this module too
+
         code = main({contract.ROOT_ENV: str(self.paths.root)})
         report = json.loads(self.paths.at(contract.PREPARE_REPORT_FILE).read_text())
         return code, report["error"]["message"]
