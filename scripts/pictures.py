@@ -286,7 +286,7 @@ def photograph_mlflow(browser: Browser, job: JobDetail, folder: Path) -> None:
         raise SystemExit(f"{job.id} has no run or no model in MLflow")
     page, mode = job.links.mlflow_run.split("?")
     browser.open(f"{page}/model-metrics?{mode}", WIDTH, HEIGHT)
-    browser.wait_for_text("Model training", "Model metrics", "val_accuracy")
+    browser.wait_for_text("Model training", "Model metrics", "learning_rate")
     leave_assistant(browser)
     browser.wait("document.querySelectorAll('.js-plotly-plot, .plot-container').length > 2")
     browser.picture(folder / "mlflow-metrics.png")
