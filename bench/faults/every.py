@@ -52,7 +52,7 @@ class Kill:
     place: str
     pid: int
     at: float  # unix seconds
-    job: str  # the one that the process worked for; empty: all that were under way
+    job: str  # id of the job that the process worked for; empty for a process that serves all jobs
     rule: Rule
     met: tuple[Subject, ...]
     hit: Mapping[str, str]  # state by job

@@ -194,7 +194,7 @@ def manifest(shape: Shape, job_id: str, witness: Path, code: Path = PROGRAM) -> 
 
 
 def own_expectation(job_id: str) -> dict[str, Any]:
-    """One that holds and that no other job has: the data have between one and some billions of rows."""
+    """Return an expectation that the data meet. Its bound differs for each job, so that no earlier verdict is found."""
     most = 10**9 + int(hashlib.sha256(job_id.encode()).hexdigest()[:8], 16)
     return {
         "type": "expect_table_row_count_to_be_between",

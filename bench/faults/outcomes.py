@@ -22,7 +22,7 @@ from faults.kinds.base import STATES, TASK
 
 FILE = REPOSITORY / "bench" / "results" / "faults.jsonl"
 EVERY = "any_process_kill"
-# Commits that are in no history any more, since their branch was squashed, and the one that holds their changes.
+# Commits of branches that were squashed, each with the commit that holds its changes now.
 SQUASHED = {"63e88655995a": "25603dafc4da"}
 MOST_OF_A_PAIR = 2
 MISSES = 3  # runs that were aimed at a moment and did not meet it
@@ -121,7 +121,7 @@ class RunRecord(Record):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those that it counts for: of a packed run not the faults that came too late."""
+        """Return the kinds that this run counts for. In a packed run, a fault that came too late does not count."""
         if self.packed:
             return tuple(strike.kind for strike in self.strikes if not strike.too_late)
         return tuple(self.kind.split("+"))

@@ -23,7 +23,10 @@ class Timeline:
 
 
 def timeline(submitted_at: float, ended_at: float, sessions: Sequence[Session], tasks: Mapping[str, float]) -> Timeline:
-    """`tasks`: when each one succeeded, as unix seconds. Of a step that was made twice the first time counts."""
+    """Return the seconds from submission to each step and task. A step that was made twice counts at its first time.
+
+    tasks: when each one succeeded, as unix seconds.
+    """
     marks = {task: at - submitted_at for task, at in tasks.items()}
     for session in sessions:
         if session.learner == 1:
@@ -34,7 +37,7 @@ def timeline(submitted_at: float, ended_at: float, sessions: Sequence[Session], 
 
 
 def median(timelines: Sequence[Timeline]) -> Timeline:
-    """Mark by mark, of those that all of them have."""
+    """Return the median time of each mark that all timelines have, and of their ends."""
     shared = set.intersection(*(set(each.marks) for each in timelines))
     marks = {name: statistics.median(each.marks[name] for each in timelines) for name in shared}
     return Timeline(statistics.median(each.end for each in timelines), marks)
