@@ -27,7 +27,7 @@ from faults.facts import JobFacts
 from faults.jobs import LIFE_STEPS, LIVES, Program, Shape, as_life, manifest
 from faults.kinds.base import Rule, Subject, merged
 from faults.kinds.control import all_serve, untouched, without_store
-from faults.lab import Lab, is_over
+from faults.lab import Lab, is_over, state_of
 from faults.lanes import POLLUTING, is_past
 from faults.outcomes import EVERY, Provenance, RunRecord, ViolationRecord
 from faults.pace import Timeline
@@ -202,7 +202,7 @@ class Sweep:
         """None when no job is under way that it could meet, or it ended by itself just now."""
         under_way = [s for s in wave.subjects.values() if not is_over(lab, s.id)]
         met = tuple(s for s in under_way if target.job in ("", s.id))
-        hit = {subject.id: _state(lab, subject) for subject in met}
+        hit = {subject.id: state_of(lab, subject.id) for subject in met}
         at = time.time()
         if not met or not parts.send(target.process, signal.SIGKILL):
             return None
@@ -327,14 +327,6 @@ def _progress(lab: Lab, job_id: str) -> tuple[int, int]:
     except UpdraftError:
         tasks = 0
     return tasks, witness.newest_step(lab.witness / job_id)
-
-
-def _state(lab: Lab, subject: Subject) -> str:
-    try:
-        job = lab.job(subject.id)
-    except UpdraftError:
-        return "?"
-    return "not accepted" if job is None else str(job.state)
 
 
 def _submit(lab: Lab, subject: Subject) -> float:

@@ -301,6 +301,15 @@ def start(home: Home) -> None:
         raise BenchmarkError(f"the platform did not start:\n{done.stdout}{done.stderr}")
 
 
+def state_of(lab: Lab, job_id: str) -> str:
+    """Return the job's state in the ledger, `not accepted` for a job that it lacks, `?` while it cannot be read."""
+    try:
+        job = lab.job(job_id)
+    except UpdraftError:
+        return "?"
+    return "not accepted" if job is None else str(job.state)
+
+
 def is_over(lab: Lab, job_id: str) -> bool:
     """Whether the ledger has the job's verdict; an unreadable ledger says no."""
     try:

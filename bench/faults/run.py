@@ -18,7 +18,7 @@ from faults.checks import Violation
 from faults.facts import JobFacts
 from faults.jobs import PROGRAM, manifest, much_code
 from faults.kinds.base import Subject, TooLateError, wait_for
-from faults.lab import Lab, is_over
+from faults.lab import Lab, is_over, state_of
 from faults.moments import come_to, leave
 from faults.outcomes import Outcome, Provenance, RunRecord, ViolationRecord
 from faults.plan import Planned
@@ -120,14 +120,14 @@ def _strike(lab: Lab, scenario: Scenario, strike: Strike) -> None:
 
 def _note_hits(lab: Lab, scenario: Scenario, strike: Strike) -> None:
     """What the fault is about to meet: the target first, for some states are short."""
-    strike.hit = _state(lab, strike.scene.target)
+    strike.hit = state_of(lab, strike.scene.target.id)
     with scenario.noted:
         if scenario.planned.packed:
             met = [s for s in scenario.met_by(strike) if s.id in scenario.submitted_at]
             for subject in met:
-                scenario.hit.setdefault(subject.id, _state(lab, subject))
+                scenario.hit.setdefault(subject.id, state_of(lab, subject.id))
         elif not scenario.hit:
-            scenario.hit.update({subject.id: _state(lab, subject) for subject in scenario.subjects})
+            scenario.hit.update({subject.id: state_of(lab, subject.id) for subject in scenario.subjects})
 
 
 def _carry_out(lab: Lab, scenario: Scenario, strike: Strike) -> None:
@@ -166,14 +166,6 @@ def _carry_out(lab: Lab, scenario: Scenario, strike: Strike) -> None:
     except (BenchmarkError, UpdraftError) as exc:
         strike.problem = strike.problem or f"after {strike.kind.name}: {exc}"
     strike.healed_at = time.time()
-
-
-def _state(lab: Lab, subject: Subject) -> str:
-    try:
-        job = lab.job(subject.id)
-    except UpdraftError:
-        return "?"
-    return "not accepted" if job is None else str(job.state)
 
 
 def _aftermath(lab: Lab, scenario: Scenario) -> tuple[list[JobFacts], list[Violation]]:
