@@ -6,9 +6,7 @@ import asyncio
 import json
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -20,20 +18,10 @@ from faults.places import ProcessLook, TaskNames, container_keys, does, role
 
 from updraft.kubernetes.gate import gated
 from updraft.localnode.processes import ProcessTable, kill_all
-from updraft.stack import processes, records
-from updraft.stack.control import initialise
-from updraft.stack.layout import Home, find_repository
-from updraft.stack.records import PartRecord, PartState
+from updraft.stack.layout import Home
 from updraft_learner import contract
 
 TASK = "01998a3e-7b2c-7d34-9f00-0123456789ab"
-SLEEP = "import time; time.sleep(60)"
-FAMILY = f"""
-import subprocess, sys
-subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])
-print('two', flush=True)
-{SLEEP}
-"""
 
 
 def main_of(job: str, of_role: str) -> dict[str, str]:
@@ -140,32 +128,6 @@ def test_task_names_are_read_from_airflows_database(tmp_path: Path) -> None:
     assert names.get(earlier) == ("", "reaper.reap")
     assert names.get("01998a3e-7b2c-7d34-9f00-00000000000f", ("", "unknown")) == ("", "unknown")
     assert TaskNames(tmp_path / "none").get(TASK) == ("", "")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "home", find_repository())
-    initialise(made)
-    return made
-
-
-@pytest.fixture
-def part(home: Home) -> Iterator[subprocess.Popen[bytes]]:
-    """Two processes in a session of their own, recorded as the S3 server."""
-    child, identity = processes.spawn(
-        [sys.executable, "-S", "-c", FAMILY],
-        environment={"PATH": "/usr/bin:/bin"},
-        cwd=home.root,
-        log=home.root / "log",
-    )
-    records.write_part(home, PartRecord("s3", PartState.READY, pid=identity.pid, create_time=identity.create_time))
-    deadline = time.monotonic() + 20
-    while "two" not in (home.root / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    yield child
-    for process in processes.session_members(identity):
-        process.kill()
-    child.wait(timeout=10)
 
 
 def test_the_tree_has_every_process_of_a_service_by_descent(home: Home, part: subprocess.Popen[bytes]) -> None:

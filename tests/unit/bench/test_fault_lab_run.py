@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -28,45 +27,8 @@ from faults.plan import Planned, PlannedStrike
 
 from updraft.exceptions import UnavailableError
 from updraft.stack import processes, records
-from updraft.stack.control import initialise
-from updraft.stack.layout import Home, find_repository
-from updraft.stack.records import PartRecord, PartState, Phase, SupervisorRecord
-
-SLEEP = "import time; time.sleep(60)"
-# It says when its child runs: a process that is stopped between fork and exec holds its parent up.
-FAMILY = f"""
-import subprocess, sys
-subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])
-print('two', flush=True)
-{SLEEP}
-"""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "home", find_repository())
-    initialise(made)
-    return made
-
-
-@pytest.fixture
-def part(home: Home) -> Iterator[subprocess.Popen[bytes]]:
-    """Two processes in a session of their own, recorded as the S3 server."""
-    child, identity = processes.spawn(
-        [sys.executable, "-S", "-c", FAMILY],
-        environment={"PATH": "/usr/bin:/bin"},
-        cwd=home.root,
-        log=home.root / "log",
-    )
-    record = PartRecord("s3", PartState.READY, pid=identity.pid, create_time=identity.create_time)
-    records.write_part(home, record)
-    deadline = time.monotonic() + 20
-    while "two" not in (home.root / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    yield child
-    for process in processes.session_members(identity):
-        process.kill()
-    child.wait(timeout=10)
+from updraft.stack.layout import Home
+from updraft.stack.records import Phase, SupervisorRecord
 
 
 def await_statuses(family: list[psutil.Process], *, stopped_ones: int) -> None:
@@ -96,7 +58,7 @@ def test_waking_a_part_that_was_killed_meanwhile_does_no_harm(home: Home, part: 
 
 def test_a_part_that_is_away_has_its_supervisor_stopped_too(home: Home, part: subprocess.Popen[bytes]) -> None:
     supervisor, identity = processes.spawn(
-        [sys.executable, "-S", "-c", SLEEP],
+        [sys.executable, "-S", "-c", "import time; time.sleep(60)"],
         environment={"PATH": "/usr/bin:/bin"},
         cwd=home.root,
         log=home.root / "other",
