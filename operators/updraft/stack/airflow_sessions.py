@@ -1,8 +1,9 @@
 """Airflow's database sessions on SQLite (`[database] sql_alchemy_session_maker`): none waits on the event loop.
 
-The api-server writes its audit log on its event loop. There, waiting for SQLite's write lock stops the whole server,
-and also the very request that holds the lock: its commit is to be started by that loop. Both, and with them every other
-process that writes, would stand until one of them gave up. So a thread of its own writes those rows.
+The api-server writes its audit log on its event loop, and there it deletes expired revoked tokens, with the first
+request after its start and every few hours. Waiting for SQLite's write lock on that loop stops the whole server, and
+also the very request that holds the lock: its commit is to be started by that loop. Both, and with them every other
+process that writes, would stand until one of them gave up. So a thread of its own makes these changes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Delete, Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -30,14 +32,21 @@ def session_maker(engine: Engine) -> sessionmaker[LoopSession]:
 
 
 class LoopSession(Session):
-    """A session whose commit does not write on an event loop what a thread can write a moment later."""
+    """A session that does not change on an event loop what a thread can change a moment later."""
+
+    def execute(self, statement: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_cleanup(statement) and _on_event_loop():
+            _writer().submit(write, self.get_bind(), "expired tokens", lambda session: session.execute(statement))
+            return None  # Airflow does not read the answer
+        return super().execute(statement, *args, **kwargs)
 
     def commit(self) -> None:
         rows = list(self.new)
         if rows and _on_event_loop() and all(map(_is_audit, rows)) and not self.dirty and not self.deleted:
             for row in rows:
                 self.expunge(row)
-            _writer().submit(write, self.get_bind(), rows)
+            what = f"{len(rows)} row(s) of the audit log"
+            _writer().submit(write, self.get_bind(), what, lambda session: session.add_all(rows))
         super().commit()
 
 
@@ -54,25 +63,29 @@ def _is_audit(row: object) -> bool:
     return getattr(row, "__tablename__", None) == "log"
 
 
+def _is_cleanup(statement: object) -> bool:
+    return isinstance(statement, Delete) and getattr(statement.table, "name", None) == "revoked_token"
+
+
 @cache
 def _writer() -> ThreadPoolExecutor:
     """One thread, so that rows keep their order; what is waiting is written before the process ends."""
-    return ThreadPoolExecutor(1, thread_name_prefix="audit-log")
+    return ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
 
 
-def write(bind: Any, rows: list[object]) -> None:
-    """Stores the rows, in several tries; a failure is logged and loses them."""
+def write(bind: Any, what: str, change: Callable[[Session], object]) -> None:
+    """Make and commit a change, in several tries; a failure is logged with `what`, and loses it."""
     for number in range(1, TRIES + 1):
         try:
             with Session(bind, expire_on_commit=False) as session:
-                session.add_all(rows)
+                change(session)
                 session.commit()
             return
         except OperationalError as exc:
             if number == TRIES:
-                log.error("%d row(s) of the audit log could not be written: %s", len(rows), exc.orig)
+                log.error("%s could not be written: %s", what, exc.orig)
                 return
             time.sleep(PAUSE_SECONDS)
         except Exception:  # outermost line of the thread
-            log.exception("%d row(s) of the audit log could not be written", len(rows))
+            log.exception("%s could not be written", what)
             return

@@ -1,4 +1,4 @@
-"""Airflow's audit log on SQLite: no request waits on the event loop for a lock that another request holds."""
+"""On SQLite, no request to Airflow waits on the event loop for a lock that another request holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from updraft.stack.files import airflow_configuration
 from updraft.stack.layout import Home
 
 LOCK_SECONDS = 20.0
+HOUR = timedelta(hours=1)
 
 
 class Base(DeclarativeBase):
@@ -107,7 +109,7 @@ def test_a_lock_that_stays_loses_audit_rows_and_says_so(
     engine = create_engine(f"sqlite:///{file}?timeout=0")
     Base.metadata.create_all(engine)
     with locked(file):
-        airflow_sessions.write(engine, [Audit(event="lost")])
+        airflow_sessions.write(engine, "1 row(s) of the audit log", lambda session: session.add(Audit(event="lost")))
     assert "1 row(s) of the audit log could not be written: database is locked" in caplog.text
     engine.dispose()
 
@@ -133,6 +135,38 @@ def test_airflows_own_audit_log_is_what_would_wait(engine: Engine, file: Path, m
                 asyncio.run(coroutine)
     written()
     assert events(engine) == (["trigger_dag_run"] if maker is session_maker else [])
+    waited.dispose()
+
+
+@pytest.mark.parametrize("maker", [session_maker, plain_session_maker])
+def test_airflow_deletes_expired_tokens_without_waiting_on_the_loop(
+    engine: Engine, file: Path, maker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second case is Airflow's own: it waits for the lock on the loop, gives up and logs a traceback. If it passes
+    some day without one, Airflow deletes tokens elsewhere, and this part of the session maker can go."""
+    from airflow.models.revoked_token import RevokedToken
+
+    RevokedToken.__table__.create(engine)  # type: ignore[attr-defined]
+    now = datetime.now(UTC)
+    with plain_session_maker(engine)() as session:
+        session.add_all([RevokedToken(jti="old", exp=now - timedelta(days=1)), RevokedToken(jti="new", exp=now + HOUR)])
+        session.commit()
+    failures: list[str] = []
+    monkeypatch.setattr("airflow.models.revoked_token.log.exception", failures.append)
+    monkeypatch.setattr(RevokedToken, "_last_cleanup_time", float("-inf"))
+    waited = create_engine(f"sqlite:///{file}?timeout=0.2", connect_args={"check_same_thread": False})
+
+    async def asked() -> bool:
+        with maker(waited)() as session:
+            return RevokedToken.is_revoked("new", session=session)
+
+    with locked(file):
+        assert asyncio.run(asked())
+        assert bool(failures) == (maker is plain_session_maker)
+    written()
+    with engine.connect() as connection:
+        left = set(connection.execute(text("select jti from revoked_token")).scalars())
+    assert left == ({"new"} if maker is session_maker else {"old", "new"})
     waited.dispose()
 
 
