@@ -303,7 +303,8 @@ def test_ranks_that_end_before_a_save_is_due_save_the_last_one_together(
         for rank in range(2)
     ]
     said = [process.communicate(timeout=120)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [1 if "raise" in end else 0] * 2, said
+    failed = [process.returncode != 0 for process in ranks]  # not always 1: torch aborts a rank whose peer is gone
+    assert failed == ["raise" in end] * 2, said
     for rank in range(2):
         whole = [path.parent.name for path in (tmp_path / f"rank-{rank}").glob("step-*/COMPLETE")]
         assert whole == steps, said
