@@ -115,7 +115,7 @@ def told(attempt: Attempt) -> str:
         parts.append(f"from <b>{escape(name)}</b>" if name else "from the beginning")
         if attempt.resume.repeats:
             parts.append(f"{attempt.resume.repeats} steps repeated")
-    if attempt.first_step is not None:
+    if attempt.first_step is not None and attempt.role == "train":  # an evaluation reports all it has at one step
         parts.append(f"steps {attempt.first_step} to {attempt.last_step}")
     if attempt.revision:
         parts.append(f"revision {attempt.revision} of the manifest")

@@ -87,6 +87,13 @@ def test_repeated_steps_are_a_part_of_their_bar() -> None:
     assert "done in 80 s" in found
 
 
+def test_steps_are_told_of_trainings_alone() -> None:
+    training = attempt(1, 0, 80, cause="done", first_step=10, last_step=600)
+    evaluation = training.model_copy(update={"role": "evaluate", "first_step": 0, "last_step": 0})
+    assert "steps 10 to 600" in timeline.told(training)
+    assert "step" not in timeline.told(evaluation)
+
+
 def test_checkpoints_are_marked_and_deleted_ones_that_would_cover_each_other_are_one() -> None:
     def checkpoint(step: int, seconds: float, **more: Any) -> Checkpoint:
         return Checkpoint(name=f"step-{step}", step=step, attempt=1, created_at=at(seconds), **more)
