@@ -10,6 +10,7 @@ and reads them into any other number of ranks. The only module here that imports
 
 from __future__ import annotations
 
+import atexit
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
@@ -123,6 +124,23 @@ class Ranks:
         self.part, self.parts = order.index(place) + 1, len(order)
         self.leader_rank = places.index(place)
         self.leader = self.leader_rank == self.rank
+        if self.distributed:
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """End both groups and join their threads. The other ranks are not asked.
+
+        A thread that needs the interpreter's lock (to free a tensor) while the interpreter ends is ended by it, which
+        aborts the process: `terminate called without an active exception`. The threads of a group end only when
+        nothing refers to the group any more, also after `destroy_process_group()`.
+        """
+        import torch.distributed as dist
+
+        groups, self.front, self.behind = (self.front, self.behind), None, None
+        if dist.is_initialized():
+            for group in groups:
+                if group is not None:
+                    dist.destroy_process_group(group)
 
     def connected(self) -> bool:
         """Whether the ranks can still speak: a program may destroy its process group before it ends."""
