@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from updraft.allocation import Grant
-from updraft.ledger import Ledger, admission
+from updraft.allocation import Capacity, Grant
+from updraft.ledger import Admission, Ledger, admission
 from updraft.ledger.engine import reading
 
 
@@ -11,3 +11,9 @@ def grants(ledger: Ledger) -> list[Grant]:
     """Granted and not released, oldest first."""
     with reading(ledger._engine) as connection:
         return admission.live_grants(connection)
+
+
+def try_admit(ledger: Ledger, job_id: str, capacity: Capacity) -> Admission:
+    """Plan the queue, and say what was decided about this job."""
+    ledger.plan_queue(capacity)
+    return ledger.admission(job_id)

@@ -23,11 +23,12 @@ class Request:
     gpus: int  # per learner
     gpu_type: str | None
     requested_at: datetime
+    disk_mib: int = 0  # per learner; 0: what the platform allows, which every node has
 
     def __post_init__(self) -> None:
         if self.learners < 1:
             raise ValueError(f"learners of {self.job_id} is {self.learners}; at least 1 is needed")
-        if not math.isfinite(self.cpus) or self.cpus < 0 or self.memory_mib < 0 or self.gpus < 0:
+        if not math.isfinite(self.cpus) or min(self.cpus, self.memory_mib, self.gpus, self.disk_mib) < 0:
             raise ValueError(f"resources of {self.job_id} must be finite and not negative")
 
     @property
@@ -55,6 +56,7 @@ class Node:
     gpu_type: str | None = None
     gpus_only: bool = False  # kept for who asks for GPUs
     ready: bool = True
+    disk_mib: int | None = None  # None: the node does not say
 
     @property
     def amounts(self) -> Amounts:

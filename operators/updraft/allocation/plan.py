@@ -7,6 +7,9 @@ when those in front end. A gang that can never fit is named as such instead of b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
 
 from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
 from updraft.allocation.packing import add_to, free_after, never_fits
@@ -23,11 +26,15 @@ def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity
     waiting: list[Waiting] = []
     impossible: list[Impossible] = []
     ready = capacity.ready
+    # Of a thousand jobs in the queue most ask for the same; each question is answered once per kind of gang.
+    never = cache(lambda kind: _why_never(kind, capacity.nodes))
+    wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
     ahead: Request | None = None  # the one in line directly before
     free = free_after(running, ready)
     for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
-        if capacity.nodes and never_fits(request, capacity.nodes):
-            impossible.append(Impossible(request.job_id, _why_never(request, capacity.nodes)))
+        kind = replace(request, job_id="", requested_at=datetime.min)
+        if (reason := never(kind)) is not None:
+            impossible.append(Impossible(request.job_id, reason))
             continue
         if ahead is None:
             # Beside the others as they lie; else all anew.
@@ -38,20 +45,12 @@ def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity
                 running.append(request)
                 started.append(request.job_id)
                 continue
+        # From here on nothing starts, so what is free stays as it is.
         place = len(waiting) + 1
-        waiting.append(Waiting(request.job_id, place, _why_waiting(place, request, running, ready, ahead)))
+        behind = f"; behind {ahead.job_id}" if ahead is not None else ""
+        waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in line; {wait(kind)}{behind}"))
         ahead = request
     return Plan(tuple(started), tuple(waiting), tuple(impossible))
-
-
-def _why_waiting(
-    place: int, request: Request, running: Sequence[Request], nodes: Sequence[Node], ahead: Request | None
-) -> str:
-    parts = [f"{_ordinal(place)} in line", f"needs {_need(request)}"]
-    parts.append(_free(request, running, nodes))
-    if ahead is not None:
-        parts.append(f"behind {ahead.job_id}")
-    return "; ".join(parts)
 
 
 def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -> str:
@@ -92,7 +91,17 @@ def _left(used: Sequence[tuple[int, Request]], whole: int) -> int:
     return max(0, whole - sum(amount * request.learners for amount, request in used))
 
 
-def _why_never(request: Request, nodes: Sequence[Node]) -> str:
+def _why_never(request: Request, nodes: Sequence[Node]) -> str | None:
+    """Why the gang never starts, even when nothing else runs; None if it can. A cluster without nodes may get some."""
+    disks = [node.disk_mib for node in nodes]
+    largest = max((disk for disk in disks if disk is not None), default=0)
+    if request.disk_mib > largest and None not in disks and disks:
+        return (
+            f"resources.disk: a learner asks for {request.disk_mib / 1024:.1f} GiB of its node's disk, and no node has "
+            f"more than {largest / 1024:.1f} GiB to give"
+        )
+    if not nodes or not never_fits(request, nodes):
+        return None
     kinds = sorted({node.gpu_type or "unnamed" for node in nodes if node.gpus})
     if request.gpus and not kinds:
         return f"needs {_need(request)}, but no node has a GPU; ask for 0 GPUs"

@@ -11,6 +11,7 @@ from updraft.allocation.model import Capacity, Node
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
+DISK_RESOURCE = "ephemeral-storage"
 
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?")
 _BINARY = {name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
@@ -56,4 +57,5 @@ def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:
         gpu_type=(metadata.get("labels") or {}).get(GPU_TYPE_LABEL),
         gpus_only=any(GPU_TAINT.covers(taint) for taint in taints),
         ready=conditions.get("Ready") == "True" and not closed,
+        disk_mib=int(parse_quantity(disk) // 1024**2) if (disk := allocatable.get(DISK_RESOURCE)) is not None else None,
     )

@@ -12,9 +12,9 @@ from datetime import datetime
 from updraft.api import accepted, views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
-from updraft.exceptions import NotFoundError, UnavailableError
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.guardian.records import MODEL_VERSION, PROMOTION
-from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request, Transition
+from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
 from updraft.wire import JobDetail, JobSummary
@@ -98,7 +98,8 @@ class Reader:
             promotion = ledger.effect(job.id, PROMOTION) if version else None
             waiting = [] if job.ended else [item for item in ledger.requests(job.id) if item.answered_at is None]
             model = views.model(version, promotion, self.parts.settings)
-            return views.Known(ledger.transitions(job.id), ledger.attempts(job.id), waiting, model)
+            place = _place(ledger, job.id) if job.state is State.QUEUED else None
+            return views.Known(ledger.transitions(job.id), ledger.attempts(job.id), waiting, model, place)
 
         return self.parts.deadline.call("ledger", ask)
 
@@ -161,6 +162,13 @@ class Reader:
         except UnavailableError:
             statuses = []
         return Learners(attempts, tuple(statuses))
+
+
+def _place(ledger: Ledger, job_id: str) -> int | None:
+    try:
+        return ledger.admission(job_id).place
+    except RefusedError:  # it has no place in the queue yet
+        return None
 
 
 def _age(job: JobSummary | ListedJob) -> tuple[datetime, str]:

@@ -26,6 +26,7 @@ class Known:
     attempts: Sequence[Attempt]  # oldest first
     requests: Sequence[Request]  # unanswered ones
     model: wire.Model | None
+    place: int | None = None  # in the queue, from 1
 
 
 def summary(job: ListedJob, known: Known, progress: wire.Progress | None) -> wire.JobSummary:
@@ -34,7 +35,6 @@ def summary(job: ListedJob, known: Known, progress: wire.Progress | None) -> wir
 
 def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.Learner]) -> wire.JobDetail:
     training = [learner for learner in learners if learner.role == "train"]
-    transitions = known.transitions
     return wire.JobDetail(
         **_common(job, known),
         progress=slowest(training),
@@ -42,10 +42,10 @@ def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.L
         run_id=job.run_id,
         revision=job.revision,
         cancel_requested=job.cancel_requested_at is not None,
-        transitions=tuple(transition(item) for item in transitions),
+        transitions=tuple(transition(item) for item in known.transitions),
         learners=tuple(learners),
         metrics=dict(training[0].metrics) if training else {},
-        queue=queue(job, transitions),
+        queue=queue(job, known),
         verdict=None if job.verdict is None else verdict(job.verdict),
         links=links(job, settings),
     )
@@ -81,12 +81,11 @@ def transition(item: Transition) -> wire.Transition:
     )
 
 
-def queue(job: Job, transitions: Sequence[Transition]) -> wire.Queue | None:
+def queue(job: Job, known: Known) -> wire.Queue | None:
     """Place and reason while the job waits; when it was granted, afterwards."""
     if job.state is State.QUEUED:
-        place = transitions[-1].evidence.get("place")
-        return wire.Queue(place=place if isinstance(place, int) else None, reason=job.reason)
-    granted = next((item for item in transitions if item.to_state is State.DEPLOYING), None)
+        return wire.Queue(place=known.place, reason=job.reason)
+    granted = next((item for item in known.transitions if item.to_state is State.DEPLOYING), None)
     return None if granted is None else wire.Queue(granted_at=granted.at, reason=granted.reason)
 
 

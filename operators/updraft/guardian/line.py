@@ -1,4 +1,4 @@
-"""A job's place in line: joining it, and one question to the allocator."""
+"""A job's place in the queue: it joins, and reads what the planner has decided."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
         gpus=resources.gpus,
         gpu_type=resources.gpu_type,
         requested_at=requested_at,
+        disk_mib=-(-(resources.disk_bytes or 0) // 1024**2),
     )
 
 
@@ -57,66 +58,39 @@ def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: 
     """Why the job's gang can never run on these nodes, whatever else does; None if it can."""
     from updraft.allocation import capacity_from_nodes, plan_admissions
 
-    if (disk := _disk_of_no_node(manifest, nodes)) is not None:
-        return disk
     request = request_of(manifest, "asked", datetime.now(UTC))
     plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations))
     return plan.impossible[0].reason if plan.impossible else None
 
 
-def ask(job_id: str, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """One question to the allocator: `granted`, `impossible`, `cancelled`, `halt` or `waiting`, and why.
-
-    The reason for waiting is written to the ledger as the QUEUED job's reason.
-    """
+def plan(nodes: Sequence[dict[str, Any]]) -> None:
+    """Plan the whole queue for these nodes."""
     from updraft.allocation import capacity_from_nodes
 
-    book = ledger()
+    ledger().plan_queue(capacity_from_nodes(nodes, settings().tolerations))
+
+
+def ask(job_id: str) -> tuple[str, str]:
+    """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt` or `waiting`.
+
+    The reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the queue nor
+    over.
+    """
     if (left := _left(job_id)) is not None:
         return left
-    job = book.job(job_id)
-    # Read only where it matters: every waiting job asks again and again.
-    asks_for_disk = (job.manifest.get("resources") or {}).get("disk")
-    if asks_for_disk and (never := _disk_of_no_node(manifest_of(job), nodes)) is not None:
-        return "impossible", never
+    book = ledger()
     try:
-        admission = book.try_admit(job_id, capacity_from_nodes(nodes, settings().tolerations))
+        admission = book.admission(job_id)
     except RefusedError:
-        if book.job(job_id).state is State.HALTED:  # another guardian took it out of the line just now
+        if book.job(job_id).state is State.HALTED:  # another guardian took it out of the queue just now
             return "halt", f"job {job_id} was halted"
         raise
     if admission.granted:
         return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
-    book.move(job_id, State.QUEUED, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
+    book.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
     return "waiting", admission.reason
-
-
-def ask_without_cluster(job_id: str, problem: str) -> tuple[str, str]:
-    """While nobody can tell what is free: as `ask`, but nothing is granted, and the problem is why the job waits."""
-    if (left := _left(job_id)) is not None:
-        return left
-    ledger().move(job_id, State.QUEUED, problem, only_from=State.QUEUED)
-    return "waiting", problem
-
-
-def _disk_of_no_node(manifest: Manifest, nodes: Sequence[dict[str, Any]]) -> str | None:
-    """Why no node can ever set aside the disk that a learner asks for. It is no part of what is granted: what others
-    ask for is small beside a node's, and comes back."""
-    from updraft.allocation.quantities import parse_quantity
-
-    asked = manifest.resources.disk_bytes or 0
-    if not asked:
-        return None
-    there = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
-    amounts = [parse_quantity(each["ephemeral-storage"]) for each in there if "ephemeral-storage" in each]
-    if len(amounts) < len(nodes) or not amounts or (largest := max(amounts)) >= asked:
-        return None
-    return (
-        f"resources.disk: a learner asks for {asked / 2**30:.1f} GiB of its node's disk, and no node has more than "
-        f"{float(largest) / 2**30:.1f} GiB to give"
-    )
 
 
 def _left(job_id: str) -> tuple[str, str] | None:

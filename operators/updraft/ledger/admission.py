@@ -1,24 +1,31 @@
-"""The queue and what was granted. The decision itself is `updraft.allocation.plan_admissions`."""
+"""The queue and what was granted. The decision itself is `updraft.allocation.plan_admissions`.
+
+Each change counts `queue.changes` up, in the same transaction: the planner sees from it that there is something to
+plan, and those that wait which rows are news.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from updraft.allocation import Capacity, Grant, Request, plan_admissions
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import Admission
-from updraft.ledger.tables import ALLOCATION_LOCK, WORD_LENGTH, grants, jobs, locks
+from updraft.ledger.records import Admission, QueueNews
+from updraft.ledger.tables import WORD_LENGTH, grants, jobs, queue
 from updraft.lifecycle import TERMINAL, State
+
+_WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
 
 def enqueue(connection: Connection, job_id: str, request: Request) -> None:
-    """Puts the job in line. Once in line (or granted) it keeps its place; after a release it joins at the end."""
+    """Puts the job in the queue. There, or granted, it keeps its place; after a release it joins at the end."""
     if request.job_id != job_id:
         raise RefusedError(f"request: is of job {request.job_id!r}, not of {job_id!r}")
     job = job_rows.get(connection, job_id, lock=True)
@@ -33,9 +40,14 @@ def enqueue(connection: Connection, job_id: str, request: Request) -> None:
         "memory_mib": request.memory_mib,
         "gpus": request.gpus,
         "gpu_type": None if request.gpu_type is None else bounds.word("gpu_type", request.gpu_type, WORD_LENGTH),
+        "disk_mib": request.disk_mib,
         "requested_at": request.requested_at,
         "granted_at": None,
         "released_at": None,
+        "place": None,
+        "reason": None,
+        "impossible": False,
+        "changed": count_change(connection),
     }
     if row is None:
         connection.execute(insert(grants).values(job_id=job_id, **values))
@@ -44,13 +56,13 @@ def enqueue(connection: Connection, job_id: str, request: Request) -> None:
 
 
 def requeue(connection: Connection, job_id: str, request: Request, now: datetime) -> None:
-    """A job that gave back its grant joins the end of the line; nothing for one that has a place, or is not QUEUED."""
+    """A job that gave back its grant joins the end of the queue; nothing for one that has a place, or is not QUEUED."""
     if job_rows.get(connection, job_id, lock=True).state is State.QUEUED:
         enqueue(connection, job_id, replace(request, requested_at=now))
 
 
 def in_line(connection: Connection, job_id: str) -> bool:
-    """Whether the job has a place in line, or a grant."""
+    """Whether the job has a place in the queue, or a grant."""
     row = _row(connection, job_id)
     return row is not None and row.released_at is None
 
@@ -66,46 +78,59 @@ def take_place(connection: Connection, job_id: str, reason: str, now: datetime) 
     return True
 
 
-def try_admit(connection: Connection, job_id: str, capacity: Capacity, now: datetime) -> Admission:
-    """Under the lock: grants to everyone in line whose turn it is, and says how this job stands.
+def plan(connection: Connection, capacity: Capacity, now: datetime) -> None:
+    """Grants to every job whose turn it is, and writes for each other one its place and why it waits.
 
-    Jobs that ended or were asked to cancel are no longer in line; what they were granted counts until released.
+    Jobs that ended or were asked to cancel are no longer in the queue; what they were granted counts until released.
     """
-    take_lock(connection)
-    own = _row(connection, job_id)
-    if own is None or own.released_at is not None:
+    _lock(connection)
+    waiting = _waiting(connection)
+    planned = plan_admissions([_request(row) for row in waiting.values()], live_grants(connection), capacity)
+    decided = {job_id: _decision(granted_at=now) for job_id in planned.granted}
+    decided |= {each.job_id: _decision(place=each.place, reason=each.reason) for each in planned.waiting}
+    decided |= {each.job_id: _decision(reason=each.reason, impossible=True) for each in planned.impossible}
+    _write(connection, waiting, decided)
+    connection.execute(update(queue).values(planned=queue.c.changes))
+
+
+def hold(connection: Connection, problem: str) -> None:
+    """While nobody can tell what is free: nothing is granted, and each job waits for this reason."""
+    _lock(connection)
+    waiting = _waiting(connection)
+    _write(connection, waiting, dict.fromkeys(waiting, _decision(reason=problem)))
+    connection.execute(update(queue).values(planned=queue.c.changes))
+
+
+def plan_is_due(connection: Connection) -> bool:
+    """Whether the queue has changed since the newest plan."""
+    row = connection.execute(select(queue)).one()
+    return bool(row.changes != row.planned)
+
+
+def admission(connection: Connection, job_id: str) -> Admission:
+    """What the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+    row = _row(connection, job_id)
+    if row is None or row.released_at is not None:
         raise RefusedError(f"job: {job_id!r} is not in line; enqueue it first")
-    if own.granted_at is not None:
-        return Admission(True, None, "granted")
-    in_line = (
-        select(grants)
-        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
-        .where(grants.c.released_at.is_(None), grants.c.granted_at.is_(None))
-        .where(jobs.c.state.not_in([state.value for state in TERMINAL]))
-        .where(jobs.c.cancel_requested_at.is_(None))
-    )
-    queue = [_request(row) for row in connection.execute(in_line)]
-    plan = plan_admissions(queue, live_grants(connection), capacity)
-    if plan.granted:
-        connection.execute(update(grants).where(grants.c.job_id.in_(plan.granted)).values(granted_at=now))
-    if job_id in plan.granted:
-        return Admission(True, None, "granted")
-    for waiting in plan.waiting:
-        if waiting.job_id == job_id:
-            return Admission(False, waiting.place, waiting.reason)
-    for impossible in plan.impossible:
-        if impossible.job_id == job_id:
-            return Admission(False, None, impossible.reason, impossible=True)
-    return Admission(False, None, "no longer in line: it has ended or its cancellation was requested")
+    return _admission(row)
+
+
+def news(connection: Connection, since: int | None) -> QueueNews:
+    """The rows that changed after the counter had this value; None: only its value now."""
+    changes = connection.execute(select(queue.c.changes)).scalar_one()
+    if since is None or changes == since:
+        return QueueNews(changes, {})
+    rows = connection.execute(select(grants).where(grants.c.changed > since)).all()
+    return QueueNews(changes, {row.job_id: None if row.released_at is not None else _admission(row) for row in rows})
 
 
 def release(connection: Connection, job_id: str, now: datetime) -> bool:
-    """Gives back what was granted, or leaves the line. Whether there was anything to give back."""
-    take_lock(connection)
-    done = connection.execute(
-        update(grants).where(grants.c.job_id == job_id, grants.c.released_at.is_(None)).values(released_at=now)
-    )
-    return done.rowcount > 0
+    """Gives back what was granted, or leaves the queue. Whether there was anything to give back."""
+    live = (grants.c.job_id == job_id) & grants.c.released_at.is_(None)
+    if connection.execute(select(grants.c.job_id).where(live)).first() is None:
+        return False
+    values = {"released_at": now, "changed": count_change(connection)}
+    return connection.execute(update(grants).where(live).values(**values)).rowcount > 0
 
 
 def live_grants(connection: Connection) -> list[Grant]:
@@ -114,14 +139,55 @@ def live_grants(connection: Connection) -> list[Grant]:
     return [Grant(_request(row), row.granted_at) for row in connection.execute(query.order_by(grants.c.granted_at))]
 
 
-def take_lock(connection: Connection) -> None:
-    """One allocation at a time: a row lock on PostgreSQL; on SQLite this transaction is the only writer already."""
-    connection.execute(select(locks.c.name).where(locks.c.name == ALLOCATION_LOCK).with_for_update()).one()
+def count_change(connection: Connection) -> int:
+    """Counts a change of what the planner plans; until the transaction ends, nobody else changes the queue."""
+    counted = update(queue).values(changes=queue.c.changes + 1).returning(queue.c.changes)
+    return int(connection.execute(counted).scalar_one())
+
+
+def _lock(connection: Connection) -> None:
+    """One plan at a time: a row lock on PostgreSQL; on SQLite this transaction is the only writer already."""
+    connection.execute(select(queue.c.id).with_for_update()).one()
+
+
+def _waiting(connection: Connection) -> dict[str, Row[Any]]:
+    ended = [state.value for state in TERMINAL]
+    query = (
+        select(grants)
+        .join_from(grants, jobs, grants.c.job_id == jobs.c.id)
+        .where(_WAITS, jobs.c.state.not_in(ended), jobs.c.cancel_requested_at.is_(None))
+    )
+    return {row.job_id: row for row in connection.execute(query)}
+
+
+def _decision(**decided: Any) -> dict[str, Any]:
+    """The planner's columns of a row."""
+    return {"granted_at": None, "place": None, "reason": None, "impossible": False, **decided}
+
+
+def _write(connection: Connection, waiting: Mapping[str, Row[Any]], decided: Mapping[str, dict[str, Any]]) -> None:
+    """Writes the decisions that are new. The jobs' own rows are left alone: others lock a job first, then the queue."""
+    new = [
+        {"of": job_id, **{f"new_{name}": value for name, value in decision.items()}}
+        for job_id, decision in decided.items()
+        if any(waiting[job_id]._mapping[name] != value for name, value in decision.items())
+    ]
+    if new:
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in _decision()}
+        change = update(grants).where(grants.c.job_id == bindparam("of"), _WAITS)
+        connection.execute(change.values(**values, changed=count_change(connection)), new)
 
 
 def _row(connection: Connection, job_id: str) -> Row[Any] | None:
     return connection.execute(select(grants).where(grants.c.job_id == job_id)).one_or_none()
 
 
+def _admission(row: Row[Any]) -> Admission:
+    if row.granted_at is not None:
+        return Admission(True, None, "granted")
+    return Admission(False, row.place, row.reason or "waiting to be planned", row.impossible)
+
+
 def _request(row: Row[Any]) -> Request:
-    return Request(row.job_id, row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type, row.requested_at)
+    amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
+    return Request(row.job_id, *amounts, row.requested_at, row.disk_mib)

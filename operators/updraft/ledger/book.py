@@ -16,7 +16,7 @@ from updraft.exceptions import NotFoundError
 from updraft.ledger import admission, attempts, endings, facts, halting, jobs, outbox, requests, revisions
 from updraft.ledger.clock import clock_of
 from updraft.ledger.engine import make_engine, reading, writing
-from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, lease
+from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, give_lease, lease, take_lease
 from updraft.ledger.records import (
     Admission,
     Attempt,
@@ -25,6 +25,7 @@ from updraft.ledger.records import (
     ListedJob,
     Message,
     NewJob,
+    QueueNews,
     Request,
     RequestKind,
     Revision,
@@ -128,10 +129,20 @@ class Ledger:
         with writing(self._engine) as connection:
             return jobs.move(connection, job_id, to, reason, evidence, self._clock(), tell=tell, only_from=only_from)
 
-    def note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> Transition:
-        """A transition to the same state; possible after the end too, whose reason it leaves alone."""
+    def note(
+        self,
+        job_id: str,
+        reason: str,
+        evidence: Mapping[str, Any] | None = None,
+        *,
+        only_from: State | None = None,
+    ) -> Transition:
+        """A transition to the same state; possible after the end too, whose reason it leaves alone.
+
+        `only_from`: nothing is done in any other state.
+        """
         with writing(self._engine) as connection:
-            return jobs.note(connection, job_id, reason, evidence, self._clock())
+            return jobs.note(connection, job_id, reason, evidence, self._clock(), only_from)
 
     def finish(self, job_id: str, verdict: Verdict) -> Job:
         """The first verdict stands. With it go its message to MLflow and an answer to all unanswered requests."""
@@ -236,9 +247,30 @@ class Ledger:
         with writing(self._engine) as connection:
             admission.enqueue(connection, job_id, request)
 
-    def try_admit(self, job_id: str, capacity: Capacity, now: datetime | None = None) -> Admission:
+    def plan_queue(self, capacity: Capacity) -> None:
+        """Grants to all whose turn it is, and writes place and reason of each job that waits."""
         with writing(self._engine) as connection:
-            return admission.try_admit(connection, job_id, capacity, now or self._clock())
+            admission.plan(connection, capacity, self._clock())
+
+    def hold_queue(self, problem: str) -> None:
+        """Nobody can tell what is free: each job in the queue waits for this reason."""
+        with writing(self._engine) as connection:
+            admission.hold(connection, problem)
+
+    def plan_is_due(self) -> bool:
+        """Whether the queue has changed since the newest plan."""
+        with reading(self._engine) as connection:
+            return admission.plan_is_due(connection)
+
+    def admission(self, job_id: str) -> Admission:
+        """What the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+        with reading(self._engine) as connection:
+            return admission.admission(connection, job_id)
+
+    def queue_news(self, since: int | None) -> QueueNews:
+        """What changed in the queue after its counter had this value; None: only the value now."""
+        with reading(self._engine) as connection:
+            return admission.news(connection, since)
 
     def requeue(self, job_id: str, request: allocation.Request) -> None:
         """To the end of the line with a QUEUED job that gave its grant back. Once, whoever asks."""
@@ -339,6 +371,14 @@ class Ledger:
     ) -> AbstractContextManager[None]:
         """One holder of `name` at a time over all processes; see `leases`. Raises UnavailableError."""
         return lease(self._engine, name, self._clock, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
+
+    def take_lease(self, name: str, owner: str, lease_seconds: float) -> bool:
+        """Takes or renews the lock `name` for `owner`. False while another one holds it."""
+        return take_lease(self._engine, name, owner, self._clock(), lease_seconds)
+
+    def give_lease(self, name: str, owner: str) -> None:
+        """Ends the lease, if it is this owner's."""
+        give_lease(self._engine, name, owner)
 
     # --- facts ---
 

@@ -8,17 +8,26 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
 from updraft.ledger import bounds, outbox
 from updraft.ledger.records import Job, ListedJob, NewJob, Shown, Transition
-from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, jobs, transitions
+from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, grants, jobs, transitions
 from updraft.lifecycle import TERMINAL, State, Verdict, check
 
 IDS_AT_ONCE = 500  # of one query
-LISTED = tuple(jobs.c[field.name] for field in fields(ListedJob))
+# Why a queued job waits is the planner's word, in its row of the queue; every other reason is that of the last step.
+_PLANNED = select(grants.c.reason).where(
+    grants.c.job_id == jobs.c.id, grants.c.granted_at.is_(None), grants.c.released_at.is_(None)
+)
+_REASON = case(
+    (jobs.c.state == State.QUEUED.value, func.coalesce(_PLANNED.scalar_subquery(), jobs.c.reason)), else_=jobs.c.reason
+).label("reason")
+_COLUMNS = {column.name: _REASON if column.name == "reason" else column for column in jobs.c}
+WHOLE = tuple(_COLUMNS.values())
+LISTED = tuple(_COLUMNS[field.name] for field in fields(ListedJob))
 TOUCH_EVERY = timedelta(seconds=10)  # guardians look each second or two; the ledger need not be written as often
 
 
@@ -63,7 +72,7 @@ def manifest_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
     """`lock`: others that lock the same job wait until this transaction ends (PostgreSQL; SQLite has one writer)."""
-    query = select(jobs).where(jobs.c.id == job_id)
+    query = select(*WHOLE).where(jobs.c.id == job_id)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise NotFoundError(f"job: {job_id!r} does not exist")
@@ -72,7 +81,7 @@ def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
 
 def of_run(connection: Connection, dag_id: str, run_id: str) -> Job | None:
     """The job of a DAG run, if it was recorded."""
-    query = select(jobs).where(jobs.c.dag_id == dag_id, jobs.c.run_id == run_id)
+    query = select(*WHOLE).where(jobs.c.dag_id == dag_id, jobs.c.run_id == run_id)
     row = connection.execute(query).one_or_none()
     return None if row is None else _job(row)
 
@@ -192,18 +201,26 @@ def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data:
 
 def live(connection: Connection) -> list[Job]:
     """Those that have not ended, oldest first."""
-    query = select(jobs).where(jobs.c.state.not_in([state.value for state in TERMINAL]))
+    query = select(*WHOLE).where(jobs.c.state.not_in([state.value for state in TERMINAL]))
     return [_job(row) for row in connection.execute(query.order_by(jobs.c.submitted_at, jobs.c.id))]
 
 
 def note(
-    connection: Connection, job_id: str, reason: str, evidence: Mapping[str, Any] | None, now: datetime
+    connection: Connection,
+    job_id: str,
+    reason: str,
+    evidence: Mapping[str, Any] | None,
+    now: datetime,
+    only_from: State | None = None,
 ) -> Transition:
-    """A transition to the same state; the same reason again is nothing. The reason of an end stays the verdict's."""
+    """A transition to the same state; the same reason again is nothing. The reason of an end stays the verdict's.
+
+    `only_from`: nothing is done in any other state.
+    """
     job = get(connection, job_id, lock=True)
     reason = bounds.prose(reason)
     last = history(connection, job_id)[-1]
-    if last.reason == reason:
+    if last.reason == reason or (only_from is not None and job.state is not only_from):
         return last
     if not job.ended:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(reason=reason))

@@ -23,7 +23,7 @@ from updraft.ledger.tables import NAME_LENGTH, locks
 LEASE_SECONDS = 120.0
 WAIT_SECONDS = 180.0  # longer than a lease, so that a dead holder does not make the next one fail
 RETRY_SECONDS = 0.2
-_PREFIX = "lease:"  # apart from the allocation's row
+_PREFIX = "lease:"
 
 
 @contextmanager
@@ -37,22 +37,21 @@ def lease(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
     """Waits for the lock, holds it, gives it back. Raises UnavailableError after `wait_seconds`."""
-    key = _PREFIX + bounds.word("lock", name, NAME_LENGTH - len(_PREFIX))
     owner = secrets.token_hex(16)
     deadline = time.monotonic() + wait_seconds
-    while not _take(engine, key, owner, clock(), lease_seconds):
+    while not take_lease(engine, name, owner, clock(), lease_seconds):
         if time.monotonic() >= deadline:
             raise UnavailableError(f"lock: {name!r} was held by another for {wait_seconds:g} seconds; try again")
         sleep(RETRY_SECONDS)
     try:
         yield
     finally:
-        with writing(engine) as connection:
-            mine = (locks.c.name == key) & (locks.c.owner == owner)
-            connection.execute(update(locks).where(mine).values(owner=None, expires_at=None))
+        give_lease(engine, name, owner)
 
 
-def _take(engine: Engine, key: str, owner: str, now: datetime, lease_seconds: float) -> bool:
+def take_lease(engine: Engine, name: str, owner: str, now: datetime, lease_seconds: float) -> bool:
+    """Takes the lock, or renews it for its owner. False while another one holds it."""
+    key = _key(name)
     values = {"owner": owner, "expires_at": now + timedelta(seconds=lease_seconds)}
     with writing(engine) as connection:
         row = connection.execute(select(locks).where(locks.c.name == key).with_for_update()).one_or_none()
@@ -63,7 +62,18 @@ def _take(engine: Engine, key: str, owner: str, now: datetime, lease_seconds: fl
             except IntegrityError:
                 return False  # another one made the row at the same moment
             return True
-        if row.owner is not None and row.expires_at > now:
+        if row.owner not in (None, owner) and row.expires_at > now:
             return False
         connection.execute(update(locks).where(locks.c.name == key).values(**values))
         return True
+
+
+def give_lease(engine: Engine, name: str, owner: str) -> None:
+    """Gives the lock back, if it is this owner's."""
+    with writing(engine) as connection:
+        mine = (locks.c.name == _key(name)) & (locks.c.owner == owner)
+        connection.execute(update(locks).where(mine).values(owner=None, expires_at=None))
+
+
+def _key(name: str) -> str:
+    return _PREFIX + bounds.word("lock", name, NAME_LENGTH - len(_PREFIX))

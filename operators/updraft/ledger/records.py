@@ -135,12 +135,24 @@ class Transition:
 
 @dataclass(frozen=True)
 class Admission:
-    """Answer to a job that wants to start."""
+    """What the planner decided about a job in the queue."""
 
     granted: bool
-    place: int | None  # in line, from 1; None when granted or impossible
+    place: int | None  # in the queue, from 1; None when granted or impossible, and before the first plan
     reason: str
     impossible: bool = False  # it would never fit; waiting is useless
+
+    @property
+    def waits(self) -> bool:
+        return not self.granted and not self.impossible
+
+
+@dataclass(frozen=True)
+class QueueNews:
+    """The rows of the queue that changed. A job that has left the queue stands there with None."""
+
+    changes: int  # the counter at that moment
+    admissions: Mapping[str, Admission | None]
 
 
 @dataclass(frozen=True)

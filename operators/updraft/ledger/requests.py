@@ -13,7 +13,7 @@ from typing import Any, get_args
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from updraft.exceptions import NotFoundError, RefusedError
-from updraft.ledger import bounds
+from updraft.ledger import admission, bounds
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Job, Request, RequestKind
 from updraft.ledger.tables import NAME_LENGTH, jobs, requests
@@ -118,6 +118,8 @@ def _cancel(connection: Connection, job: Job, by: str, now: datetime) -> Request
         return answer(connection, job.id, made.seq, f"the job has ended {job.state} already", now)
     values = {"cancel_requested_at": now, "cancel_requested_by": by}
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
+    if job.state is State.QUEUED:
+        admission.count_change(connection)  # those behind it move up
     return made
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -120,7 +121,22 @@ grants = Table(
     Column("requested_at", UtcDateTime, nullable=False),
     Column("granted_at", UtcDateTime),
     Column("released_at", UtcDateTime),
+    Column("disk_mib", BigInteger, nullable=False, server_default="0"),  # per learner
+    # What the planner decided last, while the job waits: its place from 1, why it waits, whether waiting is useless.
+    Column("place", Integer),
+    Column("reason", Text),
+    Column("impossible", Boolean, nullable=False, server_default=false()),
+    Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row changed last
     Index(None, "released_at"),
+)
+
+# One row. Whoever changes the queue locks it first and counts the change.
+queue = Table(
+    "queue",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("changes", BigInteger, nullable=False),
+    Column("planned", BigInteger, nullable=False),  # `changes` as the newest plan has left it
 )
 
 attempts = Table(
@@ -225,4 +241,3 @@ locks = Table(
     Column("owner", String(WORD_LENGTH)),  # these two: leases of `Ledger.lock`
     Column("expires_at", UtcDateTime),
 )
-ALLOCATION_LOCK = "allocation"

@@ -76,11 +76,12 @@ class AdmitOperator(BaseOperator):
                 line.join(job)
                 if job.state is State.PENDING:
                     ledger().move(job.id, State.QUEUED, "waiting to be admitted")
-                answer = line.ask(job.id, _nodes())
+                line.plan(_nodes())  # a job that finds nobody before it need not wait for the planner
+                answer = line.ask(job.id)
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
                 self.defer(
-                    trigger=AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=job.id),
+                    trigger=AdmitTrigger(job_id=job.id),
                     method_name="admitted",
                 )
             return self._admit(context, job, *answer)

@@ -54,7 +54,11 @@ class Desk:
                 del self._guarded[job_id]
 
     async def asked(self, job_id: str) -> bool:
-        """Whether somebody waits for this job to be halted, resumed or cancelled. Raises UpdraftError."""
+        """Whether a user waits for this job to be halted, resumed or cancelled. Raises UpdraftError."""
+        return job_id in await self.all_asked()
+
+    async def all_asked(self) -> frozenset[str]:
+        """The jobs that users wait for to be halted, resumed or cancelled. Raises UpdraftError."""
         if _idle(self._touch) and self._guarded and self._clock() >= self._next_touch:
             self._next_touch = self._clock() + TOUCH_SECONDS
             self._touch = asyncio.create_task(self._tell_who_guards())
@@ -65,7 +69,7 @@ class Desk:
             raise UnavailableError("the ledger does not answer")
         if self._problem is not None:
             raise self._problem
-        return job_id in self._asked
+        return self._asked
 
     async def _ask(self) -> None:
         try:

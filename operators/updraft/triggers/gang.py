@@ -19,23 +19,22 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
-from updraft.guardian.line import ask, ask_without_cluster, rejoin
+from updraft.guardian.line import ask, rejoin
 from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
-from updraft.kubernetes.nodes import nodes_of
 from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
 from updraft.lifecycle import State
 from updraft.recovery.policy import gives_back
 from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.observation import Observation
+from updraft.triggers.queue import queue
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt
 
 TICK_SECONDS = 2.0  # requests are looked at this often
 HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
-LINE_SECONDS = 1.5
 RETRY_SECONDS = (1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
@@ -190,26 +189,24 @@ class GangTrigger(BaseTrigger):
 
     async def _wait_in_line(self, admitted: str) -> None:
         await asyncio.to_thread(rejoin, self.job_id, self.role)
-        while True:
-            try:
-                asking = partial(ask, self.job_id, await nodes_of(self.conn_id))
-            except UnavailableError as exc:
-                asking = partial(ask_without_cluster, self.job_id, str(exc))
-            try:
-                kind, reason = await asyncio.to_thread(asking)
-            except RefusedError as exc:  # out of line again, by another guardian: the ledger says how it stands
-                self.log.info("%s", exc)
-                return
-            await asyncio.to_thread(self._touch, "in line")
-            if kind == "waiting":
-                await asyncio.sleep(LINE_SECONDS)
-                continue
-            self.log.info("%s: %s", kind, reason)
-            if kind == "granted":
-                await asyncio.to_thread(ledger().take_place, self.job_id, f"{admitted}: {reason}")
-            elif kind == "impossible":
-                await asyncio.to_thread(self._record_impossible, reason)
-            return
+        with queue().waiting(self.job_id, f"{self.role}: in line") as place:
+            while True:
+                try:
+                    kind, reason = await asyncio.to_thread(ask, self.job_id)
+                except (
+                    RefusedError
+                ) as exc:  # out of the queue again, by another guardian: the ledger says how it stands
+                    self.log.info("%s", exc)
+                    return
+                if kind != "waiting":
+                    break
+                while (told := await place.news()) is not None and told.waits:
+                    self.log.info("waiting: %s", told.reason)
+        self.log.info("%s: %s", kind, reason)
+        if kind == "granted":
+            await asyncio.to_thread(ledger().take_place, self.job_id, f"{admitted}: {reason}")
+        elif kind == "impossible":
+            await asyncio.to_thread(self._record_impossible, reason)
 
     def _record_impossible(self, reason: str) -> None:
         """What it asks for exists on no node, perhaps since its revision: halted, so that nothing is lost and it can be

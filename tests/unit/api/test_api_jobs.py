@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from bounds import bounded
 from unit.api.api_fakes import MANIFEST, Platform
 
+from updraft.allocation import Capacity, Node, Request
 from updraft.api.deadline import CLIENTS, Deadline, import_client
 from updraft.ledger import Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
@@ -65,10 +66,23 @@ def test_a_running_job_shows_its_learners_and_the_slowest_ones_progress(platform
 
 
 def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
-    platform.job()
-    platform.ledger.move("digits-1", State.QUEUED, "place 2: waits for 2 cpus", {"place": 2})
-    job = platform.client().get(f"{API}/jobs/digits-1").json()
-    assert job["queue"] == {"place": 2, "granted_at": None, "reason": "place 2: waits for 2 cpus"}
+    ledger = platform.ledger
+    for number, job_id in enumerate(("digits-0", "digits-1")):
+        at = platform.job(job_id).submitted_at
+        ledger.enqueue(job_id, Request(job_id, 1, 2, 256, 0, None, at + timedelta(seconds=number)))
+        ledger.move(job_id, State.QUEUED, "waiting to be admitted")
+    url = f"{API}/jobs/digits-1"
+    assert platform.client().get(url).json()["queue"] == {
+        "place": None,
+        "granted_at": None,
+        "reason": "waiting to be admitted",
+    }
+    ledger.plan_queue(Capacity((Node("local", 2, 4096, ready=False),)))
+    reason = "2nd in line; needs 1 x 2 CPUs + 256 MiB; no node is ready; behind digits-0"
+    assert platform.client().get(url).json()["queue"] == {"place": 2, "granted_at": None, "reason": reason}
+    assert platform.client().get(url).json()["reason"] == reason
+    (listed,) = platform.client().get(f"{API}/jobs?state=QUEUED&limit=1").json()["jobs"]
+    assert listed["reason"] == reason
 
 
 def test_an_ended_job_shows_verdict_and_model(platform: Platform) -> None:

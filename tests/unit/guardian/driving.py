@@ -22,7 +22,7 @@ from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
 from updraft.exceptions import IllegalTransitionError, UpdraftError
-from updraft.guardian import records
+from updraft.guardian import line, records
 from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
 from updraft.lifecycle import State
@@ -107,19 +107,34 @@ class Driver:
                 await asyncio.to_thread(story.people, platform, job_id, "halted")
                 return True
 
-        async def nodes(conn_id: str) -> list[dict[str, Any]]:
-            return list(platform.cluster._plain(platform.cluster.list_node())["items"])
+        class Place:
+            def __init__(self, job_id: str) -> None:
+                self._job_id = job_id
+
+            async def news(self) -> None:
+                await asyncio.to_thread(driver.in_queue, self._job_id)
+
+        class Queue:
+            """The planner's, without its process: it plans each time that the job has waited."""
+
+            @contextmanager
+            def waiting(self, job_id: str, what: str) -> Iterator[Place]:
+                yield Place(job_id)
 
         monkeypatch.setattr(gang, "Observation", Observed)
         monkeypatch.setattr(gang, "standing", stands)
         monkeypatch.setattr(GangTrigger, "_touch", touch)
         monkeypatch.setattr(gang, "desk", Desk)
-        monkeypatch.setattr(gang, "nodes_of", nodes)
-        for name in ("TICK_SECONDS", "LINE_SECONDS"):
-            monkeypatch.setattr(gang, name, 0.001)
+        monkeypatch.setattr(gang, "queue", Queue)
+        monkeypatch.setattr(gang, "TICK_SECONDS", 0.001)
         monkeypatch.setattr(gang, "RETRY_SECONDS", (0.001, 0.001))
         # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.
         monkeypatch.setattr(GangTrigger, "_tell", lambda self: None)
+
+    def in_queue(self, job_id: str) -> None:
+        """A job waits: people act, then the planner."""
+        self.story.people(self.platform, job_id, "in line")
+        line.plan(self.platform.cluster._plain(self.platform.cluster.list_node())["items"])
 
     def watch(self, job_id: str, attempt: Any) -> Seen:
         """One look at an attempt until something ends."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_helpers import grants
+from ledger_helpers import grants, try_admit
 
 from updraft.allocation import Capacity, Node, Request
 from updraft.exceptions import RefusedError
@@ -29,7 +29,7 @@ def wants(job_id: str, cpus: int = 4, at: datetime = NOW) -> Request:
 
 def launched(ledger: Ledger, job_id: str) -> None:
     """From the line to an attempt that is open."""
-    assert ledger.try_admit(job_id, ROOM).granted
+    assert try_admit(ledger, job_id, ROOM).granted
     assert ledger.take_place(job_id, "granted")
     newest = ledger.current_attempt(job_id, "train")
     ledger.ensure_attempt(job_id, "train", after=newest.number if newest else None)
@@ -52,7 +52,7 @@ def waiting(ledger: Ledger, submit: Callable[..., Job], clock: Any) -> Ledger:
         ledger.enqueue(job_id, wants(job_id, at=clock.forward(1)))
         ledger.move(job_id, State.QUEUED, "waiting")
     launched(ledger, "job-1")
-    assert not ledger.try_admit("job-2", ROOM).granted
+    assert not try_admit(ledger, "job-2", ROOM).granted
     refused(ledger, "job-1")
     return ledger
 
@@ -61,7 +61,7 @@ def test_what_it_was_granted_is_anothers_at_once(waiting: Ledger) -> None:
     assert (waiting.job("job-1").state, waiting.job("job-1").reason) == (State.QUEUED, RECOVERING["reason"])
     assert (waiting.in_line("job-1"), grants(waiting)) == (False, [])
     assert [m.state for m in waiting.outbox("job-1")] == [State.QUEUED]
-    assert waiting.try_admit("job-2", ROOM).granted
+    assert try_admit(waiting, "job-2", ROOM).granted
 
 
 def test_closing_it_again_takes_nothing_from_the_next_launch(waiting: Ledger) -> None:
@@ -82,11 +82,11 @@ def test_it_joins_the_end_of_the_line_once(waiting: Ledger, submit: Callable[...
     at = clock.now
     clock.forward(300)
     waiting.requeue("job-1", wants("job-1"))
-    assert waiting.try_admit("job-1", ROOM).place == 2  # job-2 has been granted
+    assert try_admit(waiting, "job-1", ROOM).place == 2  # job-2 has been granted
     waiting.release("job-2")
-    assert waiting.try_admit("job-3", ROOM).granted
+    assert try_admit(waiting, "job-3", ROOM).granted
     waiting.release("job-3")
-    assert waiting.try_admit("job-1", ROOM).granted
+    assert try_admit(waiting, "job-1", ROOM).granted
     assert [grant.request.requested_at for grant in grants(waiting)] == [at]
 
 
@@ -109,7 +109,7 @@ def test_people_end_its_waiting_as_that_of_any_job_in_line(waiting: Ledger, kind
         waiting.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
     waiting.requeue("job-1", wants("job-1"))  # a guardian that looked before
     assert not waiting.in_line("job-1")
-    assert waiting.try_admit("job-2", ROOM).granted
+    assert try_admit(waiting, "job-2", ROOM).granted
 
 
 def test_who_looked_before_the_launch_does_not_put_it_back_in_line(waiting: Ledger) -> None:
@@ -164,7 +164,7 @@ def test_whatever_happens_only_what_is_used_or_about_to_be_is_held(
     left = [job_id for job_id in names if ledger.job(job_id).state is State.QUEUED]
     for _ in names:
         for job_id in left:
-            if ledger.in_line(job_id) and ledger.try_admit(job_id, ROOM).granted:
+            if ledger.in_line(job_id) and try_admit(ledger, job_id, ROOM).granted:
                 assert ledger.take_place(job_id, "granted")
                 ledger.release(job_id)
     assert [job_id for job_id in left if ledger.job(job_id).state is State.QUEUED] == []
@@ -175,10 +175,10 @@ def act(ledger: Ledger, verb: str, job_id: str, cpus: int) -> None:
     newest, state = ledger.current_attempt(job_id, "train"), ledger.job(job_id).state
     runs = newest is not None and newest.ended_at is None
     try:
-        if verb == "start" and ledger.try_admit(job_id, ROOM).granted and ledger.take_place(job_id, "granted"):
+        if verb == "start" and try_admit(ledger, job_id, ROOM).granted and ledger.take_place(job_id, "granted"):
             ledger.ensure_attempt(job_id, "train", after=newest.number if newest else None)
         elif verb == "ask":
-            ledger.try_admit(job_id, ROOM)
+            try_admit(ledger, job_id, ROOM)
         elif verb == "take":
             ledger.take_place(job_id, "granted")
         elif verb == "launch" and state is State.DEPLOYING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ledger_helpers import grants
+from ledger_helpers import grants, try_admit
 
 from updraft.allocation import Capacity, Node
 from updraft.allocation import Request as Place
@@ -26,7 +26,7 @@ def running(ledger: Ledger, submit: Callable[..., Job]) -> Ledger:
     submit()
     ledger.enqueue("job-1", place(ledger))
     ledger.move("job-1", State.QUEUED, "waiting")
-    ledger.try_admit("job-1", ROOM)
+    try_admit(ledger, "job-1", ROOM)
     ledger.move("job-1", State.DEPLOYING, "admitted")
     ledger.ensure_attempt("job-1", "train", after=None)
     ledger.move("job-1", State.PROCESSING, "it runs")
@@ -88,7 +88,7 @@ def test_a_resume_is_obeyed_once(running: Ledger) -> None:
     job = running.job("job-1")
     assert (job.state, job.revision, job.manifest) == (State.QUEUED, 1, changes["manifest"])
     assert running.requests("job-1")[-1].answer == "resumed: it is in line"
-    running.try_admit("job-1", ROOM)
+    try_admit(running, "job-1", ROOM)
     assert [g.request.learners for g in grants(running)] == [2]
     assert [dict(m.tags) for m in running.outbox("job-1")][1:] == [
         {"updraft.resumed_by": "bob", "updraft.revision": "1"}

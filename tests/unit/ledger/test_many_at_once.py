@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ledger_helpers import grants
+from ledger_helpers import grants, try_admit
 
 from updraft.allocation import Capacity, Node, Request
 from updraft.ledger import Job, Ledger, NewJob, open_ledger, upgrade
@@ -88,7 +88,7 @@ def test_only_as_much_is_granted_as_exists_when_all_ask_at_once(
         submit(f"job-{number}")
         ledger.enqueue(f"job-{number}", Request(f"job-{number}", 1, 1.0, 64, 0, None, utc_now()))
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: open_ledger(ledger_url).try_admit(f"job-{n}", TWO_CPUS), range(8)))
+        answers = list(pool.map(lambda n: try_admit(open_ledger(ledger_url), f"job-{n}", TWO_CPUS), range(8)))
     assert [answer.granted for answer in answers] == [True, True] + [False] * 6
     assert len(grants(ledger)) == 2
 

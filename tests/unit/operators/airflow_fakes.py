@@ -159,7 +159,7 @@ class Platform:
     # --- what happens while a task is deferred ---
 
     def _event(self, trigger: Any) -> dict[str, Any]:
-        from updraft.guardian.line import ask
+        from updraft.guardian import line
         from updraft.triggers.checkpoints import follow_checkpoints
 
         # Of a trigger only its arguments reach the triggerer.
@@ -169,7 +169,8 @@ class Platform:
         self.blade.new_process()
         if name == "AdmitTrigger":
             nodes = self.cluster._plain(self.cluster.list_node())["items"]
-            kind, reason = ask(kwargs["job_id"], nodes)
+            line.plan(nodes)
+            kind, reason = line.ask(kwargs["job_id"])
             assert kind != "waiting", reason
             return {"kind": kind, "reason": reason}
         if name == "TrackingTrigger":

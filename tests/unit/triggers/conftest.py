@@ -11,7 +11,7 @@ from unit.triggers.trigger_helpers import JOB, Clock
 from updraft.guardian.pace import Pace
 from updraft.ledger import Ledger, NewJob
 from updraft.settings import settings
-from updraft.triggers import admit, checkpoints, desk, followers, observation
+from updraft.triggers import admit, checkpoints, desk, followers, observation, queue
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 
@@ -50,7 +50,9 @@ def quick(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
         (observation, "TICK_SECONDS", 0.005),
         (followers, "LOG_RETRY_SECONDS", 0.01),
         (followers, "LOG_END_SECONDS", 5.0),
-        (admit, "POLL_SECONDS", 0.01),
+        (admit, "RETRY_SECONDS", 0.01),
+        (queue, "TURN_SECONDS", 0.01),
+        (queue, "AWAY_SECONDS", 0.01),
         (checkpoints, "PACE", Pace(0.01, 1e9)),
         (checkpoints, "END_PACE", Pace(0.01, 1e9)),
         (desk, "LOOK_SECONDS", 0.005),

@@ -1,0 +1,217 @@
+"""The queue of a triggerer: one planner of all, who rests when nothing changes, and each job hears of its own row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from unit.triggers.trigger_helpers import JOB
+
+from updraft.allocation import Request
+from updraft.exceptions import UnavailableError
+from updraft.ledger import Admission, Ledger, NewJob
+from updraft.lifecycle import State
+from updraft.triggers import queue
+from updraft.triggers.queue import Place, Queue
+
+NODE = {
+    "metadata": {"name": "local"},
+    "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}, "conditions": [{"type": "Ready", "status": "True"}]},
+}
+GRANTED = Admission(True, None, "granted")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, quick: Any) -> list[dict[str, Any]]:
+    """Its nodes; empty: it does not answer."""
+    nodes: list[dict[str, Any]] = [NODE]
+
+    async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
+        if not nodes:
+            raise UnavailableError("the cluster is away")
+        return list(nodes)
+
+    monkeypatch.setattr(queue, "nodes_of", nodes_of)
+    return nodes
+
+
+@pytest.fixture
+def plans(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with each plan."""
+    made: list[object] = []
+    plan = ledger.plan_queue
+    monkeypatch.setattr(ledger, "plan_queue", lambda capacity: (made.append(capacity), plan(capacity)))
+    return made
+
+
+def waits(ledger: Ledger, number: int) -> str:
+    """A job that needs the whole cluster."""
+    job_id = f"waits-{number}"
+    job = ledger.record_job(NewJob(job_id, "default", "digits", "train_model", job_id, {}, "ada"))
+    ledger.enqueue(job_id, Request(job_id, 1, 2.0, 100, 0, None, job.submitted_at))
+    ledger.move(job_id, State.QUEUED, "waiting")
+    return job_id
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def hears(place: Place, expected: Callable[[Admission], bool]) -> Admission:
+    """The next word of the planner that is as expected."""
+    while True:
+        if (told := await place.news()) is not None and expected(told):
+            return told
+
+
+async def comes(what: Callable[[], bool]) -> None:
+    while not what():
+        await asyncio.sleep(0.01)
+
+
+def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster: list[Any]) -> None:
+    first, second, third = (waits(ledger, number) for number in range(3))
+
+    async def main() -> None:
+        mine = Queue()
+        with mine.waiting(second, "admit"), mine.waiting(third, "admit"):
+            places = [mine._places[job_id] for job_id in (second, third)]
+            await comes(lambda: ledger.admission(first).granted)
+            assert ledger.admission(third).place == 2
+            assert [await place.news() for place in places] == [None, None]  # they look for themselves first
+            ledger.release(first)
+            assert await hears(places[0], lambda told: told.granted) == GRANTED
+            assert (await hears(places[1], lambda told: told.place == 1)).waits
+
+    run(main)
+
+
+def test_nothing_is_planned_while_nothing_changes(
+    ledger: Ledger, cluster: list[Any], plans: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits(ledger, 0)
+    turns = 0
+    turn = Queue._turn
+
+    async def counted(self: Queue) -> None:
+        nonlocal turns
+        await turn(self)
+        turns += 1
+
+    monkeypatch.setattr(Queue, "_turn", counted)
+
+    async def main() -> None:
+        with (mine := Queue()).waiting(waits(ledger, 1), "admit"):
+            await comes(lambda: turns >= 20)
+            assert len(plans) == 1
+            cluster.append({**NODE, "metadata": {"name": "new"}})
+            await hears(mine._places["waits-1"], lambda told: told.granted)
+            assert len(plans) == 2
+
+    run(main)
+
+
+def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cluster: list[Any]) -> None:
+    running, waiting = waits(ledger, 0), waits(ledger, 1)
+
+    async def main() -> None:
+        first, second = Queue(), Queue()
+        with ExitStack() as stack:
+            there = stack.enter_context(second.waiting(waiting, "admit"))
+            await comes(lambda: second._leads)
+            with first.waiting(JOB, "admit"):
+                for _ in range(10):
+                    await asyncio.sleep(0.01)
+                    assert (first._leads, second._leads) == (False, True)
+                stack.close()  # its last job is gone, and so is the lease
+                with first.waiting(waiting, "admit") as there:
+                    ledger.release(running)
+                    await hears(there, lambda told: told.granted)
+                    assert first._leads
+                    assert not second._leads
+
+    run(main)
+
+
+def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger, cluster: list[Any]) -> None:
+    job_id = waits(ledger, 0)
+    assert ledger.take_lease(queue.LEASE, "dead", 0.5)
+
+    async def main() -> None:
+        with Queue().waiting(job_id, "admit") as place:
+            await hears(place, lambda told: told.granted)
+
+    run(main)
+    assert ledger.take_lease(queue.LEASE, "another", 1.0)  # the one that left gave it back
+
+
+def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
+    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = waits(ledger, 0)
+    cluster.clear()
+    held: list[str] = []
+    hold = ledger.hold_queue
+    monkeypatch.setattr(ledger, "hold_queue", lambda problem: (held.append(problem), hold(problem)))
+
+    async def main() -> None:
+        with Queue().waiting(job_id, "admit") as place:
+            await comes(lambda: ledger.job(job_id).reason == "the cluster is away")
+            await asyncio.sleep(0.2)
+            assert held == ["the cluster is away"]
+            cluster.append(NODE)
+            await hears(place, lambda told: told.granted)
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [UnavailableError("the ledger is away"), KeyError("x")])
+def test_a_ledger_that_is_away_only_lengthens_the_wait(
+    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    job_id = waits(ledger, 0)
+    news, failures = ledger.queue_news, [error] * 5
+
+    def away(since: int | None) -> Any:
+        if failures:
+            raise failures.pop()
+        return news(since)
+
+    monkeypatch.setattr(ledger, "queue_news", away)
+
+    async def main() -> None:
+        with Queue().waiting(job_id, "admit") as place:
+            assert await place.news() is None
+            await comes(lambda: ledger.admission(job_id).granted)
+
+    run(main)
+    assert failures == []
+
+
+def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) -> None:
+    waits(ledger, 0)
+    job_id = waits(ledger, 1)
+
+    async def main() -> None:
+        with Queue().waiting(job_id, "admit") as place:
+            await comes(lambda: ledger.admission(job_id).place == 1)
+            ledger.request(job_id, "halt", "bob")
+            while await place.news() is not None:
+                pass
+
+    run(main)
+
+
+def test_a_word_to_look_is_not_lost_behind_a_later_one() -> None:
+    async def main() -> None:
+        place = Place()
+        place.tell(None)
+        place.tell(GRANTED)
+        assert await place.news() is None
+        place.tell(GRANTED)
+        assert await place.news() == GRANTED
+
+    run(main)
