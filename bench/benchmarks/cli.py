@@ -25,6 +25,7 @@ FIGURES = (
     "control_plane",
     "pod_start",
     "triggers",
+    "queue",
     "rest",
     "demo",
     "demo_cold",

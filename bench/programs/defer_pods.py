@@ -1,9 +1,9 @@
 """Puts task instances that wait for a pod into Airflow's database, as the `train` task or a stock operator leaves them.
 
-Runs in Airflow's environment. Each line of the standard input is `{"side": "ours" | "stock", "first": N, "count": N}`;
-the answer is one line, `{"pods": {run: pod}}`, when all of them are deferred. `ours`: a job in the ledger with its
-MLflow run, template and first attempt, deployed by the platform's own functions, and what its sidecar would store.
-`stock`: a pod and what a deferrable KubernetesPodOperator defers to.
+Runs in Airflow's environment. Each line of the standard input is `{"side": SIDE, "first": N, "count": N}`; the answer
+is one line, `{"pods": {run: pod}}`, when all of them are deferred. `ours`: a job in the ledger with its MLflow run,
+template and first attempt, deployed by the platform's own functions, and what its sidecar would store. `stock`: a pod
+and what a deferrable KubernetesPodOperator defers to. `queued`: a job in the queue, as `admit` leaves it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
+from updraft.allocation import Request
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import launch_of, ledger, manifest_of
 from updraft.kubernetes.objects import Launch
@@ -37,6 +38,7 @@ from updraft.manifest import parse
 from updraft.operators.learner import LearnerOperator
 from updraft.settings import settings
 from updraft.storage.platform import platform_store
+from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
 from updraft_learner.pod import MlflowCredentials
@@ -52,6 +54,7 @@ MANIFEST = {
     "resources": {"learners": 1, "cpus": 1, "memory": "1GiB"},
 }
 WORKERS = 4
+START = datetime.now(UTC)
 
 
 def main() -> None:
@@ -61,7 +64,7 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         numbers = range(asked["first"], asked["first"] + asked["count"])
-        make, trigger = (our_pod, our_trigger) if asked["side"] == "ours" else (stock_pod, stock_trigger)
+        make, trigger = SIDES[asked["side"]]
         names = [f"{asked['side']}-{number:04d}" for number in numbers]
         with ThreadPoolExecutor(WORKERS) as workers:
             made = dict(zip(names, workers.map(make, names), strict=True))
@@ -83,10 +86,14 @@ def our_pod(name: str) -> str:
     return pod
 
 
+def record_job(name: str, raw: dict[str, Any]) -> Job:
+    return ledger().record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
+
+
 def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
     """A job as `train` finds it."""
     book = ledger()
-    book.record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
+    record_job(name, raw)
     run_id, experiment_id = tracked_run(name)
     book.set_run(name, run_id, experiment_id)
     book.set_inputs(name, code_tree, [])
@@ -136,6 +143,19 @@ def server(run_id: str) -> TrackingServer:
     credentials = settings().credentials().mlflow
     access = MlflowCredentials(settings().mlflow_uri, credentials.username, credentials.password.get_secret_value())
     return TrackingServer(access, run_id=run_id)
+
+
+def queued_job(name: str) -> str:
+    """A job as `admit` leaves it when it defers. In the queue they stand by their names."""
+    job = record_job(name, MANIFEST)
+    at = START + timedelta(milliseconds=int(name.rpartition("-")[2]))
+    ledger().enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
+    ledger().move(job.id, State.QUEUED, "waiting to be admitted")
+    return name
+
+
+def queue_trigger(name: str, _pod: str) -> AdmitTrigger:
+    return AdmitTrigger(job_id=name)
 
 
 # --- stock -----------------------------------------------------------------------------------------------------
@@ -225,6 +245,12 @@ def defer(names: Sequence[str], triggers: Sequence[Any]) -> None:
 def core() -> Any:
     return core_api(settings())
 
+
+SIDES: dict[str, tuple[Callable[[str], str], Callable[[str, str], Any]]] = {
+    "ours": (our_pod, our_trigger),
+    "stock": (stock_pod, stock_trigger),
+    "queued": (queued_job, queue_trigger),
+}
 
 if __name__ == "__main__":
     main()

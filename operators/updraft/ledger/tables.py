@@ -128,6 +128,7 @@ grants = Table(
     Column("impossible", Boolean, nullable=False, server_default=false()),
     Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row changed last
     Index(None, "released_at"),
+    Index(None, "changed"),
 )
 
 # One row. Whoever changes the queue locks it first and counts the change.

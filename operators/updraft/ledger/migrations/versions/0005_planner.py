@@ -16,6 +16,7 @@ branch_labels = None
 depends_on = None
 
 LOCK = "allocation"
+INDEX = "ix_grants_changed"
 ADDED = ("disk_mib", "place", "reason", "impossible", "changed")
 
 
@@ -41,11 +42,13 @@ def upgrade() -> None:
     op.bulk_insert(queue, [{"id": 1, "changes": 1, "planned": 0}])  # jobs that wait now are planned at once
     for column in _columns():
         op.add_column("grants", column)
+    op.create_index(INDEX, "grants", ["changed"])
     op.execute(f"DELETE FROM locks WHERE name = '{LOCK}'")
 
 
 def downgrade() -> None:
     op.execute(f"INSERT INTO locks (name) VALUES ('{LOCK}')")
+    op.drop_index(INDEX, "grants")
     for name in reversed(ADDED):
         op.drop_column("grants", name)
     op.drop_table("queue")
