@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,17 +136,17 @@ class Stack:
         return "\n".join(line.line for line in self.client.logs(job_id, **options))
 
 
-@pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+@contextmanager
+def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
+    """A stack with a new home of this name, started with these variables and ended afterwards."""
     if not (PREPARED / "envs" / "mlflow").exists():
         pytest.skip("SKIPPED SYSTEM TESTS: the environments are not built; run `make test`, which builds them")
-    home = PREPARED / "system-tests"
+    home = PREPARED / name
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    for name in ("images", "envs"):
-        (home / name).symlink_to(PREPARED / name, target_is_directory=True)
-    lab = {"UPDRAFT_GIT_PROTOCOLS": "https,file", "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES)}
-    environment = {**os.environ, "UPDRAFT_HOME": str(home), **lab}
+    for folder in ("images", "envs"):
+        (home / folder).symlink_to(PREPARED / folder, target_is_directory=True)
+    environment = {**os.environ, "UPDRAFT_HOME": str(home), **variables}
     stack_command = [sys.executable, "-m", "updraft.stack"]
     try:
         # Two CPUs whatever the machine has, so that waiting in line is really seen; devices are imaginary.
@@ -163,6 +163,13 @@ def stack() -> Iterator[Stack]:
             yield Stack(home, client, started=log_sizes(home))
     finally:
         subprocess.run([*stack_command, "down"], env=environment, timeout=180, check=False)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    lab = {"UPDRAFT_GIT_PROTOCOLS": "https,file", "UPDRAFT_VALIDATION_MEMORY_BYTES": str(JUDGING_BYTES)}
+    with running_stack("system-tests", lab) as started:
+        yield started
 
 
 def log_sizes(home: Path) -> dict[Path, int]:

@@ -16,6 +16,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from updraft.airflow_seams.registry import SEAMS
+from updraft.airflow_seams.switch import ALL, check_names
 from updraft.exceptions import UpdraftError
 from updraft.taints import Toleration
 
@@ -185,6 +187,12 @@ class Settings(BaseModel):
     deploy_timeout_seconds: int = Field(
         600, ge=1, description="Longest time from creating the pods to the first running program, seconds"
     )
+    airflow_seams_off: tuple[str, ...] = Field(
+        (),
+        description="Changes to Airflow that are left out, comma-separated, to tell whether one of them is to blame: "
+        f"{', '.join(SEAMS)}, or {ALL}. Everything works without them, only slower. A version of Airflow that they "
+        "were not tried with gets none of them. Read at the start of each process of Airflow",
+    )
 
     @model_validator(mode="after")
     def _several_tenants_trust_each_other(self) -> Self:
@@ -204,6 +212,15 @@ class Settings(BaseModel):
     @classmethod
     def _are_taints(cls, value: tuple[str | Toleration, ...]) -> tuple[Toleration, ...]:
         return tuple(Toleration.parse(each) if isinstance(each, str) else each for each in value)
+
+    @field_validator("airflow_seams_off")
+    @classmethod
+    def _are_seams(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_names(value)
+        except UpdraftError as exc:
+            raise ValueError(str(exc)) from None
+        return value
 
     @field_validator("closed_networks")
     @classmethod
@@ -244,7 +261,14 @@ class Settings(BaseModel):
             value = environment.get(f"UPDRAFT_{name.upper()}")
             if value is None:
                 continue
-            if name in ("tenants", "source_buckets", "closed_networks", "tolerations", "git_protocols"):
+            if name in (
+                "tenants",
+                "source_buckets",
+                "closed_networks",
+                "tolerations",
+                "git_protocols",
+                "airflow_seams_off",
+            ):
                 raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
             elif name == "local_sources":
                 raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)

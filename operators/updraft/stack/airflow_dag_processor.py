@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from updraft.airflow_seams.shared_imports import import_ahead
 from updraft.manifest import load_jobs
-from updraft.stack.airflow_scheduler import preload
 from updraft.stack.layout import find_repository
 
 PRELOADED = (
@@ -21,8 +21,9 @@ PRELOADED = (
 
 
 def prepare() -> None:
-    """What every parse would do again."""
-    preload(PRELOADED)
+    """Do what every parse would do again."""
+    if not import_ahead(PRELOADED):
+        return
     if "updraft.operators.wiring" in sys.modules:
         sys.modules["updraft.operators.wiring"].params()  # the manifest's schema, kept by its module
         load_jobs(find_repository() / "jobs")  # their suites, kept by their text

@@ -11,7 +11,7 @@ import resource
 import sys
 from contextlib import suppress
 
-from updraft.stack.airflow_scheduler import preload
+from updraft.airflow_seams.shared_imports import import_ahead
 
 PRELOADED = (
     "airflow.api_fastapi.execution_api.app",  # which it asks in its own process
@@ -46,8 +46,8 @@ def allow_files() -> None:
 
 def main() -> None:
     allow_files()
-    preload(PRELOADED)
-    from updraft.stack.airflow_firing import install  # takes seconds, and other modules import this one
+    import_ahead(PRELOADED)
+    from updraft.airflow_seams.trigger_events import install  # takes seconds, and other modules import this one
 
     install()
     sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from updraft.airflow_seams.switch import switched_off
 from updraft.settings import refuse_untrusted_tenants
 from updraft.stack import config as configuration
 from updraft.stack import environments, examples, files, footprint, processes, records
@@ -102,6 +103,7 @@ def up(
     Raises StackError that names the part, the reason and the log. Interrupting this leaves the stack as it is.
     """
     refuse_untrusted_tenants(os.environ)
+    switched_off(os.environ)  # refuses a name that is none
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):
         _refuse_change(home, ports, node, cluster)

@@ -9,6 +9,7 @@ import configparser
 import io
 import json
 
+from updraft.airflow_seams.switch import left_out
 from updraft.stack.config import ADMIN_USER, HOST, MLFLOW_USER, Config, Secrets, reveal
 from updraft.stack.layout import Home, write_private
 
@@ -47,11 +48,12 @@ def platform_credentials(shown: dict[str, str]) -> str:
 def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
     """airflow.cfg: what differs from Airflow's defaults, and why."""
     url = config.ports.url("airflow")
+    wakes = left_out("scheduler_sleep") is None
     sections: dict[str, dict[str, object]] = {
         "core": {
             "dags_folder": home.repository / "dags",
             "plugins_folder": home.repository / "plugins",
-            "executor": "updraft.stack.airflow_executor.ProcessExecutor",
+            "executor": "updraft.airflow_seams.task_processes.TaskExecutor",
             "parallelism": AIRFLOW_PARALLEL_TASKS,  # each is a process that waits; 32 by default
             "max_active_tasks_per_dag": 64,  # of each run; the platform's own queue decides
             "max_active_runs_per_dag": 64,
@@ -67,7 +69,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
         "database": {
             # Writers wait for each other instead of failing after SQLite's 5 s.
             "sql_alchemy_conn": f"sqlite:///{home.airflow_database}?timeout=15",
-            "sql_alchemy_session_maker": "updraft.stack.airflow_sessions.session_maker",
+            "sql_alchemy_session_maker": "updraft.airflow_seams.sqlite_sessions.session_maker",
             # A connection is a file handle. With a limit, the api-server's event loop would wait for one that only it
             # can make a request give back.
             "sql_alchemy_max_overflow": -1,
@@ -96,7 +98,8 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "orphaned_tasks_check_interval": 30,  # tasks of a dead scheduler wait for this
             "task_instance_heartbeat_timeout": 120,
             "parsing_cleanup_interval": 60,
-            "scheduler_idle_sleep_time": 5,  # at most; `airflow_wakeup` ends it as soon as there is something to do
+            # The seam ends it as soon as there is something to do.
+            "scheduler_idle_sleep_time": 5 if wakes else 1,
         },
         "workers": {
             # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.

@@ -1,12 +1,13 @@
 """`python -m updraft.stack.migrate`: brings the ledger's tables up to date, before anything uses them.
 
-Runs before every part of a deployed platform, so it also refuses tenants that nobody said trust each other, and an
-Airflow without a log-in."""
+Runs before every part of a deployed platform, so it also refuses tenants that nobody said trust each other, an
+Airflow without a log-in, and a seam that does not exist."""
 
 from __future__ import annotations
 
 import os
 
+from updraft.airflow_seams.switch import switched_off
 from updraft.exceptions import UpdraftError
 from updraft.ledger import upgrade
 from updraft.settings import OPEN_VARIABLE, is_true, refuse_open_login, refuse_untrusted_tenants
@@ -15,6 +16,7 @@ from updraft.settings import OPEN_VARIABLE, is_true, refuse_open_login, refuse_u
 def main() -> None:
     try:
         refuse_untrusted_tenants(os.environ)
+        switched_off(os.environ)
         refuse_open_login(is_true(os.environ.get(OPEN_VARIABLE, "")))
     except UpdraftError as exc:
         raise SystemExit(str(exc)) from None

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from airflow.executors.base_executor import BaseExecutor
 
-from updraft.stack.airflow_executor import ProcessExecutor
+from updraft.airflow_seams.task_processes import ProcessExecutor
 
 WAIT_SECONDS = 30.0
 

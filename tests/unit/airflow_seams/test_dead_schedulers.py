@@ -16,8 +16,8 @@ from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from updraft.stack import airflow_scheduler
-from updraft.stack.airflow_scheduler import close_dead_schedulers
+from updraft.airflow_seams import dead_schedulers
+from updraft.airflow_seams.dead_schedulers import close_dead_schedulers
 
 STATES = ("scheduled", "queued", "running", "restarting", "deferred", "success")
 
@@ -96,6 +96,6 @@ def test_a_scheduler_starts_where_the_database_does_not_answer(
     def refuse(*_: object) -> int:
         raise OperationalError("UPDATE job", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(airflow_scheduler, "close_dead_schedulers", refuse)
-    airflow_scheduler.free_tasks_of_dead_schedulers()
+    monkeypatch.setattr(dead_schedulers, "close_dead_schedulers", refuse)
+    dead_schedulers.free_tasks_of_dead_schedulers()
     assert "database is locked" in caplog.text

@@ -1,4 +1,4 @@
-"""Airflow's database sessions on SQLite (`[database] sql_alchemy_session_maker`): none waits on the event loop.
+"""The seam `sqlite_sessions` (`[database] sql_alchemy_session_maker`): no session waits for SQLite on the event loop.
 
 The api-server writes its audit log on its event loop, and there it deletes expired revoked tokens, with the first
 request after its start and every few hours. Waiting for SQLite's write lock on that loop stops the whole server, and
@@ -20,15 +20,18 @@ from sqlalchemy import Delete, Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from updraft.airflow_seams.switch import applies
+
 TRIES = 5
 PAUSE_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
-def session_maker(engine: Engine) -> sessionmaker[LoopSession]:
-    """As Airflow makes it, of another class."""
-    return sessionmaker(engine, class_=LoopSession, autoflush=False, expire_on_commit=False)
+def session_maker(engine: Engine) -> sessionmaker[Any]:
+    """Return what makes Airflow's sessions, with Airflow's own arguments: a LoopSession if the seam applies."""
+    made = LoopSession if applies("sqlite_sessions") else Session
+    return sessionmaker(engine, class_=made, autoflush=False, expire_on_commit=False)
 
 
 class LoopSession(Session):

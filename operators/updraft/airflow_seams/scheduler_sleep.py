@@ -1,9 +1,9 @@
-"""How long Airflow's idle scheduler sleeps: until something has happened for it, not for a fixed time.
+"""The seam `scheduler_sleep`: Airflow's idle scheduler sleeps until something has happened for it.
 
 Airflow looks at everything once per `scheduler_idle_sleep_time`: a short one costs some per cent of a core for ever, a
 long one delays every step of every job. On the SQLite of the embedded stack the cheap question "has anything been
-written, and does it concern the scheduler?" can be asked often, so that both get better. Called by `airflow_scheduler`;
-on another database Airflow's own sleep stays.
+written, and does it concern the scheduler?" can be asked often, so that both get better. Called by
+`stack.airflow_scheduler`; on another database Airflow's own sleep stays.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from updraft.airflow_seams.switch import applies
 
 LOOK_SECONDS = 0.1
 LOOK_SHARE = 0.05  # of the time at most: with thousands of tasks a look takes longer, and comes less often
@@ -89,11 +91,13 @@ class WakingSleep:
 
 
 def install(runner: Any, connection: str) -> bool:
-    """Give Airflow's scheduler this sleep; False where it cannot be had.
+    """Give Airflow's scheduler this sleep; return whether it got it.
 
     runner: the module `airflow.jobs.scheduler_job_runner`, which uses `time` for its idle sleep only.
     connection: Airflow's address of its database.
     """
+    if not applies("scheduler_sleep"):
+        return False
     path = connection.partition("?")[0].removeprefix("sqlite:///")
     if path == connection.partition("?")[0]:
         return False

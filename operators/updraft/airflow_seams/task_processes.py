@@ -1,8 +1,8 @@
-"""The executor of the embedded stack and of docker-compose.yaml: one process per task, nothing shared between them.
+"""The seam `task_processes` (`[core] executor`): one process per task, nothing shared between them.
 
 LocalExecutor keeps idle workers that read one queue. The worker that reads holds the queue's lock; if it is killed
-or stopped there, no task ever starts again. See `docs/design/0008-executor.md`. Airflow loads the class by its name
-in `[core] executor`.
+or stopped there, no task ever starts again. See `docs/design/0008-executor.md`. Airflow loads `TaskExecutor` by its
+name, which is LocalExecutor where the seam is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 import psutil
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
 from airflow.executors.local_executor import LocalExecutor
+
+from updraft.airflow_seams.switch import applies
 
 TITLE = "airflow worker -- LocalExecutor:"
 _LINUX_PR_SET_PDEATHSIG = 1
@@ -128,3 +130,11 @@ def _kill_with_children(pid: int) -> None:
         for member in [*process.children(recursive=True), process]:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
+
+
+def executor_class() -> type[LocalExecutor]:
+    """Return the executor of this process."""
+    return ProcessExecutor if applies("task_processes") else LocalExecutor
+
+
+TaskExecutor = executor_class()

@@ -12,7 +12,7 @@ import pytest
 from airflow.jobs import triggerer_job_runner
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.stack.airflow_firing import TURN_SECONDS, Pause, PromptTriggerRunner, install
+from updraft.airflow_seams.trigger_events import TURN_SECONDS, Pause, PromptTriggerRunner, install
 
 LONG_SECONDS = 3600.0  # of Airflow's pause here: whoever waits for its end does not see the end of the test
 LIMIT_SECONDS = 30.0

@@ -17,8 +17,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.orm import sessionmaker as plain_session_maker
 
-from updraft.stack import airflow_sessions
-from updraft.stack.airflow_sessions import session_maker
+from updraft.airflow_seams import sqlite_sessions
+from updraft.airflow_seams.sqlite_sessions import session_maker
 from updraft.stack.config import choose_config, generate_secrets, reveal
 from updraft.stack.files import airflow_configuration
 from updraft.stack.layout import Home
@@ -68,7 +68,7 @@ def locked(file: Path) -> Iterator[None]:
 
 def written() -> None:
     """All rows that were handed over until now."""
-    airflow_sessions._writer().submit(int).result(timeout=60)
+    sqlite_sessions._writer().submit(int).result(timeout=60)
 
 
 def events(engine: Engine) -> list[str]:
@@ -104,12 +104,12 @@ def test_everything_else_is_committed_where_it_is_asked_for(engine: Engine) -> N
 def test_a_lock_that_stays_loses_audit_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(airflow_sessions, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite_sessions, "PAUSE_SECONDS", 0.0)
     file = tmp_path / "impatient.db"
     engine = create_engine(f"sqlite:///{file}?timeout=0")
     Base.metadata.create_all(engine)
     with locked(file):
-        airflow_sessions.write(engine, "1 row(s) of the audit log", lambda session: session.add(Audit(event="lost")))
+        sqlite_sessions.write(engine, "1 row(s) of the audit log", lambda session: session.add(Audit(event="lost")))
     assert "1 row(s) of the audit log could not be written: database is locked" in caplog.text
     engine.dispose()
 

@@ -1,7 +1,8 @@
-"""How long a trigger's event waits in Airflow's triggerer: until its trigger has ended, not for the end of a second.
+"""The seam `trigger_events`: Airflow's triggerer hands over a trigger's event when the trigger has ended.
 
 Airflow's loop hands events over, takes new triggers and cancels old ones once per second, so that each job loses half a
-second at each of its waits. Here a trigger's end ends that pause. Called by `airflow_triggerer`.
+second at each of its waits. Here a trigger's end ends that pause. Called by
+`stack.airflow_triggerer`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import anyio
 from airflow.jobs import triggerer_job_runner
+
+from updraft.airflow_seams.switch import applies
 
 RUNNER: Any = triggerer_job_runner  # whose names are replaced, which no type allows
 
@@ -56,8 +59,11 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
             await super().cancel_triggers()  # type: ignore[no-untyped-call]
 
 
-def install() -> None:
-    """For this process and the one that it forks for triggers."""
+def install() -> bool:
+    """Change this process, and the one that it forks for triggers; return whether that was done."""
+    if not applies("trigger_events"):
+        return False
     # The module uses `anyio` for that pause only; it takes the loop's event and its limit from there.
     RUNNER.anyio = SimpleNamespace(Event=Pause, move_on_after=anyio.move_on_after)
     RUNNER.TriggerRunner = PromptTriggerRunner
+    return True

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from updraft.stack import airflow_wakeup
-from updraft.stack.airflow_wakeup import FALLBACK_SECONDS, LOOK_SECONDS, WakingSleep
+from updraft.airflow_seams import scheduler_sleep
+from updraft.airflow_seams.scheduler_sleep import FALLBACK_SECONDS, LOOK_SECONDS, WakingSleep
 
 LONG_SECONDS = 5.0
 
@@ -131,7 +131,7 @@ def test_without_an_answer_it_is_airflows_own_second(tmp_path: Path, time: Time)
 
 def test_only_sqlite_gets_it() -> None:
     runner = SimpleNamespace(time=None)
-    assert not airflow_wakeup.install(runner, "postgresql+psycopg://airflow@db/airflow")
+    assert not scheduler_sleep.install(runner, "postgresql+psycopg://airflow@db/airflow")
     assert runner.time is None
-    assert airflow_wakeup.install(runner, "sqlite:////srv/airflow.db?timeout=15")
+    assert scheduler_sleep.install(runner, "sqlite:////srv/airflow.db?timeout=15")
     assert callable(runner.time.sleep)
