@@ -61,7 +61,10 @@ schedule: {cron: "0 3 * * *"}
 
 @cache
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a manifest, for editors and for other programs. Shared: copy it before changing it."""
+    """Return the JSON Schema (2020-12) of a manifest, for editors and other programs.
+
+    It is shared between calls: copy it before you change it.
+    """
     schema = Manifest.model_json_schema(by_alias=True, mode="validation")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     one_image = [
