@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test pictures test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
+.PHONY: help demo up down status doctor test pictures reference test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
 	cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
 
 help: ## Show this list
@@ -40,6 +40,9 @@ test: ## Run all tests (ARGS="-k name" chooses)
 pictures: ## Take the pictures of README and of the tour anew, from one run on the platform that is up (needs Chromium)
 	@$(BOOTSTRAP) --dev run -- python -c 'import os; os.execl(os.environ["UPDRAFT_UV"], "uv", "run", "--frozen", \
 		"--with", "pyte", "python", "scripts/pictures.py", *"$(ARGS)".split())'
+
+reference: ## Write the pages of docs/reference that are made from the source
+	$(DEV) python scripts/docs/reference
 
 test-pages: ## Type the commands of README and of the how-to pages on a fresh clone
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare

@@ -17,7 +17,10 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def dags_folder(package: Path = PACKAGE) -> Path:
-    """Where the DAG files lie: in the installed package, or in the checkout that the package runs from."""
+    """Return the folder with the platform's DAG files: in the installed package, or in the checkout that it runs from.
+
+    Raises UpdraftError when neither has them.
+    """
     candidates = (package / "dags", package.parents[1] / "dags")
     for folder in candidates:
         if (folder / "train_model.py").is_file():
@@ -27,7 +30,11 @@ def dags_folder(package: Path = PACKAGE) -> Path:
 
 
 class UpdraftDagBundle(LocalDagBundle):
-    """`{"name": "updraft", "classpath": "updraft.bundle.UpdraftDagBundle", "kwargs": {}}`."""
+    """A DAG bundle with the platform's DAG files. Takes Airflow's own options of a local bundle, except for its path.
+
+    An entry of `dag_bundle_config_list`:
+        {"name": "updraft", "classpath": "updraft.bundle.UpdraftDagBundle", "kwargs": {}}
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path=str(dags_folder()), **kwargs)

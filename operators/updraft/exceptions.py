@@ -5,7 +5,9 @@
     ├── RefusedError             well-formed, but not allowed or not possible here and now
     │   ├── NotFoundError        the thing named does not exist, or is another tenant's
     │   ├── LimitError           larger than a limit that an operator has set
-    │   └── QuotaError           no room in a quota of the cluster now; it may be raised, or others may leave
+    │   ├── QuotaError           no room in a quota of the cluster now; it may be raised, or others may leave
+    │   ├── ConflictError        the thing to create exists already (updraft.client)
+    │   └── InvalidRequestError  the server refused the content; carries every wrong field (updraft.client)
     ├── DataError                the user's data or code cannot be used as it is
     ├── IllegalTransitionError   a job cannot go from this state to that one (a defect of ours)
     ├── StaleAttemptError        an older attempt tried to have an effect; it was refused
@@ -18,11 +20,11 @@ from __future__ import annotations
 
 
 class UpdraftError(Exception):
-    """A message that a person can act on."""
+    """Base class. The message says what happened, to what, and what to do."""
 
 
 class RefusedError(UpdraftError):
-    """Well-formed, but not allowed or not possible here and now."""
+    """A well-formed request that is not allowed, or not possible here and now."""
 
 
 class NotFoundError(RefusedError):
@@ -30,11 +32,11 @@ class NotFoundError(RefusedError):
 
 
 class LimitError(RefusedError):
-    """Larger than a limit that an operator has set."""
+    """Something is larger than a limit that an operator of the platform has set."""
 
 
 class QuotaError(RefusedError):
-    """No room in a quota of the tenant's namespace now; it may be raised, or others may leave."""
+    """A quota of the tenant's namespace has no room now. It may be raised, or other jobs may end."""
 
 
 class DataError(UpdraftError):
@@ -42,12 +44,12 @@ class DataError(UpdraftError):
 
 
 class IllegalTransitionError(UpdraftError):
-    """A job cannot go from this state to that one."""
+    """A job cannot change from this state to that one. A defect of the platform."""
 
 
 class StaleAttemptError(UpdraftError):
-    """An older attempt tried to have an effect; it was refused."""
+    """An older attempt of a job tried to have an effect. It had none."""
 
 
 class UnavailableError(UpdraftError):
-    """A part of the platform could not be reached; trying again may help."""
+    """A part of the platform could not be reached. Trying again may help."""

@@ -14,6 +14,7 @@ TRIGGERS = ("admit", "checkpoints", "gang", "reaper", "requests", "tracking")
 
 
 def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in the form that Airflow's `ProvidersManager` reads."""
     return {
         "package-name": PACKAGE,
         "name": INTEGRATION,

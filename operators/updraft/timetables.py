@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OnDemandTimetable(NullTimetable):
-    """No schedule: `schedule=None`. `name` begins the ids of the runs."""
+    """A timetable without a schedule, as `schedule=None`. `name` begins the ids of the runs."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -40,12 +40,18 @@ class OnDemandTimetable(NullTimetable):
 
 
 class CronTimetable(CronTriggerTimetable):
-    """A run at each moment of the cron expression. `name` begins the ids of the runs."""
+    """A timetable with a run at each moment of a cron expression. Make it with `named`."""
 
     name = "job"
 
     @classmethod
     def named(cls, name: str, cron: str, timezone: str) -> CronTimetable:
+        """Return the timetable of `cron` (five fields, or @daily and the like) in `timezone`; `name` begins the ids of
+        its runs.
+
+        Example:
+            CronTimetable.named("digits-cnn", "0 3 * * *", "Europe/Berlin")
+        """
         made = cls(cron, timezone=timezone)
         made.name = name
         return made
@@ -67,5 +73,8 @@ class CronTimetable(CronTriggerTimetable):
 
 
 def run_id(name: str, run_type: DagRunType, run_after: DateTime) -> str:
-    """Return the same id for the same run: `digits-cnn-261231-235959-1a2b3c`."""
+    """Return the id of a run of the job series `name`, as in `digits-cnn-261231-235959-1a2b3c`.
+
+    The same `run_type` and `run_after` give the same id.
+    """
     return job_id(name, run_after, f"{name}\0{run_type.value}\0{run_after.isoformat()}".encode())

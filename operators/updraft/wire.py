@@ -18,6 +18,8 @@ PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": 
 
 
 class Wire(BaseModel):
+    """Base of all answers: frozen, and unknown fields are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -29,6 +31,8 @@ class FieldError(Wire):
 
 
 class ErrorBody(Wire):
+    """What went wrong, as one message, and every wrong field if the content was wrong."""
+
     message: str
     fields: tuple[FieldError, ...] = ()
 
@@ -40,6 +44,8 @@ class ErrorAnswer(Wire):
 
 
 class PartHealth(Wire):
+    """Whether one part of the platform answers."""
+
     name: str = Field(description="ledger, storage, mlflow or cluster")
     ok: bool
     detail: str = Field(description="What was reached, or why it was not")
@@ -53,12 +59,16 @@ class Limits(Wire):
 
 
 class Health(Wire):
+    """Whether the platform can run a job that is submitted now."""
+
     ok: bool = Field(description="Whether a job that is submitted now can run")
     parts: tuple[PartHealth, ...]
     limits: Limits
 
 
 class Progress(Wire):
+    """How far a training is, as its program reported it."""
+
     step: int | None = None
     total: int | None = None
     epoch: int | None = None
@@ -80,6 +90,8 @@ class Learner(Wire):
 
 
 class Transition(Wire):
+    """One change of a job's state. `evidence` holds the facts that it was decided by."""
+
     at: datetime
     state: str
     reason: str
@@ -106,6 +118,8 @@ class Queue(Wire):
 
 
 class Model(Wire):
+    """The model version that a job registered."""
+
     name: str
     version: str
     alias: str | None = None
@@ -136,16 +150,22 @@ class Request(Wire):
 
 
 class RequestList(Wire):
+    """The requests made of a job, oldest first."""
+
     requests: tuple[Request, ...]
 
 
 class Links(Wire):
+    """Addresses of the job's pages; None for a page that does not exist."""
+
     airflow_run: str | None = None
     mlflow_run: str | None = None
     page: str | None = None
 
 
 class JobSummary(Wire):
+    """A job as lists of jobs show it."""
+
     id: str
     name: str
     tenant: str
@@ -164,6 +184,8 @@ class JobSummary(Wire):
 
 
 class JobDetail(JobSummary):
+    """A job with everything that its page shows."""
+
     dag_id: str
     run_id: str = Field(description="Id of the DAG run; the job's own id unless Airflow chose it")
     revision: int = Field(0, description="How often the manifest was changed on resume")
@@ -178,24 +200,34 @@ class JobDetail(JobSummary):
 
 
 class JobList(Wire):
+    """Jobs, newest first."""
+
     jobs: tuple[JobSummary, ...]
 
 
 class JobManifest(Wire):
+    """The manifest of a job."""
+
     manifest: dict[str, Any] = Field(description="As the job was launched last, with the changes of its resumes")
 
 
 class TransitionList(Wire):
+    """The changes of a job's state, oldest first."""
+
     transitions: tuple[Transition, ...]
 
 
 class LogLine(Wire):
+    """One line of a learner's log."""
+
     n: int = Field(description="Number of the line in this learner's log, from 1")
     t: str = Field(description="RFC 3339 with nanoseconds")
     line: str
 
 
 class LogPage(Wire):
+    """Consecutive lines of one learner's log, in one attempt."""
+
     role: str
     attempt: int
     latest_attempt: int
@@ -205,12 +237,16 @@ class LogPage(Wire):
 
 
 class MetricPoint(Wire):
+    """One point of a metric."""
+
     step: int
     t: float = Field(description="Unix seconds")
     value: float | None = Field(description="None for a value that is no number")
 
 
 class Metrics(Wire):
+    """Metrics of a job's MLflow run: the last value of each, and the points of those asked for."""
+
     run_id: str | None
     last: dict[str, float | None]
     history: dict[str, tuple[MetricPoint, ...]] = {}
@@ -258,10 +294,14 @@ class Attempt(Wire):
 
 
 class AttemptList(Wire):
+    """The launches of a job, oldest first."""
+
     attempts: tuple[Attempt, ...]
 
 
 class Checkpoint(Wire):
+    """One checkpoint of a job, as the ledger records it."""
+
     name: str
     step: int | None = None
     attempt: int = 0
@@ -273,20 +313,28 @@ class Checkpoint(Wire):
 
 
 class CheckpointList(Wire):
+    """Checkpoints, lowest step first."""
+
     checkpoints: tuple[Checkpoint, ...]
 
 
 class FileEntry(Wire):
+    """One stored file."""
+
     path: str
     size_bytes: int
 
 
 class FileList(Wire):
+    """The stored files of one kind: results, model or checkpoint:NAME."""
+
     kind: str
     files: tuple[FileEntry, ...]
 
 
 class TreeFile(Wire):
+    """One file of a tree: its path, the digest of its content, its size in bytes and its mode."""
+
     path: str
     sha256: str
     size: int
@@ -294,27 +342,39 @@ class TreeFile(Wire):
 
 
 class TreeBody(Wire):
+    """The files of a tree that a client uploads."""
+
     files: Annotated[tuple[TreeFile, ...], FailFast()]  # 100,000 wrong ones would be 100,000 errors
 
 
 class Missing(Wire):
+    """What a client still has to upload of a tree."""
+
     missing: tuple[str, ...] = Field(description="Digests of the blobs that the store lacks")
 
 
 class Stored(Wire):
+    """What was stored."""
+
     sha256: str
     size_bytes: int
 
 
 class SecretBody(Wire):
+    """The keys and values of a secret."""
+
     data: dict[str, str] = Field(repr=False, min_length=1)
 
 
 class SecretList(Wire):
+    """Names of stored secrets."""
+
     secrets: tuple[str, ...]
 
 
 class Validation(Wire):
+    """Whether a manifest is accepted, and every wrong field if not."""
+
     valid: bool
     errors: tuple[FieldError, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -338,6 +398,8 @@ class ResumeBody(Wire):
 
 
 class Accepted(Wire):
+    """A request that was accepted, and what happens next."""
+
     id: str
     message: str
     request: Request | None = Field(None, description="As it was recorded; none if there was nothing left to do")

@@ -131,15 +131,30 @@ class LastSave:
 
 
 class Checkpointer:
-    """Saves and restores the state of one training. One per process and directory: a new one ends unfinished saves.
+    """Saves and restores the state of one training. Make one per process and directory: it removes unfinished saves of
+    before.
 
     Args:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
         directory: by default CHECKPOINT_DIR.
         keep_on_disk: how many of its own newest checkpoints stay in the directory; older folders are removed there.
-            On the platform the sidecar also removes what it has uploaded, but for the newest two.
+            On the platform the sidecar also removes uploaded ones, except for the newest two.
         all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
         clock: monotonic seconds.
+
+    Raises:
+        ValueError: `every_seconds` is negative or `keep_on_disk` is below 1.
+
+    Example:
+        checkpoints = Checkpointer()
+        restored = checkpoints.restore()
+        first = 0
+        if restored is not None:
+            state, first = restored
+            model.load_state_dict(state["model"])
+        for step in range(first + 1, steps + 1):
+            train(step)
+            checkpoints.save_when_due(lambda: {"model": model.state_dict()}, step)
     """
 
     def __init__(
@@ -167,7 +182,7 @@ class Checkpointer:
             clean_up(self.directory, self._rank)
 
     def due(self) -> bool:
-        """True when it is time for the next save and none is running."""
+        """Return whether it is time for the next save on this rank and no save is running."""
         self._was_due = not self._background.running() and self._clock() - self._last_seconds >= self.every_seconds
         return self._was_due and self._saves
 
@@ -277,7 +292,11 @@ class Checkpointer:
         self._background.wait()
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint that passes verification; a bad one is renamed `.bad-...` and passed over."""
+        """Return the newest complete checkpoint whose files are intact, or None if there is none.
+
+        A corrupt checkpoint is renamed to `.bad-...`, and the one before it is tried. Use this for checkpoints of a
+        writer: their files lie in `latest().path`.
+        """
         for path in fmt.complete_checkpoints(self.directory):
             try:
                 return fmt.read(path)
@@ -288,7 +307,10 @@ class Checkpointer:
         return None
 
     def restore(self, map_location: Any = "cpu") -> tuple[dict[str, Any], int] | None:
-        """State and step of the newest good checkpoint, or None when the training starts from nothing.
+        """Return the state and step of the newest intact checkpoint, or None when the training starts from nothing.
+
+        `map_location` says where tensors are loaded to, as in `torch.load`; the state is as it was given to `save`.
+        Corrupt checkpoints are treated as by `latest`.
 
         Raises:
             CheckpointError: the checkpoint is intact but holds no state of `save(state, ...)`, or does not load.

@@ -49,7 +49,7 @@ class CheckpointError(Exception):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """A checkpoint's files are not those that its manifest describes."""
+    """A checkpoint's files differ from what its manifest says of them."""
 
 
 class PartialCheckpoint(CheckpointError):
@@ -64,7 +64,13 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint on disk. `files` is empty where the program wrote no manifest."""
+    """A complete checkpoint in a folder on disk, as `Checkpointer.latest` returns it.
+
+    `path` is the folder, `step` the step that training resumes from, `metrics` what `save` was given. `files` maps
+    paths relative to the folder to size and SHA-256; it is empty where the program wrote no manifest. `attempt` and
+    `rank` say who saved it and `created` when (RFC 3339). Of a state that is spread over `parts` learners, this is part
+    number `part`.
+    """
 
     path: Path
     step: int

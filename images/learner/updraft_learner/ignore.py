@@ -1,6 +1,7 @@
 """Which files of a code folder are left out: the patterns of a `.updraftignore`, read as git reads `.gitignore`.
 
-One file at the folder's root counts. Pure text matching; `trees.scan` walks the folder.
+One file at the folder's root counts. Pure text matching; `trees.scan` walks the folder. docs/design/0010 says why this
+is no library.
 """
 
 from __future__ import annotations

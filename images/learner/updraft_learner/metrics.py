@@ -22,9 +22,20 @@ stacks.start()
 
 
 def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:
-    """Record one point per name at `step`. Values are anything `float()` takes: NaN, 0-d tensors, NumPy scalars.
+    """Record one point per metric at `step`. Outside the platform the values are printed.
 
-    In a gang, log from rank 0 alone: every learner's points land in the same run.
+    Args:
+        metrics: values by name; anything that `float()` takes, as NaN, 0-d tensors and NumPy scalars.
+        step: the training step, which is the x-axis of the curves.
+
+    In a gang, log from rank 0 alone: points of every learner land in the same MLflow run. Returns at once, and never
+    fails because of a full disk or an unreachable server.
+
+    Raises:
+        TypeError: a value is not a number.
+
+    Example:
+        log_metrics({"loss": loss, "val_accuracy": accuracy}, step=step)
     """
     values = {name: _number(name, value) for name, value in metrics.items()}
     if not _append({"step": int(step), "metrics": values}):
@@ -32,7 +43,10 @@ def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:
 
 
 def progress(*, step: int, total: int, epoch: int | None = None, epochs: int | None = None) -> None:
-    """Tell how far the training is: `step` of `total`, and the epoch where there is one. Time left comes from this."""
+    """Report how far the training is: `step` of `total` steps, and `epoch` of `epochs` if it has epochs.
+
+    The platform computes the time left from this, and its no-progress watch sees that the training advances.
+    """
     done: dict[str, int] = {"step": int(step), "total": int(total)}
     if epoch is not None:
         done["epoch"] = int(epoch)

@@ -41,7 +41,7 @@ Arrays = dict[str, Any]  # name -> torch.Tensor, in the order of the signature
 
 
 class ModelError(Exception):
-    """The model cannot be handed over, or what was handed over is not usable."""
+    """The model cannot be exported, or an exported model cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,20 @@ def save_model(
     metrics: Mapping[str, SupportsFloat] | None = None,
     name: str = "model",
 ) -> Path:
-    """Write the model as a self-contained program to RESULT_DIR/<name> and return that folder.
+    """Export the model as a self-contained program into the folder RESULT_DIR/`name`, and return that folder.
 
     Args:
-        model: is not changed; a DistributedDataParallel wrapper is taken off. In a gang call it on rank 0.
-        example_input: a tensor, a tuple of tensors (positional) or a dict of tensors (by name); dimension 0 is the
-            batch, and becomes free in the program where the model allows it.
+        model: is not changed; a DistributedDataParallel wrapper is taken off. In a gang, call this on rank 0 alone.
+        example_input: a tensor, a tuple of tensors (positional) or a dict of tensors (by name), with the batch as
+            dimension 0, as in (batch, 1, 8, 8). The program takes any batch size where the model allows it.
         metrics: the training's own figures, kept with the model.
+        name: name of the folder. The platform exports `model`.
 
     Raises:
         ModelError: the model cannot be exported; the reason is PyTorch's.
+
+    Example:
+        save_model(model, torch.zeros(2, 64), metrics={"val_accuracy": accuracy})
     """
     import safetensors.torch
     import torch

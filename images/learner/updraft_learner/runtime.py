@@ -31,7 +31,11 @@ stacks.start()
 
 
 def params() -> dict[str, Any]:
-    """The manifest's `params`; empty outside the platform."""
+    """Return the manifest's `params`; an empty dict outside the platform.
+
+    Example:
+        config = {"epochs": 10, "lr": 1e-3} | params()
+    """
     path = os.environ.get("UPDRAFT_PARAMS_FILE")
     if not path:
         return {}
@@ -45,40 +49,50 @@ def params() -> dict[str, Any]:
 
 
 def data_dir() -> Path:
-    """Where the manifest's `data` lies, each source below its `as` name."""
+    """Return the folder with the manifest's `data`, each source below its `as` name. DATA_DIR on the platform.
+
+    Example:
+        rows = (data_dir() / "training" / "digits.csv").open()
+    """
     return _folder("DATA_DIR", "data", create=False)
 
 
 def result_dir() -> Path:
-    """What is written here is kept as the job's results."""
+    """Return the folder for results: the platform keeps what is written there. RESULT_DIR; made if missing."""
     return _folder("RESULT_DIR", "result", create=True)
 
 
 def checkpoint_dir() -> Path:
-    """Where checkpoints are written, and laid before a resumed program starts."""
+    """Return the folder for checkpoints, CHECKPOINT_DIR; made if missing. A resumed program finds its last checkpoint
+    there.
+    """
     return _folder("CHECKPOINT_DIR", "checkpoints", create=True)
 
 
 def rank() -> int:
-    """This learner's rank among `world_size()`, from 0."""
+    """Return this learner's rank, from 0 to `world_size() - 1`. Raises ValueError if RANK is not a whole number."""
     return _integer("RANK", 0)
 
 
 def world_size() -> int:
-    """How many learners train together."""
+    """Return how many learners train together. Raises ValueError if WORLD_SIZE is not a whole number."""
     return _integer("WORLD_SIZE", 1)
 
 
 def attempt() -> int:
-    """Which launch of the job this is, from 1."""
+    """Return which launch of the job this is, from 1. An attempt above 1 resumes after a loss or a halt."""
     return _integer("UPDRAFT_ATTEMPT", 1)
 
 
 def stop_requested() -> bool:
-    """True once the program should save a checkpoint and leave through `preempted_exit()`.
+    """Return True once the program should save a checkpoint and leave through `preempted_exit()`.
 
-    The request is a file written by the platform or SIGTERM. Ask once per step: it costs one `stat`. In a gang each
-    learner may see it a step apart; let all ranks agree (an all-reduce of the flag) before leaving a collective.
+    The request is SIGTERM or a file that the platform writes. Ask once per step: it costs one `stat`. In a gang,
+    learners may see it one step apart: let all ranks agree (an all-reduce of the flag) before one leaves a collective.
+
+        if stop_requested():
+            checkpoints.save(state, step, block=True)
+            preempted_exit()
     """
     install_signal_handler()
     return stop_pending()
@@ -93,14 +107,16 @@ def stop_pending() -> bool:
 
 
 def preempted_exit() -> NoReturn:
-    """Leave with the exit code that means: stopped on request, resumable from the last checkpoint."""
+    """End the program with the exit code for: stopped on request, can be resumed from the last checkpoint (75)."""
     sys.exit(int(ExitCode.PREEMPTED))
 
 
 def install_signal_handler() -> None:
-    """Turn SIGTERM into a stop request; a handler that the program set before is called too.
+    """Make SIGTERM a stop request instead of the end of the process; a handler that the program set before is still
+    called.
 
-    Does nothing when called again, or from another thread than the main one (only that may set handlers).
+    `stop_requested` calls this. It does nothing when it is called again, or from a thread other than the main thread,
+    which alone may set handlers.
     """
     global _previous_handler, _handler_installed
     if _handler_installed or threading.current_thread() is not threading.main_thread():

@@ -85,11 +85,12 @@ class ShardedCheckpointer:
         clean_up(self.directory, self._ranks.rank)
 
     def due(self) -> bool:
-        """True, on all ranks at the same call, when rank 0's clock says that it is time, and the checkpoint before is
-        written by every rank and stored by every learner's sidecar.
+        """Return, on all ranks at the same call, whether to save now.
 
-        With a slow store each would else store others than the rest, and none were ever whole. After ten minutes it is
-        asked for anyway. Most calls cost nothing: the ranks agree about once a second, at a call agreed on before.
+        That is when rank 0's clock says that it is time, and every rank has written and every learner's sidecar has
+        stored the checkpoint before: with a slow store, learners would otherwise store different checkpoints, and none
+        would be complete. After ten minutes without that, the answer is yes anyway. Most calls cost nothing: the ranks
+        agree about once a second, at a call agreed on before.
         """
         self._calls += 1
         if self._calls < self._calls_to_look:
@@ -201,13 +202,23 @@ class ShardedCheckpointer:
         self._background.wait()
 
     def restore(self, into: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
-        """Fill `into`, a state of the program as it is now, and return it with the step; None where all begin anew.
+        """Fill `into`, a state of the program as it is now, and return it with its step; None when training starts from
+        nothing.
 
-        There may be more or fewer ranks than when it was saved. A bad checkpoint is renamed `.bad-...`; the newest that
-        is whole and intact for every rank is used.
+        There may be more or fewer ranks than when the checkpoint was saved. The newest checkpoint that is complete and
+        intact for every rank is used; a corrupt one is renamed to `.bad-...`.
 
         Raises:
             CheckpointError: ranks have checkpoints, but none that all have; or it does not fit `into`.
+
+        Example:
+            model_state, optimizer_state = get_state_dict(model, optimizer)
+            restored = checkpoints.restore({"model": model_state, "optimizer": optimizer_state})
+            if restored is not None:
+                state, step = restored
+                set_state_dict(
+                    model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+                )
         """
         checkpoint = self._agree_on_one()
         if checkpoint is None:

@@ -4,7 +4,6 @@ app.py       the commands, one module per subject: jobs.py, runs.py, recovery.py
 console.py   printing, `--json`, errors, exit codes
 live.py      following a job on the terminal
 plot.py      metrics as text
-reference.py writes docs/reference/cli.md
 """
 
 from __future__ import annotations

@@ -12,5 +12,6 @@ from __future__ import annotations
 
 from updraft.client.client import Client, Job
 from updraft.client.config import Connection, load_config
+from updraft.client.http import ConflictError, InvalidRequestError
 
-__all__ = ["Client", "Connection", "Job", "load_config"]
+__all__ = ["Client", "ConflictError", "Connection", "InvalidRequestError", "Job", "load_config"]

@@ -60,7 +60,17 @@ AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted job: its id and the client that knows it."""
+    """A submitted job: its id, and the client that submitted it.
+
+    Every method calls the client's method of the same name with this job's id, and raises what that raises. `warnings`
+    are sentences for the submitter; the job was accepted despite them. `existed` says that the same manifest had been
+    accepted under this id before, so that no second job was started.
+
+        job = updraft.submit("jobs/digits/manifest.yaml")
+        for line in job.logs(follow=True):
+            print(line.line)
+        assert job.show().state == "COMPLETED"
+    """
 
     id: str
     client: Client = field(repr=False, compare=False)
@@ -68,32 +78,53 @@ class Job:
     existed: bool = False  # the same submission was accepted before
 
     def show(self) -> JobDetail:
+        """Return the job as it is now: state, reason, progress, metrics, links."""
         return self.client.job(self.id)
 
     def wait(self, timeout_seconds: float | None = None) -> JobDetail:
+        """Wait until the job has ended and return it; at most `timeout_seconds`. See `Client.wait`."""
         return self.client.wait(self.id, timeout_seconds=timeout_seconds)
 
     def logs(self, **options: Any) -> Iterator[LogLine]:
+        """Yield lines of one learner's log; `options` are those of `Client.logs`."""
         return self.client.logs(self.id, **options)
 
     def metrics(self, *keys: str) -> Metrics:
+        """Return the last value of every metric, and the history of `keys`. See `Client.metrics`."""
         return self.client.metrics(self.id, *keys)
 
     def cancel(self) -> str:
+        """Ask the job to end as CANCELLED, and return what happens next. See `Client.cancel`."""
         return self.client.cancel(self.id)
 
     def halt(self, **options: Any) -> str:
+        """Ask the job to save a checkpoint and stop; `options` are those of `Client.halt`."""
         return self.client.halt(self.id, **options)
 
     def resume(self, changes: Mapping[str, Any] | None = None, **options: Any) -> str:
+        """Ask the halted job to continue; `changes` and `options` are those of `Client.resume`."""
         return self.client.resume(self.id, changes, **options)
 
     def download(self, kind: str, folder: Path) -> list[Path]:
+        """Download files of `kind` (results, model or checkpoint:NAME) into `folder`. See `Client.download`."""
         return self.client.download(self.id, kind, folder)
 
 
 class Client:
-    """A platform, as one user. Close it, or use it in a `with` statement."""
+    """A connection to one platform as one user. Close it, or use it in a `with` statement.
+
+    Without `connection`, `updraft.client.load_config` says which platform and which user. `session` replaces the HTTP
+    session and `sleep` the function that waits between two requests; both are for tests.
+
+    Every method that sends a request may raise UnavailableError (Airflow or a part of the platform does not answer;
+    trying again may help) and RefusedError (the log-in is refused, or this user may not do that). Methods that take a
+    `job_id` raise NotFoundError for a job that does not exist or belongs to another tenant. Answers are the frozen
+    models of `updraft.wire`; times in them are UTC, sizes are bytes.
+
+        with Client(Connection("https://airflow.example.org", token_file=Path("token"))) as client:
+            for job in client.jobs(state="PROCESSING"):
+                print(job.id, job.reason)
+    """
 
     def __init__(
         self,
@@ -114,6 +145,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the HTTP connections."""
         self.http.close()
 
     # --- Submission -----------------------------------------------------------------------------------
@@ -127,36 +159,63 @@ class Client:
         params: Mapping[str, str] | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> Job:
-        """Pack, upload and start; returns when Airflow has recorded the run.
+        """Submit a job: check the manifest, upload its local code and data, start the DAG run.
 
-        `manifest` is a file or a mapping; paths in it are relative to the file's folder, or to `base`. `job_id` makes
-        the call repeatable: the same manifest under the same id is the same job. `params` replaces values of the
-        manifest's params, as text. `on_progress(what, bytes done, bytes in all)` is told of uploads, `on_wait(text)` of
-        what is waited for. Raises ManifestError, RefusedError, DataError or UnavailableError; then nothing
-        was submitted.
+        Returns when Airflow has recorded the run; the job may still have to wait in the queue. Nothing is started
+        before everything is uploaded.
+
+        Args:
+            manifest: a file, the text of one, or a mapping. Local paths in it are relative to `base`.
+            job_id: id of the job, by default made of the manifest's name and the time. Makes the call repeatable: the
+                same manifest under the same id is the same job.
+            base: by default the folder of the manifest's file; of a text or a mapping, the working directory.
+            on_progress: called with (field, bytes uploaded, bytes in all) during uploads.
+            params: new values for params of the manifest, as text; each is read as the type of the value it replaces.
+            on_wait: called with a sentence that says which part of the platform is waited for.
+
+        Raises:
+            ManifestError: the manifest is wrong; names every wrong field.
+            InvalidRequestError: this platform cannot run it (image, size, tenant, secrets); names every such field.
+            DataError: local code or data cannot be packed, or is larger than the platform allows.
+            RefusedError: the id is not allowed, or another manifest was submitted under it.
+            UnavailableError: a part that submitting needs does not answer.
+
+        Example:
+            job = client.submit("jobs/digits/manifest.yaml", params={"epochs": "3"})
+            print(job.wait().state)
         """
         from updraft.client.submission import submit
 
         return submit(self, manifest, job_id=job_id, base=base, on_progress=on_progress, params=params, on_wait=on_wait)
 
     def validate(self, manifest: Mapping[str, Any]) -> Validation:
-        """What the platform thinks of a manifest; this machine's files are not looked at."""
+        """Ask the platform whether `manifest` is well-formed. Local files that it names are not looked at.
+
+        Never raises for a wrong manifest: `errors` of the answer names every wrong field.
+        """
         return Validation.model_validate(self.http.json("POST", f"{API_PREFIX}/validate", body=dict(manifest)))
 
     def possible(self, manifest: Mapping[str, Any], *, secrets: Iterable[str] = ()) -> Validation:
-        """What of a manifest cannot run on the platform as it is: its image, its size, its data, its secrets but for
-        those named in `secrets`, which are about to be made. Needs the right to start jobs."""
+        """Ask whether this platform can run `manifest` as it is now: image, size, data, secrets.
+
+        `secrets` names secrets that need not exist yet because the caller is about to store them. Needs the right to
+        start jobs. `errors` of the answer names what is missing.
+        """
         body = {"manifest": dict(manifest), "secrets": list(secrets)}
         return Validation.model_validate(self.http.json("POST", f"{API_PREFIX}/possible", body=body, repeatable=True))
 
     def health(self) -> Health:
+        """Return whether a job that is submitted now can run, and the state of each part of the platform."""
         return Health.model_validate(self.http.json("GET", f"{API_PREFIX}/health"))
 
     def check_health(self, on_wait: Callable[[str], None] | None = None) -> Health:
-        """The platform's health once every part answers that submitting needs; MLflow is told later.
+        """Return the platform's health once every part that submitting needs answers; MLflow is not needed yet.
 
-        Waits up to `PARTS_SECONDS` for parts that do not answer, which a busy machine makes late; `on_wait` is told
-        what is waited for. Raises UnavailableError naming them.
+        Waits up to `PARTS_SECONDS` for parts that do not answer, which a busy machine makes late. `on_wait` is called
+        with a sentence that says what is waited for.
+
+        Raises:
+            UnavailableError: a part still does not answer; the message names it.
         """
         waited_seconds, told = 0.0, ""
         while True:
@@ -181,23 +240,30 @@ class Client:
 
     # --- Reading --------------------------------------------------------------------------------------
     def jobs(self, *, state: str | None = None, name: str | None = None, limit: int = 50) -> list[JobSummary]:
-        """Newest first."""
+        """Return at most `limit` jobs, newest first; `state` and `name` select jobs in that state or of that name."""
         answer = self.http.json("GET", f"{API_PREFIX}/jobs", params={"state": state, "name": name, "limit": limit})
         return list(JobList.model_validate(answer).jobs)
 
     def job(self, job_id: str) -> JobDetail:
-        """Raises NotFoundError when neither the platform nor Airflow knows the id."""
+        """Return one job: state, reason, progress, metrics, links and, once it has ended, its verdict.
+
+        Raises NotFoundError when neither the platform nor Airflow knows the id.
+        """
         return JobDetail.model_validate(self.http.json("GET", _job(job_id)))
 
     def manifest(self, job_id: str) -> dict[str, Any]:
-        """The job's manifest with every field; uploaded code and data are `tree:` sources."""
+        """Return the job's manifest as of its last launch, with every field.
+
+        Uploaded code and data are `tree:SHA256` sources in it.
+        """
         return JobManifest.model_validate(self.http.json("GET", f"{_job(job_id)}/manifest")).manifest
 
     def transitions(self, job_id: str) -> TransitionList:
+        """Return every change of the job's state, oldest first, with its time, reason and evidence."""
         return TransitionList.model_validate(self.http.json("GET", f"{_job(job_id)}/transitions"))
 
     def stages(self, job: JobDetail) -> list[Stage]:
-        """The tasks of the job's DAG run, in the order of a job's life."""
+        """Return the tasks of the job's DAG run in the order in which a job goes through them."""
         answer = self.http.json("GET", f"{_dag_run(job.dag_id, job.run_id)}/taskInstances", params={"limit": 100})
         stages = [
             Stage(
@@ -224,9 +290,18 @@ class Client:
         follow: bool = False,
         poll_seconds: float = POLL_SECONDS,
     ) -> Iterator[LogLine]:
-        """Lines of one learner's log from number `after` + 1, at most `limit` of them.
+        """Yield lines of one learner's log, oldest first.
 
-        `attempt` is the latest when none is named; with `follow` goes on over new attempts until the job ends.
+        Args:
+            learner: which learner, from 1.
+            role: prepare, train, evaluate or export.
+            attempt: which attempt; without it, the latest.
+            after: number of the line after which to begin; 0 begins with the first line.
+            limit: how many lines at most.
+            follow: wait for new lines, and go on with new attempts, until the job has ended.
+            poll_seconds: how long `follow` waits before it asks again.
+
+        Raises NotFoundError when there is no such log; with `follow`, only once the job has ended.
         """
         current, left = attempt, limit
         while left is None or left > 0:
@@ -255,31 +330,42 @@ class Client:
     def last_lines(
         self, job_id: str, count: int, *, learner: int = 1, role: str = "train", attempt: int | None = None
     ) -> tuple[LogLine, ...]:
-        """The last `count` lines of one learner's log."""
+        """Return the last `count` lines of one learner's log, oldest first.
+
+        `learner`, `role` and `attempt` are those of `logs`.
+        """
         query = {"learner": learner, "role": role, "attempt": attempt, "limit": count, "last": True}
         return LogPage.model_validate(self.http.json("GET", f"{_job(job_id)}/logs", params=query)).lines
 
     def metrics(self, job_id: str, *keys: str) -> Metrics:
-        """Last values, and the history of the keys asked for."""
+        """Return the last value of every metric, and all points of the metrics that `keys` names.
+
+        Example:
+            points = client.metrics(job_id, "val_accuracy").history["val_accuracy"]
+            best = max(point.value for point in points if point.value is not None)
+        """
         return Metrics.model_validate(
             self.http.json("GET", f"{_job(job_id)}/metrics", params={"key": list(keys) or None})
         )
 
     def checkpoints(self, job_id: str, *, all: bool = False) -> CheckpointList:
-        """Those that are kept; with `all`, also those that were deleted or quarantined."""
+        """Return the kept checkpoints, lowest step first; with `all`, also the deleted and quarantined ones."""
         params = {"all": True} if all else None
         return CheckpointList.model_validate(self.http.json("GET", f"{_job(job_id)}/checkpoints", params=params))
 
     def attempts(self, job_id: str) -> AttemptList:
-        """Every launch of the job's learners: how it began and ended, and what was done about it."""
+        """Return every launch of the job's learners: how it began, how it ended and what was decided then."""
         return AttemptList.model_validate(self.http.json("GET", f"{_job(job_id)}/attempts"))
 
     def requests(self, job_id: str) -> RequestList:
-        """What people asked of the job, and the answers."""
+        """Return every request to halt, resume or cancel the job, with the answer once there is one."""
         return RequestList.model_validate(self.http.json("GET", f"{_job(job_id)}/requests"))
 
     def files(self, job_id: str, kind: str) -> FileList:
-        """`kind` is results, model or checkpoint:<name>."""
+        """Return the paths and sizes of stored files. `kind` is `results`, `model` or `checkpoint:NAME`.
+
+        Raises NotFoundError for a kind or a checkpoint that does not exist.
+        """
         return FileList.model_validate(self.http.json("GET", f"{_job(job_id)}/files", params={"kind": kind}))
 
     def download(
@@ -290,14 +376,22 @@ class Client:
         *,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> list[Path]:
-        """Write the files of that kind below `folder`; returns them. A file appears only when it is whole."""
+        """Download all files of one `kind` (see `files`) into `folder`, and return their paths.
+
+        `on_progress` is called with (path, bytes downloaded, bytes in all). A file appears only when it is complete.
+
+            client.download(job_id, "model", Path("out"))
+        """
         from updraft.client.transfer import download_files
 
         return download_files(self.http, _job(job_id), self.files(job_id, kind), folder, on_progress)
 
     # --- Acting ---------------------------------------------------------------------------------------
     def cancel(self, job_id: str) -> str:
-        """Ask the job to end as CANCELLED; says what happens next. Asking twice is harmless."""
+        """Ask the job to end as CANCELLED, and return a sentence that says what happens next.
+
+        Asking twice is harmless. A run whose first task has not started is ended in Airflow at once.
+        """
         try:
             return str(self.act(job_id, "cancel")["message"])
         except NotFoundError:
@@ -311,10 +405,15 @@ class Client:
         return "The run was ended in Airflow before its first task started."
 
     def halt(self, job_id: str, *, wait: bool = False, timeout_seconds: float = WAIT_SECONDS) -> str:
-        """Ask the job to save a checkpoint and stop, to go on later. With `wait`, returns its answer once it is halted.
+        """Ask the job to save a checkpoint and to stop, so that `resume` can continue it later.
 
-        Raises RefusedError when it cannot be halted, UpdraftError when it ended instead, UnavailableError when it does
-        not answer in time.
+        Returns a sentence that says what happens next, or with `wait` the job's answer once it has halted.
+        `timeout_seconds` is how long `wait` waits; after that the request stays.
+
+        Raises:
+            RefusedError: the job cannot be halted.
+            UpdraftError: the job ended instead (only with `wait`).
+            UnavailableError: no answer within `timeout_seconds` (only with `wait`).
         """
         from updraft.client.requests import ask
 
@@ -328,10 +427,15 @@ class Client:
         wait: bool = False,
         timeout_seconds: float = WAIT_SECONDS,
     ) -> str:
-        """Ask a halted job to go on from its checkpoint.
+        """Ask a halted job to continue from its checkpoint.
 
-        `changes` is a partial manifest: command, params, env, resources, budget, checkpoints and failures may change,
-        None takes a value back to its default. Raises as `halt`, and InvalidRequestError naming every wrong field.
+        `changes` is a partial manifest. Its command, params, env, resources, budget, checkpoints and failures may
+        change; None sets a value back to its default. `wait` and `timeout_seconds` are those of `halt`, and so is what
+        is raised.
+
+        Raises InvalidRequestError, which names every wrong field, for changes that are not allowed.
+
+            client.resume(job_id, {"params": {"lr": 0.0001}, "resources": {"memory": "8GiB"}})
         """
         from updraft.client.requests import ask
 
@@ -339,16 +443,23 @@ class Client:
         return ask(self, job_id, "resume", body, timeout_seconds if wait else None)
 
     def act(self, job_id: str, verb: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """POST to one of the job's verbs."""
+        """Send POST with `body` to the job's route `verb` and return the decoded answer.
+
+        Prefer the methods `halt`, `resume` and `cancel`.
+        """
         return dict(self.http.json("POST", f"{_job(job_id)}/{verb}", body=body))
 
     def pause(self) -> None:
+        """Wait for the time between two requests, `POLL_SECONDS`."""
         self._sleep(POLL_SECONDS)
 
     def wait(
         self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = POLL_SECONDS
     ) -> JobDetail:
-        """The job once it has ended. Raises UnavailableError when the time is over first."""
+        """Wait until the job has ended, in whatever state, and return it. Asks every `poll_seconds`.
+
+        Raises UnavailableError when it has not ended after `timeout_seconds`.
+        """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             job = self.job(job_id)
@@ -360,27 +471,38 @@ class Client:
 
     # --- Secrets --------------------------------------------------------------------------------------
     def set_secret(self, name: str, data: Mapping[str, str], *, tenant: str = DEFAULT_TENANT) -> None:
+        """Store a secret for the jobs of `tenant`, or replace it. `data` maps keys to values; nothing reads them back.
+
+        Example:
+            client.set_secret("hub", {"token": "..."})
+            # In a manifest: secrets: [{name: hub, key: token, as: HUB_TOKEN}]
+        """
         self.http.json("PUT", _secret(name), params={"tenant": tenant}, body={"data": dict(data)})
 
     def secrets(self, *, tenant: str = DEFAULT_TENANT) -> list[str]:
-        """Names only."""
+        """Return the names of the tenant's stored secrets; their values cannot be read."""
         answer = self.http.json("GET", f"{API_PREFIX}/secrets", params={"tenant": tenant})
         return list(SecretList.model_validate(answer).secrets)
 
     def delete_secret(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Delete a stored secret of `tenant`. Raises NotFoundError if there is none of that name."""
         self.http.json("DELETE", _secret(name), params={"tenant": tenant})
 
     # --- Airflow's own record of a job ----------------------------------------------------------------
     def trigger(self, job_id: str, conf: dict[str, Any], dag_id: str = TRAIN_DAG) -> None:
-        """Start the job's DAG run. Raises ConflictError when there is a run of that id."""
+        """Start a run of the DAG `dag_id`, configured with `conf` and with `job_id` as its run id.
+
+        Raises ConflictError when there is a run of that id.
+        """
         start_run(self.http, dag_id, job_id, conf)
 
     def dag_for(self, job_id: str, name: str) -> str:
-        """The DAG that has a run of this id, else the one that starts jobs of this name."""
+        """Return the id of the DAG that has a run of this id, else of the DAG that starts jobs of this name."""
         run = find_run(self.http, job_id)
         return str(run["dag_id"]) if run is not None else dag_of(self.http, name)
 
     def run_conf(self, job_id: str) -> dict[str, Any] | None:
+        """Return the configuration that the job's DAG run was started with; None if there is no such run."""
         run = find_run(self.http, job_id)
         return None if run is None else dict(run.get("conf") or {})
 

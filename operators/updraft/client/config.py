@@ -23,7 +23,12 @@ CONFIG_NAME = "client.json"
 
 @dataclass(frozen=True)
 class Connection:
-    """Address and log-in; either a user with a password or a file that holds a token."""
+    """Address of Airflow's api-server, and the log-in.
+
+    The log-in is `username` and `password`, or `token_file`, a file with a token on one line.
+
+    Raises RefusedError when the address is not http or https, holds a log-in itself, or no log-in is given.
+    """
 
     airflow_url: str
     username: str | None = None
@@ -42,7 +47,10 @@ class Connection:
             raise RefusedError("airflow: no log-in; give username and password, or a token file")
 
     def token(self) -> str:
-        """Content of the token file, read afresh so that a rotated token is used."""
+        """Return the token in `token_file`. The file is read at each call, so that a rotated token is used.
+
+        Raises RefusedError when it cannot be read or does not hold one token on one line.
+        """
         assert self.token_file is not None
         try:
             text = self.token_file.read_text().strip()
@@ -54,7 +62,11 @@ class Connection:
 
 
 def load_config(environment: Mapping[str, str] | None = None, home: Path | None = None) -> Connection:
-    """The connection that a command means. Raises RefusedError or UnavailableError saying what to do."""
+    """Return the connection that the command line uses: from the environment, `client.json` or the stack in the home.
+
+    The module's docstring has the order. `environment` replaces `os.environ`, `home` the home that it names. Raises
+    RefusedError when a setting is wrong and UnavailableError when no platform is set up; the message says what to do.
+    """
     environment = os.environ if environment is None else environment
     url, token_file = environment.get(URL_VARIABLE), environment.get(TOKEN_VARIABLE)
     if url or token_file:

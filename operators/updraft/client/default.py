@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +12,19 @@ from updraft.client.client import Client
 
 @functools.cache
 def default_client() -> Client:
+    """Return the client of the platform that `load_config` finds; the same one at every call."""
     return Client()
 
 
 def verb(name: str) -> Callable[..., Any]:
-    """The method of that name, bound at the call, so that importing it connects to nothing."""
+    """Return the client's method `name` as a function. The client is made at the first call, not here."""
     method = getattr(Client, name)
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(default_client(), name)(*args, **kwargs)
 
+    signature = inspect.signature(method)
+    without_self = list(signature.parameters.values())[1:]
+    call.__signature__ = signature.replace(parameters=without_self)  # type: ignore[attr-defined]
     return call

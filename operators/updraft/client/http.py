@@ -27,11 +27,11 @@ Body = bytes | Callable[[], Iterator[bytes]]
 
 
 class ConflictError(RefusedError):
-    """What should be made exists already."""
+    """The thing to create exists already."""
 
 
 class InvalidRequestError(RefusedError):
-    """The server refused the content; `fields` names what is wrong: (field, message)."""
+    """The server refused the content. `fields` holds what is wrong, as pairs (field, message)."""
 
     def __init__(self, message: str, fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)

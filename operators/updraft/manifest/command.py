@@ -19,9 +19,13 @@ _PARAM = re.compile(r"\$\{params\.([^}]{0,250})\}")
 
 
 def render_command(manifest: Manifest, command: str | None = None) -> str:
-    """The manifest's command (or another of its commands) with its parameters filled in.
+    """Return the command of `manifest` with its parameters filled in, quoted for the shell.
 
-    Raises ManifestError for a parameter that does not exist or cannot be put inside quotes."""
+    `command` is another command of the same manifest, such as that of `evaluate`.
+    Raises ManifestError for a parameter that does not exist or that cannot be put inside quotes.
+
+        render_command(manifest)  # "python train.py --epochs ${params.epochs}" becomes "python train.py --epochs 10"
+    """
     path = "command" if command is None else "evaluate.command"
     text = manifest.command if command is None else command
     errors = tuple(unknown_params(path, text, manifest.params))
@@ -31,7 +35,7 @@ def render_command(manifest: Manifest, command: str | None = None) -> str:
 
 
 def param_text(value: object) -> str:
-    """A parameter as text: what the command, MLflow and the environment get."""
+    """Return `value`, a parameter, as the text that commands, MLflow and the environment get: True is `true`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -33,7 +33,11 @@ _USER_INFO = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 @dataclass(frozen=True)
 class FieldError:
-    """One wrong field. `path` is written as in the manifest: `data[0].source`."""
+    """One wrong field of a manifest.
+
+    `path` is written as in the manifest, as in `data[0].source`. `value` is the wrong value as it may be shown: values
+    that look secret are hidden. `allowed` completes "write ...", `suggestion` is the nearest allowed value.
+    """
 
     path: str
     value: str | None  # as it may be shown; None where there is none
@@ -43,7 +47,7 @@ class FieldError:
 
     @property
     def text(self) -> str:
-        """One line for a person."""
+        """Return the error as one line for a person."""
         if self.problem == NO_SUCH_FIELD:
             hint = f"did you mean '{self.suggestion}'?" if self.suggestion else f"the fields here are {self.allowed}"
         else:
@@ -52,7 +56,15 @@ class FieldError:
 
 
 class ManifestError(UpdraftError):
-    """The manifest is wrong; `fields` holds what is wrong with it, the first `REPORTED` fields of it at most."""
+    """A manifest is wrong. `fields` holds a FieldError for each wrong field, at most `limits.REPORTED` of them.
+
+    The message has a line for each field below `heading`. `source` names the file or form that the manifest came from.
+
+        try:
+            manifest = load("manifest.yaml")
+        except ManifestError as error:
+            print([field.path for field in error.fields])
+    """
 
     def __init__(self, fields: Iterable[FieldError], source: str = "manifest", heading: str | None = None) -> None:
         given = iter(fields)

@@ -42,8 +42,11 @@ _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 
 @dataclass(frozen=True)
 class FormField:
-    """One field of the form. `schema` is JSON Schema as Airflow's form reads it, title, section and all; it is shared,
-    so copy it before changing it."""
+    """One field of the trigger form: its name, default value and JSON Schema.
+
+    The schema holds what Airflow's form reads: type, title, description, section, bounds. It is shared between calls:
+    copy it before you change it.
+    """
 
     name: str
     default: Any
@@ -51,12 +54,12 @@ class FormField:
 
     @property
     def section(self) -> str | None:
-        """None: in the part of the form that is open from the start."""
+        """Return the title of the field's section; None in the part of the form that is open at first."""
         return self.schema.get("section")
 
 
 def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
-    """The form, with the values of `base` as defaults, or empty."""
+    """Return the fields of the trigger form by name. `base` gives the default values; without it, the form is empty."""
     raw = base.canonical() if base else {}
     own = [_param_field(name, value) for name, value in (base.params if base else {}).items()]
     fields = [*own, *(_field(path, _get(raw, path), schema) for path, schema in _schemas().items())]
@@ -77,19 +80,29 @@ def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
 def from_form(
     conf: Mapping[str, Any], base: Manifest | None = None, *, defaults: Mapping[str, Any] | None = None
 ) -> Manifest:
-    """The manifest that a filled-in form means.
+    """Return the manifest that a filled-in form means.
 
-    `base` is the manifest that the form was made for, or `defaults` the form's values before anybody touched them.
-    With either, a value that was not touched gives way to the box and to a size that was chosen; without, every
-    value counts. A box that has a name is a whole manifest: no value that was not touched is added to it.
-    Raises ManifestError with all wrong fields."""
+    Args:
+        conf: values of the form's fields by name, as a DAG run's params hold them.
+        base: the manifest that the form was made for.
+        defaults: the form's values before a user changed them, if they are known; by default those of `base`.
+
+    With `base` or `defaults`, a value that the user did not change gives way to the box `manifest` and to a size that
+    the user chose; without both, every value counts. A box that has a `name` is a whole manifest, to which no unchanged
+    value is added.
+
+    Raises ManifestError, which names every wrong field.
+    """
     return read_form(conf, base, defaults=defaults).manifest
 
 
 def read_form(
     conf: Mapping[str, Any], base: Manifest | None = None, *, defaults: Mapping[str, Any] | None = None
 ) -> Loaded:
-    """As `from_form`, with the warnings of a conversion."""
+    """Return the manifest that a filled-in form means, with the warnings of a conversion from FfDL.
+
+    `conf`, `base` and `defaults` are as for `from_form`, and so is what is raised.
+    """
     if defaults is None:
         defaults = {name: field.default for name, field in form_fields(base).items()}
     given = plain_mapping({name: value for name, value in conf.items() if name != BOX}, "form")

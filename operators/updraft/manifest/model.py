@@ -159,6 +159,7 @@ class Data(Part):
     )
 
     def parsed(self) -> Source:
+        """Return the data's source, split into its parts."""
         return parse_source(self.source, git=False)
 
 
@@ -280,6 +281,7 @@ class Export(Part):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
+        """Return the rules of `promote_if`, in its order. All must hold for the version to become the champion."""
         return tuple(parse_rule(metric, text) for metric, text in self.promote_if.items())
 
 
@@ -371,13 +373,20 @@ class Manifest(Part):
         return self
 
     def canonical(self) -> dict[str, Any]:
-        """The manifest as plain JSON values with every default written out; `parse` gives it back."""
+        """Return the manifest as plain JSON values, with every default written out.
+
+        `parse` makes an equal manifest of them.
+
+        Example:
+            Manifest.model_validate(raw).canonical()["resources"]["memory"]  # "2GiB"
+        """
         return self.model_dump(mode="json", by_alias=True)
 
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON."""
+        """Return the SHA-256 of the canonical JSON, in hexadecimal. Equal manifests have equal digests."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def parsed_code(self) -> Source | None:
+        """Return the source of the code, split into its parts; None if the image holds the code."""
         return None if self.code is None else parse_source(self.code, git=True)

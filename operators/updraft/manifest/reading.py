@@ -25,7 +25,10 @@ from updraft.manifest.values import check_expectations
 
 @dataclass(frozen=True)
 class Loaded:
-    """A manifest, and what its conversion from another format has to say."""
+    """A manifest that was read, the `warnings` of its conversion from another format, and the secrets found in it.
+
+    `secrets` maps names to keys and values; whoever submits the manifest stores them first.
+    """
 
     manifest: Manifest
     warnings: tuple[str, ...] = ()
@@ -34,7 +37,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A manifest of the jobs folder: read, or the reason why it cannot be."""
+    """A manifest of the jobs folder. Exactly one of `manifest` and `error` is set."""
 
     path: Path
     manifest: Manifest | None
@@ -43,7 +46,15 @@ class JobFile:
 
 
 def parse(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Manifest:
-    """The manifest that `mapping` holds. With `base_dir`, local files are checked and expectations read in."""
+    """Return the manifest that `mapping` holds.
+
+    With `base_dir`, local sources must exist in that folder and suites of expectations are read from their files.
+    `source` is what an error calls the manifest.
+
+    Raises ManifestError, which names every wrong field.
+
+        parse({"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"})
+    """
     return _parse(plain_mapping(mapping, source), base_dir, source)
 
 
@@ -66,19 +77,29 @@ def _all_wrong(exc: ValidationError, raw: Mapping[str, Any]) -> Iterator[FieldEr
 
 
 def load(text_or_path: str | Path) -> Manifest:
-    """A manifest of Updraft from a file or from its text."""
+    """Return the manifest in a file, or in a text that is YAML or JSON. `text_or_path` is a text if it looks like one.
+
+    Of a file, local sources must exist beside it and suites of expectations are read in. Raises ManifestError, also for
+    a file that cannot be read.
+    """
     text, path, source = _text_of(text_or_path)
     return parse(read_mapping(text, source), path.parent if path else None, source=source)
 
 
 def load_any(text_or_path: str | Path) -> Loaded:
-    """A manifest of Updraft or FfDL from a file or from its text. FfDL's code is the folder of the file."""
+    """Return the manifest in a file or a text, in the format of Updraft or of FfDL.
+
+    The code of an FfDL manifest is the folder of its file. `text_or_path` and errors are as for `load`.
+    """
     text, path, source = _text_of(text_or_path)
     return parse_any(read_mapping(text, source), path.parent if path else None, source=source)
 
 
 def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, source: str = "manifest") -> Loaded:
-    """A manifest of Updraft or FfDL from a mapping."""
+    """Return the manifest that `mapping` holds, in the format of Updraft or of FfDL.
+
+    `base_dir` and `source` are as for `parse`.
+    """
     raw = plain_mapping(mapping, source)
     if not ffdl.is_ffdl(raw):
         return Loaded(_parse(raw, base_dir, source))
@@ -88,9 +109,10 @@ def parse_any(mapping: Mapping[str, Any], base_dir: Path | None = None, *, sourc
 
 
 def load_jobs(folder: Path) -> list[JobFile]:
-    """Every `<folder>/<job>/manifest.yaml`, in the order of names; a wrong one does not hide the others.
+    """Return every `<folder>/<job>/manifest.yaml`, in the order of names. A wrong one is returned with its error.
 
-    Their local paths are made absolute, because whoever stages them stands elsewhere."""
+    Local paths in them are made absolute, so that they can be used from any working directory.
+    """
     jobs = []
     for path in sorted(folder.glob("*/manifest.yaml")):
         try:
@@ -103,7 +125,11 @@ def load_jobs(folder: Path) -> list[JobFile]:
 
 
 def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") -> Manifest:
-    """Checks that local code and data exist, and puts the content of the expectations' files in their place."""
+    """Return the manifest with suites of expectations read from their files, after a check that local sources exist.
+
+    `base_dir` is the folder that its paths are relative to, `source` what an error calls the manifest. Raises
+    ManifestError, which names every file that is missing or wrong.
+    """
     errors: list[FieldError] = []
     read_in = list(manifest.data)
     code = manifest.parsed_code()

@@ -86,9 +86,12 @@ def _retyped(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[s
 
 
 def with_params(manifest: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """The manifest with other values of its params, each read as the type of the one it replaces.
+    """Return a copy of `manifest`, a mapping, with new values for some of its params.
 
-    Raises ManifestError for names that the manifest does not have and values of another type.
+    `given` maps names to values as text; each is read as the type of the value that it replaces. Raises ManifestError
+    for names that the manifest does not have and for text that is not of that type.
+
+        with_params({"params": {"epochs": 10}}, {"epochs": "3"})  # {"params": {"epochs": 3}}
     """
     known = dict(manifest.get("params") or {})
     wrong = unknown_params(given, known)

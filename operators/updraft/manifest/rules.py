@@ -30,7 +30,10 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """`metric op threshold`; a threshold of None is the champion's own value plus `offset`."""
+    """One rule of `promote_if`: the metric `metric` must compare as `op` to `threshold`.
+
+    A `threshold` of None stands for the champion's value of the metric plus `offset`: `>= champion + 0.01`.
+    """
 
     metric: str
     op: str
@@ -48,7 +51,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Promotion:
-    """Whether the new version becomes the champion, and why."""
+    """Whether the new version becomes the champion, and why or why not."""
 
     promote: bool
     reason: str
@@ -85,9 +88,14 @@ def nearest_rule(text: object) -> str:
 def decide(
     rules: Sequence[Rule], metrics: Mapping[str, float], champion_metrics: Mapping[str, float] | None
 ) -> Promotion:
-    """All rules must hold. `champion_metrics` is None while there is no champion: rules about it then hold.
+    """Decide whether a model version becomes the champion: all rules must hold.
 
-    A value that is not finite never promotes, and a metric that is missing refuses by name."""
+    `metrics` are the new version's, `champion_metrics` the champion's, or None when there is no champion; rules that
+    compare with it then hold. Without rules, with a missing metric, or with a value that is not finite, nothing is
+    promoted.
+
+        decide([Rule("val_accuracy", ">=", 0.9)], {"val_accuracy": 0.93}, None).promote  # True
+    """
     if not rules:
         return Promotion(False, "export.promote_if names no rule, so the champion stays as it is")
     reasons: list[str] = []

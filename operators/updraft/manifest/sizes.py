@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Size:
+    """What a size gives each learner: CPU cores, memory with its unit, GPUs and their type."""
+
     cpus: float
     memory: str
     gpus: int = 0
     gpu_type: str | None = None
 
     def resources(self) -> dict[str, Any]:
-        """The fields of `resources` that the size stands for."""
+        """Return the fields of `resources` that the size stands for."""
         return {"cpus": self.cpus, "memory": self.memory, "gpus": self.gpus, "gpu_type": self.gpu_type}
 
 

@@ -28,7 +28,7 @@ _GIT_SCHEMES = ("git+https", "git+http", "git+ssh", "git+file")
 
 @dataclass(frozen=True)
 class Source:
-    """A source taken apart. Only the fields of its kind are set."""
+    """A source of code or data, split into its parts. Only the fields of its kind are set."""
 
     kind: Kind
     path: str = ""  # local: a folder or file, relative to the manifest
@@ -42,11 +42,18 @@ class Source:
 
     @property
     def is_archive(self) -> bool:
+        """Return whether the source is a .zip file."""
         return (self.path or self.key).lower().endswith(".zip")
 
 
 def parse_source(text: str, *, git: bool) -> Source:
-    """Takes `text` apart. Raises PydanticCustomError (a `FieldError` in the making) if it is no source."""
+    """Split the text of `code` (`git=True`) or of `data[].source` into its parts.
+
+    Raises PydanticCustomError, from which `parse` makes a FieldError, if the text is not a source that is allowed
+    there.
+
+        parse_source("s3://datasets/digits/", git=False)  # Source("s3", bucket="datasets", key="digits/")
+    """
     kinds = "a folder or file, s3://bucket/prefix"
     kinds += " or git+https://host/repository@commit" if git else " or pvc://claim/folder"
     if not text.strip() or text != text.strip():

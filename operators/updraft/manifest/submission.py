@@ -22,7 +22,11 @@ UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
 
 
 def refuse_unsupported(manifest: Manifest, tenants: Sequence[str] = ("default",)) -> tuple[FieldError, ...]:
-    """An error for each value that is well-formed, but that this version does not act on or that looks secret."""
+    """Return an error for each value in `manifest` that this version of Updraft cannot act on.
+
+    These are fields that are not supported yet, values in `env` that look secret, and a tenant that is not one of
+    `tenants`.
+    """
     raw = manifest.canonical()
     errors = [
         FieldError(path, show(_value(raw, path)), "is not acted on by this version of Updraft", allowed)
@@ -45,9 +49,12 @@ def _value(raw: Mapping[str, Any], path: str) -> object:
 
 
 def export_image_of(manifest: Manifest, images: Mapping[str, str], plain: str) -> str:
-    """The platform's image that exports the model: PyTorch's, or `plain` where files are only copied.
+    """Return the image that exports the model of `manifest`.
 
-    Raises ManifestError when this platform has none."""
+    That is the platform's PyTorch image, or `plain` if files are only copied.
+
+    `images` maps frameworks to images, as for `image_of`. Raises ManifestError if it has no PyTorch.
+    """
     if manifest.export is not None and manifest.export.trust_code:
         return plain
     found = images.get("pytorch") or next((i for key, i in sorted(images.items()) if key.startswith("pytorch:")), None)
@@ -58,16 +65,17 @@ def export_image_of(manifest: Manifest, images: Mapping[str, str], plain: str) -
 
 
 def named_secrets(manifest: Manifest) -> frozenset[str]:
-    """Names of the secrets that the job needs, wherever the manifest names them."""
+    """Return the names of all stored secrets that the manifest needs, for code, data and the program."""
     named = {secret.name for secret in manifest.secrets} | {item.secret for item in manifest.data}
     return frozenset(name for name in (*named, manifest.code_secret) if name)
 
 
 def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
-    """The image that runs the program: its own, or its framework's.
+    """Return the image that runs the program: the manifest's own, or its framework's.
 
-    `images` maps a framework (`pytorch`), or one of its versions (`pytorch:2.14`), to an image. A version fits an image
-    whose tag is that version or begins with it. Raises ManifestError listing what exists."""
+    `images` maps a framework (`pytorch`) or one of its versions (`pytorch:2.14`) to an image. A version fits an image
+    whose tag is that version or begins with it. Raises ManifestError, which lists the images that exist.
+    """
     if manifest.image is not None:
         return manifest.image
     assert manifest.framework is not None  # the model holds one of the two
@@ -99,7 +107,7 @@ def tag_of(image: str) -> str:
 
 
 def local_sources(manifest: Manifest) -> dict[str, str]:
-    """Field to local path, for everything that must be uploaded before the job can run elsewhere."""
+    """Return the local paths in `manifest` that must be uploaded before the job can run, by field: `{"code": "."}`."""
     code = manifest.parsed_code()
     found = {"code": code.path} if code and code.kind == "local" else {}
     for number, data in enumerate(manifest.data):
@@ -109,7 +117,10 @@ def local_sources(manifest: Manifest) -> dict[str, str]:
 
 
 def with_trees(manifest: Manifest, trees: Mapping[str, str]) -> Manifest:
-    """The manifest with local sources replaced: field (as `local_sources` names it) to SHA-256 of the tree."""
+    """Return the manifest with its local sources replaced by uploaded trees.
+
+    `trees` maps fields, named as by `local_sources`, to SHA-256 digests of trees.
+    """
     raw = manifest.canonical()
     for field in local_sources(manifest):
         if field not in trees:

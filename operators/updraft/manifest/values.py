@@ -42,7 +42,7 @@ _TIMEZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", re.ASCII)
 
 @cache
 def reserved_env_names() -> frozenset[str]:
-    """Names that the platform sets in the program's environment."""
+    """Return the names of the variables that the platform sets, which `env` must not set."""
     names = contract.learner_environment(
         job_id="", role="", attempt=1, learner=1, learners=1, gpus=0, run_id="", experiment_id="",
         master_addr="", master_port=0, command="", checkpoint_seconds=1.0,

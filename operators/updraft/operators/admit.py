@@ -31,10 +31,15 @@ NAME_CHARACTERS = 40  # a longer name is wrong, and is not used as one
 
 
 class AdmitOperator(BaseOperator):
-    """Records the job and ends when its whole gang is granted; defers while it waits in line.
+    """Validates the manifest, records the job, opens its MLflow run and waits until the whole gang has its place.
 
-    `form` is what the fields of the DAG's form hold before anybody touches them. (Airflow writes the run's conf into
-    the DAG's own params.)
+    Args:
+        form: default values of the DAG's form, by field. They tell which values a user has changed: Airflow writes the
+            run's configuration into the DAG's own params.
+
+    Returns the job's id. Defers while MLflow does not answer (TrackingTrigger) and while the job is in the queue
+    (AdmitTrigger). A wrong manifest, a missing secret, or a job that this cluster can never run ends the task without a
+    retry.
     """
 
     operator_extra_links = LINKS
@@ -45,13 +50,16 @@ class AdmitOperator(BaseOperator):
         self.form = form
 
     def execute(self, context: Context) -> str:
+        """Admit the job of this run, or defer until it can be admitted. Returns the job's id."""
         return self._enter(context)
 
     def tracked(self, context: Context, event: dict[str, Any]) -> str:
+        """Continue after MLflow has answered. `event` is TrackingTrigger's."""
         self.log.info("%s", event["reason"])
         return self._enter(context)
 
     def admitted(self, context: Context, event: dict[str, Any]) -> str:
+        """Continue after the queue has decided. `event` is AdmitTrigger's."""
         with ends_job(context, Cause.CONFIGURATION) as job:
             return self._admit(context, job, event["kind"], event["reason"])
 

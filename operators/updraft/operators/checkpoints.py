@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 class WatchCheckpointsOperator(BaseOperator):
-    """Never fails a job: a training without checkpoints is judged by the task that trains."""
+    """Follows the checkpoints of a training until it ends, then lists them in the job's MLflow run.
+
+    Args:
+        train_task: id of the task that trains.
+
+    Defers to CheckpointTrigger. Never fails a job: the task that trains decides what missing checkpoints mean.
+    """
 
     operator_extra_links = LINKS
     ui_color = "#fff3e0"
@@ -28,6 +34,7 @@ class WatchCheckpointsOperator(BaseOperator):
         self.train_task = train_task
 
     def execute(self, context: Context) -> None:
+        """Defer until the training has ended."""
         job = find_job(context)
         keep = keep_of(manifest_of(job))
         dag_id, run_id = run_key(context)
@@ -39,6 +46,7 @@ class WatchCheckpointsOperator(BaseOperator):
         )
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
+        """Log what became of the checkpoints, and write `checkpoints.json` to the MLflow run."""
         from updraft import tracking
 
         job = find_job(context)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class EndTaskError(AirflowFailException):
-    """Ends the task without another try. Its text is the reason, written for the job's user, and logged alone."""
+    """Ends the task without a retry. `reason` is written for the job's user and is logged without a traceback."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -23,7 +23,7 @@ class EndTaskError(AirflowFailException):
 
 
 def say_last_lines(title: str, lines: Sequence[str]) -> None:
-    """What the program said before it failed, as errors: the reason often stands some lines above the last one."""
+    """Log the last `lines` that the program wrote, below `title`: the cause often stands above the last line."""
     if lines:
         log.error("%s", title)
     for line in lines:

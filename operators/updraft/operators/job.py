@@ -26,35 +26,38 @@ log = logging.getLogger(__name__)
 
 
 def run_key(context: Context) -> tuple[str, str]:
+    """Return the DAG id and the run id of this task's run."""
     run = context["dag_run"]
     return run.dag_id, run.run_id
 
 
 def find_job(context: Context) -> Job:
-    """The job of this run; NotFoundError if `admit` has not recorded it."""
+    """Return the job of this task's run. Raises NotFoundError if `admit` has not recorded it."""
     return ledger().job_of_run(*run_key(context))
 
 
 def record_failure(job_id: str, task: str, cause: Cause, reason: str) -> None:
-    """The first failure of a job is its reason; later ones follow from it."""
+    """Record why the job failed. The first recorded failure stays: later ones follow from it."""
     ledger().record_effect(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
 
 
 def fail(context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
-    """Record the job's failure; the caller raises what this returns."""
+    """Record the job's failure and return the error that the caller must raise."""
     record_failure(job_id, context["ti"].task_id, cause, reason)
     return EndTaskError(reason)
 
 
 def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
-    """The job's next state on its way to the learners. A task that a person cleared after they were launched runs a
-    second time, and must not put the job's state back."""
+    """Move the job to its next state on the way to the launch.
+
+    Does nothing once its learners were launched: a task that a user cleared afterwards must not set the state back.
+    """
     if ledger().current_attempt(job_id, "train") is None:
         ledger().move(job_id, to, reason, evidence)
 
 
 def require_trained(job: Job) -> None:
-    """What comes after the training asks for its proof; the colour that Airflow shows is none. Raises RefusedError."""
+    """Raise RefusedError unless the ledger says that the training succeeded; Airflow's task state is no proof."""
     train = ledger().current_attempt(job.id, "train")
     if train is None or train.outcome != Cause.DONE:
         said = (
@@ -66,7 +69,7 @@ def require_trained(job: Job) -> None:
 
 
 def task_states(context: Context) -> dict[str, str | None]:
-    """What Airflow shows of the run's tasks; empty when it does not say."""
+    """Return Airflow's state of each task of the run; empty when Airflow does not answer."""
     ti: Any = context["ti"]
     run = context["dag_run"]
     try:
@@ -78,13 +81,13 @@ def task_states(context: Context) -> dict[str, str | None]:
 
 
 def last_try(context: Context) -> bool:
-    """Whether Airflow will not run this task again by itself."""
+    """Return whether Airflow will not retry this task by itself."""
     ti = context["ti"]
     return bool(ti.try_number > ti.max_tries)
 
 
 def stop_if_over(context: Context, job_id: str) -> None:
-    """Ends this task if the job has failed already (this task may run a second time) or a person has cancelled it."""
+    """Raise EndTaskError if a user has cancelled the job, or if it has failed and this task runs a second time."""
     if (failure := ledger().effect(job_id, FAILURE)) is not None:
         raise EndTaskError(failure["reason"])
     by = ledger().job(job_id).cancel_requested_by
@@ -94,10 +97,11 @@ def stop_if_over(context: Context, job_id: str) -> None:
 
 @contextmanager
 def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
-    """The job of this task; an UpdraftError inside becomes its recorded failure with the given cause.
+    """Give the job of this task, and record an UpdraftError that is raised inside as its failure with `cause`.
 
-    Does not let a job go on that has ended, or that `stop_if_over` stops; with `must_run`, only an end stops it: for
-    work that leaves things behind when it is passed over.
+    An UnavailableError is recorded only after Airflow's last try. A job that has ended, failed or was cancelled is not
+    given: EndTaskError is raised. With `must_run`, only an end is: for work that must not be skipped because it cleans
+    up.
     """
     try:
         job = find_job(context)

@@ -50,10 +50,16 @@ PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
 
 
 class LearnerOperator(KubernetesPodOperator):
-    """Runs one role of a job as a gang of pods.
+    """Runs one role of a job as a gang of pods, from launch to relaunch, until it succeeds or its budget is used.
 
-    `train` and `evaluate` run in the job's own image; `export`, whose report the platform registers by, and `prepare`
-    in an image of the platform, without the job's code, data and environment.
+    Args:
+        role: `train`, `evaluate`, `export` or `prepare`. `train` and `evaluate` run in the job's own image; `export`,
+            whose report decides what is registered, and `prepare` run in an image of the platform, without the job's
+            code, data and environment.
+
+    Defers to GangTrigger, which relaunches; no retries of Airflow are spent on that. Ends the task without a retry when
+    the job has failed or was cancelled. Skips when the manifest does not ask for this role. Running it twice is
+    harmless.
     """
 
     operator_extra_links = LINKS
@@ -73,6 +79,7 @@ class LearnerOperator(KubernetesPodOperator):
         self.role = role
 
     def execute(self, context: Context) -> None:
+        """Launch the role's learners, or re-attach to those that run, and defer until the role has ended."""
         with ends_job(context, Cause.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
             command = self._command(manifest)
@@ -81,6 +88,7 @@ class LearnerOperator(KubernetesPodOperator):
             self._go_on(context, job, manifest, command)
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
+        """Continue after GangTrigger: end the task as the role ended, or defer again after a revision."""
         with ends_job(context, Cause.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
             self._go_on(context, job, manifest, self._command(manifest) or "")
@@ -165,8 +173,11 @@ class LearnerOperator(KubernetesPodOperator):
         return None
 
     def on_kill(self) -> None:
-        """Nothing is deleted here: this also runs when a worker is stopped. `cancel` is a request in the ledger that
-        the trigger obeys, and `release` removes what a person's "mark failed" leaves."""
+        """Delete nothing: this also runs when a worker is stopped.
+
+        `cancel` is a request in the ledger, which the trigger obeys; `release` removes what a user's "mark failed"
+        leaves.
+        """
 
     # --- build ------------------------------------------------------------------------------------------------
 
@@ -262,13 +273,13 @@ class LearnerOperator(KubernetesPodOperator):
 
 
 def proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """The proxy by which this process reaches the outside, for git in a pod; not one that has a password."""
+    """Return the proxy variables of `environment` that git needs in a pod, without proxies that hold a password."""
     names = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
     return {name: environment[name] for name in names if "@" not in environment.get(name, "@")}
 
 
 def code_credentials(secret: str | None) -> list[objects.Manifest]:
-    """The environment entries by which git gets the tenant's secret for its code; each key of it may be absent."""
+    """Return the environment entries that give git the secret `secret`; each key of the secret is optional."""
     from updraft.kubernetes.secrets import object_name
 
     if secret is None:

@@ -25,7 +25,7 @@ def _job(ti_key: TaskInstanceKey) -> Job | None:
 
 
 class MlflowRunLink(BaseOperatorLink):
-    """The job's run in MLflow."""
+    """Button that opens the job's run in MLflow."""
 
     name = "MLflow run"
 
@@ -40,7 +40,7 @@ class MlflowRunLink(BaseOperatorLink):
 
 
 class ModelLink(BaseOperatorLink):
-    """The version that the job registered."""
+    """Button that opens the model version that the job registered."""
 
     name = "Model version"
 
@@ -57,7 +57,7 @@ class ModelLink(BaseOperatorLink):
 
 
 class JobPageLink(BaseOperatorLink):
-    """The job's own page: states with reasons, checkpoints, logs."""
+    """Button that opens the job's own page: states with reasons, checkpoints, logs."""
 
     name = "Job, checkpoints and logs"
     anchor = ""
@@ -70,24 +70,28 @@ class JobPageLink(BaseOperatorLink):
 
 
 class HaltLink(JobPageLink):
-    """Airflow 3.3 opens no trigger form by an address, so these lead to the buttons on the job's page."""
+    """Button that opens the job's page at its halt button: Airflow 3.3 has no address for a filled-in trigger form."""
 
     name = "Halt"
     anchor = "#halt"
 
 
 class ResumeLink(JobPageLink):
+    """Button that opens the job's page at its resume button."""
+
     name = "Resume"
     anchor = "#resume"
 
 
 class CancelLink(JobPageLink):
+    """Button that opens the job's page at its cancel button."""
+
     name = "Cancel"
     anchor = "#cancel"
 
 
 class AskedJobLink(BaseOperatorLink):
-    """From a run that halts, resumes or cancels a job to that job's page."""
+    """Button on a run of halt_job, resume_job or cancel_job that opens the page of the job named there."""
 
     name = "Job"
 

@@ -17,14 +17,22 @@ if TYPE_CHECKING:
 
 
 class ReaperOperator(BaseOperator):
-    """Waits until something is to be done, does it, and says in its log and as its result what it did and why."""
+    """Ends jobs whose DAG run is gone, removes pods that no job owns, and delivers what MLflow could not be told in
+    time.
+
+    Defers to ReaperTrigger until there is something to do. Returns what was done and why, by job id.
+    """
 
     ui_color = "#eceff1"
 
     def execute(self, context: Context) -> None:
+        """Defer until there is something to do."""
         self.defer(trigger=ReaperTrigger(conn_id=settings().kubernetes_conn_id), method_name="finished")
 
     def finished(self, context: Context, event: dict[str, Any]) -> dict[str, str]:
+        """Do what ReaperTrigger found, and return what was done, by job id. A failure with one job does not stop the
+        others.
+        """
         done: dict[str, str] = {}
         away: list[str] = []
         for job_id, act in event["reap"].items():

@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 
 
 class RegisterOperator(BaseOperator):
-    """Uploads the model directory that the export pod made and checked; the worker never loads it."""
+    """Registers the exported model as one version in MLflow's registry.
+
+    Uploads the folder that the export pod made and checked; the worker never loads the model. Skips when the manifest
+    has no `export.register_as`. Running it twice makes one version.
+    """
 
     operator_extra_links = LINKS
     ui_color = "#fce8e6"
 
     def execute(self, context: Context) -> None:
+        """Register the model. Ends the job as failed when the export left no report."""
         with ends_job(context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
             if export is None or export.register_as is None:
@@ -94,12 +99,16 @@ class RegisterOperator(BaseOperator):
 
 
 class PromoteOperator(BaseOperator):
-    """Moves the alias `champion` to this job's version when the manifest's rule holds; says why if not."""
+    """Moves the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; logs why if not.
+
+    Skips when the manifest names no model or no rule.
+    """
 
     operator_extra_links = LINKS
     ui_color = "#fce8e6"
 
     def execute(self, context: Context) -> None:
+        """Decide about the promotion once, record the decision, and move the alias."""
         from updraft import tracking
 
         with ends_job(context, Cause.INFRASTRUCTURE) as job:

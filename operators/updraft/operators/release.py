@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 
 class ReleaseOperator(BaseOperator):
-    """Runs whatever happened before it. The ledger is told first, then MLflow; Airflow by the run's own end."""
+    """Frees what the job still holds and writes its verdict, whatever happened before. The last task of every job.
+
+    The ledger is written first, then MLflow; Airflow is told by the run's own end.
+    """
 
     operator_extra_links = LINKS
     ui_color = "#f1f3f4"
 
     def execute(self, context: Context) -> None:
+        """End the job with a verdict from its evidence. Does nothing for a run that was never recorded."""
         try:
             job = find_job(context)
         except NotFoundError:

@@ -36,7 +36,7 @@ REQUEST_ARGS: dict[str, Any] = {
 
 
 def form(kind: RequestKind) -> dict[str, Param]:
-    """The fields of the trigger form."""
+    """Return the trigger form of the DAG that makes requests of this kind."""
     fields = {
         "job": Param("", type="string", minLength=1, maxLength=52, title="Job", description="Id of the job"),
         "wait_minutes": Param(
@@ -68,7 +68,10 @@ def _changes() -> dict[str, Param]:
 
 
 def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The partial manifest that a filled-in form means; a field of its own wins over the box."""
+    """Return the partial manifest that a filled-in form means: `params` are the values of its fields.
+
+    A field with a value replaces what the box `changes` says.
+    """
     changes: dict[str, Any] = dict(params.get("changes") or {})
     if params.get("command"):
         changes["command"] = params["command"]
@@ -84,9 +87,14 @@ def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RequestOperator(BaseOperator):
-    """Records the request under the name of the user who triggered the run, waits deferred for the answer, shows it.
+    """Records a request to halt, resume or cancel a job, and waits for the job's answer.
 
-    A request that is refused, or answered with something else than what was asked for, fails the task.
+    Args:
+        kind: `halt`, `resume` or `cancel`.
+
+    The request carries the name of the user who triggered the run. Defers to AnswerTrigger for as many minutes as the
+    form says, and returns the answer. A request that is refused, that gets no answer in time, or that the job did not
+    obey ends the task as failed.
     """
 
     operator_extra_links = (AskedJobLink(),)
@@ -98,6 +106,7 @@ class RequestOperator(BaseOperator):
         self.asked_job: str | None = None
 
     def execute(self, context: Context) -> str:
+        """Record the request, once per run, and return the answer or defer until there is one."""
         job_id = self._job_id(context)
         try:
             request = self._recorded(context, job_id) or self._record(context, job_id)
@@ -112,6 +121,7 @@ class RequestOperator(BaseOperator):
         return self._tell(job_id, request)
 
     def answered(self, context: Context, event: dict[str, Any]) -> str:
+        """Continue after AnswerTrigger: return the answer, or fail if there is none."""
         job_id = self._job_id(context)
         request = next(item for item in _ledger().requests(job_id) if item.seq == event["seq"])
         if request.answer is None:

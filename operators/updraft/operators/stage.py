@@ -38,10 +38,10 @@ COMMAND = "exec python -I -m updraft_data"
 
 
 class StageOperator(LearnerOperator):
-    """Turns every source of the manifest into a tree of the content store, and records which.
+    """Turns the manifest's code and data into trees of the content store, and records which trees the job uses.
 
-    What the store has, as it is now, needs no pod. For the rest, and for data that no suite's verdict is known of, one
-    pod of the role `prepare` is launched and awaited.
+    A source that the store already has in its present form needs no pod. For all others, and for data without a known
+    verdict of its suite, one pod of the role `prepare` is launched and awaited, as LearnerOperator does.
     """
 
     ui_color = "#e6f4ea"
@@ -50,6 +50,7 @@ class StageOperator(LearnerOperator):
         super().__init__(role=PREPARE, **kwargs)
 
     def execute(self, context: Context) -> None:
+        """Look at every source, launch the pod if one is needed, and record the trees."""
         with ends_job(context, Cause.DATA, must_run=True) as job:
             if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
@@ -57,6 +58,7 @@ class StageOperator(LearnerOperator):
             self._stage(context, job)
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
+        """Continue after GangTrigger: record the trees that the pod made."""
         with ends_job(context, Cause.DATA, must_run=True) as job:
             self._stage(context, job)
 
@@ -235,15 +237,17 @@ class StageOperator(LearnerOperator):
 
 
 class ValidateOperator(BaseOperator):
-    """Ends the job if its data does not meet its suites: the verdicts are kept with the data's fingerprint.
+    """Ends the job if its data does not meet its suites of expectations.
 
-    What the job's pod found is recorded first, so that the same data is not judged again by the same suite.
+    The verdict on each data set is recorded with the data's fingerprint before that, so that the same data is not
+    judged by the same suite again.
     """
 
     operator_extra_links = LINKS
     ui_color = "#e6f4ea"
 
     def execute(self, context: Context) -> None:
+        """Check the verdict on every data set that has a suite. Raises EndTaskError if one is not met."""
         with ends_job(context, Cause.DATA) as job:
             manifest = manifest_of(job)
             failed: list[str] = []
@@ -293,7 +297,7 @@ class ValidateOperator(BaseOperator):
 
 
 def prepared_of(job: Job) -> Prepared:
-    """What the job's pod left. Raises UpdraftError when it has left nothing, or nothing that can be read."""
+    """Return what the job's `prepare` pod reported. Raises UpdraftError for a report that is missing or unreadable."""
     from updraft.storage.prepared import Prepared, read_prepared
 
     attempt = ledger().current_attempt(job.id, PREPARE)

@@ -38,12 +38,14 @@ DAG_ARGS: dict[str, Any] = {
 
 
 def params(base: Manifest | None = None) -> dict[str, Param]:
-    """The trigger form: flat fields in sections, made from the manifest's schema."""
+    """Return the trigger form as Airflow's params: flat fields in sections. `base` gives their default values."""
     return {name: Param(field.default, **field.schema) for name, field in form_fields(base).items()}
 
 
 def timetable(manifest: Manifest | None) -> OnDemandTimetable | CronTimetable:
-    """When a manifest's DAG runs by itself: its cron, read in its own time zone. Names its runs after the manifest."""
+    """Return the timetable of a manifest's DAG: its cron in its own time zone, or none. Run ids begin with the
+    manifest's name.
+    """
     name = manifest.name if manifest is not None else "job"
     if manifest is None or manifest.schedule is None or manifest.schedule.cron is None:
         return OnDemandTimetable(name)
@@ -51,7 +53,14 @@ def timetable(manifest: Manifest | None) -> OnDemandTimetable | CronTimetable:
 
 
 def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
-    """admit, stage, validate, train beside its checkpoint watch, evaluate, export, register, promote; then release."""
+    """Add the tasks of a training to `dag`, and `form` as its params.
+
+    In order: admit, stage_data, validate_data, train beside watch_checkpoints, evaluate, export_model, register_model,
+    promote; then release, whatever happened.
+
+        with DAG(dag_id="train_model", schedule=timetable(None), **DAG_ARGS) as dag:
+            train_tasks(dag, params())
+    """
     admit = AdmitOperator(task_id="admit", form={name: field.value for name, field in form.items()})
     stage = StageOperator(task_id="stage_data")
     validate = ValidateOperator(task_id="validate_data")

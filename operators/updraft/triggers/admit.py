@@ -20,9 +20,14 @@ RETRY_SECONDS = 1.5
 
 
 class AdmitTrigger(BaseTrigger):
-    """Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": ...}`.
+    """Waits in the queue for a job's whole gang.
 
-    A cluster or ledger that cannot be reached only lengthens the wait.
+    Args:
+        conn_id: Airflow connection of the cluster.
+        job_id: the job.
+
+    Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. A cluster or ledger that cannot be
+    reached only lengthens the wait.
     """
 
     def __init__(self, *, job_id: str) -> None:

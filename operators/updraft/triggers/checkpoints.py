@@ -32,7 +32,17 @@ TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "remo
 
 
 class CheckpointTrigger(BaseTrigger):
-    """Fires `{"kind": "ended"}` when the train task of the run has ended and the last markers were read."""
+    """Records a training's checkpoints and applies retention until the training has ended.
+
+    Args:
+        job_id: the job.
+        dag_id: DAG of its run.
+        run_id: its run.
+        train_task: id of the task that trains.
+        keep: the manifest's `checkpoints.keep` as JSON; None keeps every checkpoint.
+
+    Fires `{"kind": "ended"}` once, after the training has ended and its last checkpoints were read.
+    """
 
     def __init__(
         self, *, job_id: str, dag_id: str, run_id: str, train_task: str, keep: Mapping[str, Any] | None
@@ -94,10 +104,11 @@ class CheckpointTrigger(BaseTrigger):
 
 
 def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
-    """Bring ledger and store to the same: record what is new, refuse what came too late, set aside what is damaged,
-    delete what retention lets go and what can never be completed. `keep` is the manifest's as it was submitted.
+    """Bring ledger and object store to agree, and return the checkpoints that are new.
 
-    Returns those that are new. Safe to run twice, and by several at once.
+    Records new checkpoints, refuses late ones of an older attempt, quarantines corrupt ones, and deletes those that
+    retention does not keep or that can never be completed. `keep` is the manifest's as it was submitted. It may run
+    twice, and at the same time in several processes.
     """
     from updraft.checkpoints import keep_of
     from updraft.guardian.records import manifest_of

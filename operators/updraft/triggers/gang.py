@@ -42,8 +42,17 @@ REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"
 
 
 class GangTrigger(BaseTrigger):
-    """Fires once: `{"kind": "ended", "reason"}`, or `{"kind": "revised"}` when a resume brought another manifest, whose
-    pod only the task can build."""
+    """Watches a role's learners, and relaunches them after a loss, until the role has ended.
+
+    Args:
+        conn_id: Airflow connection of the cluster.
+        namespace: the tenant's namespace.
+        job_id: the job.
+        role: role of its learners.
+
+    Fires once: `{"kind": "ended", "reason": text}`, or `{"kind": "revised"}` when a resume brought another manifest,
+    for which only the task can build pods.
+    """
 
     def __init__(self, *, conn_id: str, namespace: str, job_id: str, role: str) -> None:
         super().__init__()
@@ -88,7 +97,7 @@ class GangTrigger(BaseTrigger):
                 delay_seconds = min(2 * delay_seconds, RETRY_SECONDS[1])
 
     async def on_kill(self) -> None:
-        """Nothing: it also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
+        """Do nothing: this also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
 
     async def _step(self, watch: PodWatch) -> dict[str, Any] | None:
         """One thing that the ledger asks for; the task's event when there is nothing left to do."""

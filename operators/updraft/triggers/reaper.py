@@ -42,6 +42,7 @@ class Memory:
     looked: float = -math.inf
 
     def begin_look(self, now: float) -> None:
+        """Forget everything if the last look, before `now`, was too long ago to know what happened since."""
         if now - self.looked > FORGET_SECONDS:  # nobody watched meanwhile
             self.touched.clear()
             self.untold.clear()
@@ -52,7 +53,13 @@ _memories: dict[str, Memory] = {}
 
 
 class ReaperTrigger(BaseTrigger):
-    """Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids]}` when one of them is not empty."""
+    """Looks for jobs without a guardian, pods without a job, and messages to MLflow that were not delivered.
+
+    Args:
+        conn_id: Airflow connection of the cluster.
+
+    Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids]}` once one of both is not empty.
+    """
 
     def __init__(self, *, conn_id: str) -> None:
         super().__init__()

@@ -14,7 +14,15 @@ POLL_SECONDS = 1.5
 
 
 class AnswerTrigger(BaseTrigger):
-    """Fires `{"kind": "answered" | "late", "seq": ...}`; the answer itself stands in the ledger."""
+    """Waits until a job has answered a request.
+
+    Args:
+        job_id: the job.
+        seq: number of the request among the job's requests.
+        wait_seconds: how long to wait, from the time of the request, by the ledger's clock.
+
+    Fires `{"kind": "answered" | "late", "seq": number}` once; the answer itself is in the ledger.
+    """
 
     def __init__(self, *, job_id: str, seq: int, wait_seconds: float) -> None:
         super().__init__()
@@ -40,7 +48,10 @@ class AnswerTrigger(BaseTrigger):
 
 
 def look(job_id: str, seq: int, wait_seconds: float) -> str | None:
-    """`answered`, `late`, or None while it is to be waited for."""
+    """Return `answered` or `late` for the job's request number `seq`; None while the answer must be waited for.
+
+    A request is late `wait_seconds` after it was made, by the ledger's clock.
+    """
     from updraft.ledger import open_ledger
     from updraft.settings import settings
 

@@ -16,7 +16,11 @@ POLL_SECONDS = 5.0
 
 
 class TrackingTrigger(BaseTrigger):
-    """Fires `{"kind": "again", "reason": ...}` when MLflow answers, or when the job ends or is cancelled."""
+    """Waits until MLflow answers, for the job `job_id`, whose run could not be opened.
+
+    Fires `{"kind": "again", "reason": text}` once: when MLflow answers, or when the job has ended or is to be
+    cancelled.
+    """
 
     def __init__(self, *, job_id: str) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ from bounds import bounded
 
 from updraft.manifest import ManifestError, limits, load, parse, parse_any, read_form
 from updraft.manifest.revision import revised
-from updraft.manifest.schema import LIMITS
 
 SMALL: dict[str, Any] = {"name": "a", "image": "busybox:1", "command": "true"}
 FFDL: dict[str, Any] = {"name": "a", "framework": {"name": "pytorch", "command": "true"}, "data_stores": []}
@@ -153,11 +152,6 @@ def test_what_an_honest_manifest_needs_is_allowed() -> None:
         }
     )
     assert parse(many.canonical()) == many
-
-
-def test_the_page_lists_the_limits() -> None:
-    """That the page is the one that the model writes is tested elsewhere."""
-    assert {number for name, number in vars(limits).items() if name.isupper()} <= {number for _, number in LIMITS}
 
 
 def test_the_syntax_of_a_regular_expression_is_checked() -> None:

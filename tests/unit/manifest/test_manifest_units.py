@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from bounds import bounded
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
@@ -161,16 +163,48 @@ def test_what_is_promoted_is_finite_and_known(
         assert all(abs(metrics[rule.metric]) < float("inf") for rule in rules)
 
 
-@pytest.mark.parametrize("text", ["0 3 * * *", "*/5 0-6,12 1 jan-mar Mon", "0 0 * * 7", "@daily"])
+@pytest.mark.parametrize(
+    "text",
+    ["0 3 * * *", "*/5 0-6,12 1 jan-mar Mon", "0 0 * * 7", "0 0 L * *", "0 0 29 2 *", "0 0 * * fri-mon", "@daily"],
+)
 def test_cron_expressions(text: str) -> None:
     assert check_cron(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0 3 * *", "60 * * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "x * * * *", "@dayly"]
+    ("text", "problem"),
+    [
+        ("", "has 0 fields"),
+        ("0 3 * *", "has 4 fields"),
+        ("0 0 3 * * *", "has 6 fields"),
+        ("60 * * * *", "has '60' as its minute"),
+        ("* * 0 * *", "has '0' as its day of month"),
+        ("* */0 * * *", "has '*/0' as its hour"),
+        ("x * * * *", "has 'x' as its minute"),
+        ("0 0 * * mon,r", "has 'mon,r' as its day of week"),
+        ("H(0-5) * * * *", "has 'H(0-5)' as its minute"),
+        ("0 0 31 2,4 *", "never comes"),
+        ("@dayly", "is not a known schedule"),
+    ],
 )
-def test_what_is_no_cron_expression_is_refused(text: str) -> None:
-    with pytest.raises(PydanticCustomError):
+def test_what_is_no_cron_expression_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(PydanticCustomError) as caught:
+        check_cron(text)
+    assert caught.value.context is not None
+    assert problem in caught.value.context["fields"][0][0].problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{','.join(['*/1'] * 1200)} * * * *",
+        " ".join([",".join(["1-7"] * 240)] * 5),
+        f"0 0 {','.join(['31'] * 700)} {','.join(['2,4,6'] * 300)} *",
+    ],
+)
+def test_a_hostile_cron_expression_costs_little(text: str) -> None:
+    check_cron("0 0 * * *")  # the library is loaded
+    with bounded(1, 10), suppress(PydanticCustomError):
         check_cron(text)
 
 

@@ -11,7 +11,6 @@ from updraft.recovery.catalogue import CATALOGUE, LOG_ROWS, Row, Where, row_of
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.matching import failure_of
-from updraft.recovery.reference import failures_page
 
 REPOSITORY = Path(__file__).parents[3]
 ABSENT = ContainerFacts("absent")
@@ -104,16 +103,3 @@ def _observed(where: Where, reason: str, said: str) -> str:
     failure = failure_of(pods[where], [], "1 MiB")
     assert failure is not None
     return failure.label
-
-
-def test_the_published_page_is_that_of_the_table() -> None:
-    published = (REPOSITORY / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
-    assert published == failures_page(), "run: python -m updraft.recovery docs/reference"
-
-
-def test_the_page_shows_a_manifest_that_is_right() -> None:
-    from updraft.manifest import load
-
-    example = failures_page().split("```yaml\n")[1].split("```")[0]
-    manifest = load(f"name: a\nimage: b\ncommand: c\n{example}")
-    assert len(manifest.failures) == 3

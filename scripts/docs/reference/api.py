@@ -1,7 +1,4 @@
-"""Writes docs/reference/api.md from the routes: `python -m updraft.api.reference > docs/reference/api.md`.
-
-A test compares the file with what this writes, so that no route or parameter stays undocumented.
-"""
+"""The reference page of the plugin's routes, made from the routes themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from updraft.settings import Settings
 
 HEAD = """# The plugin's routes
 
-<!-- Written by `python -m updraft.api.reference`; do not edit. -->
+<!-- Made by `make reference`; change the routes, not this page. -->
 
 The plugin adds these routes to Airflow's api-server, below `/updraft`. The CLI and the Python API are clients of them
 and of Airflow's own REST API. The OpenAPI document is at `/updraft/api/v1/openapi.json`.
@@ -52,7 +49,8 @@ with these values.
 """
 
 
-def write() -> str:
+def page() -> str:
+    """Return docs/reference/api.md."""
     described = _app_document()
     schemas = described["components"]["schemas"]
     parts = [HEAD, "## Routes\n"]
@@ -118,7 +116,3 @@ def _type(schema: Mapping[str, Any]) -> str:
     names = {"string": "text", "object": "JSON object", "null": "null"}
     kind = str(schema.get("format") or schema.get("type") or "JSON")
     return names.get(kind, kind)
-
-
-if __name__ == "__main__":
-    print(write(), end="")

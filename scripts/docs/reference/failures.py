@@ -1,18 +1,12 @@
-"""docs/reference/failures.md, made from the catalogue and the policy's constants.
-
-`python -m updraft.recovery docs/reference` writes it; a test compares it with what is here.
-"""
+"""The reference page of failures, made from the catalogue and the policy's constants."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from updraft.recovery import policy, progress
 from updraft.recovery.catalogue import CATALOGUE, Row, Where
-
-PAGE_FILE = "failures.md"
 
 _SECTIONS = {
     Where.POD: "The pod and its node",
@@ -36,15 +30,15 @@ _SOURCES = """\
   [pytorch#153586](https://github.com/pytorch/pytorch/pull/153586)."""
 
 
-def failures_page() -> str:
-    """docs/reference/failures.md."""
+def page() -> str:
+    """Return docs/reference/failures.md."""
     defaults = policy.Budgets()
     tables = "\n\n".join(_table(where) for where in _SECTIONS)
     tested = sum(row.proven == "test" for row in CATALOGUE)
     infra = _waits([policy.backoff(number, policy.INFRA_BACKOFF_SECONDS) for number in range(8)])
     app = _waits([policy.backoff(number, policy.APP_BACKOFF_SECONDS) for number in range(1, 8)])
     return f"""\
-<!-- Made by `python -m updraft.recovery docs/reference`; change the catalogue, not this page. -->
+<!-- Made by `make reference`; change the catalogue, not this page. -->
 # Failures
 
 When a learner is lost, the platform looks at the evidence (exit codes of all learners, reasons and conditions of their
@@ -130,10 +124,6 @@ from a recording: source code, documentation or reports.
 
 {_SOURCES}
 """
-
-
-def write_reference(folder: Path) -> None:
-    (folder / PAGE_FILE).write_text(failures_page(), encoding="utf-8")
 
 
 def _progress() -> str:

@@ -1,7 +1,4 @@
-"""Writes docs/reference/cli.md from the commands themselves: `python -m updraft.cli.reference > docs/reference/cli.md`.
-
-A test compares the file with what this writes, so that no option stays undocumented.
-"""
+"""The reference page of the command line, made from the commands themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from updraft.cli.console import EXIT_MEANINGS
 VALUES = {int: "N", float: "N", Path: "PATH"}
 HEAD = """# The command `updraft`
 
-<!-- Written by `python -m updraft.cli.reference`; do not edit. -->
+<!-- Made by `make reference`; change the commands, not this page. -->
 
 `updraft` is an HTTP client of Airflow and of the plugin's routes ([api.md](api.md)); it touches no database. It finds
 the platform by `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE`, or by the home that `updraft up` has made
@@ -29,7 +26,8 @@ The same verbs are functions in Python: `import updraft; updraft.submit("manifes
 """
 
 
-def write() -> str:
+def page() -> str:
+    """Return docs/reference/cli.md."""
     codes = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_MEANINGS.items())
     parts = [HEAD, f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}\n"]
     parts += _command(typer.main.get_command(app), "updraft")
@@ -71,7 +69,3 @@ def _flags(option: Any) -> str:
 def _default(option: Any) -> str:
     shown = option.default not in (None, False, ()) and not option.is_flag
     return f" Default: {option.default}." if shown else ""
-
-
-if __name__ == "__main__":
-    print(write(), end="")
