@@ -23,7 +23,6 @@ class AdmitTrigger(BaseTrigger):
     """Waits in the queue for a job's whole gang.
 
     Args:
-        conn_id: Airflow connection of the cluster.
         job_id: the job.
 
     Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. A cluster or ledger that cannot be
