@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.guardian.records import FAILURE, ledger
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.recovery.outcome import Cause
 
@@ -49,13 +50,13 @@ def fail(context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskErr
 def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
     """The job's next state on its way to the learners. A task that a person cleared after they were launched runs a
     second time, and must not put the job's state back."""
-    if ledger().current_attempt(job_id, "train") is None:
+    if ledger().current_attempt(job_id, TRAIN_ROLE) is None:
         ledger().move(job_id, to, reason, evidence)
 
 
 def require_trained(job: Job) -> None:
     """What comes after the training asks for its proof; the colour that Airflow shows is none. Raises RefusedError."""
-    train = ledger().current_attempt(job.id, "train")
+    train = ledger().current_attempt(job.id, TRAIN_ROLE)
     if train is None or train.outcome != Cause.DONE:
         said = (
             "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"
