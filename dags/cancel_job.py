@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import CANCEL_DAG
 from updraft.operators.requests import REQUEST_ARGS, RequestOperator, form
 
 with DAG(
-    dag_id="cancel_job",
+    dag_id=CANCEL_DAG,
     description="Asks a job to end as CANCELLED",
     params=form("cancel"),
     doc_md=__doc__,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import HALT_DAG
 from updraft.operators.requests import REQUEST_ARGS, RequestOperator, form
 
 with DAG(
-    dag_id="halt_job",
+    dag_id=HALT_DAG,
     description="Asks a job to save a checkpoint and stop, to go on later",
     params=form("halt"),
     doc_md=__doc__,

@@ -11,13 +11,14 @@ from pathlib import Path
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import job_dag
 from updraft.manifest import load_jobs
 from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
 for job in load_jobs(Path(__file__).parent.parent / "jobs"):
     manifest = job.manifest
     with DAG(
-        dag_id=f"job_{job.path.parent.name.replace('-', '_')}",
+        dag_id=job_dag(job.path.parent.name),
         description=(manifest.description or f"Trains {manifest.name}") if manifest else "The manifest is wrong",
         schedule=timetable(manifest),
         tags=["updraft", "job"] if manifest else ["updraft", "job", "wrong-manifest"],

@@ -10,10 +10,11 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import REAPER_DAG
 from updraft.operators.reaper import ReaperOperator
 
 with DAG(
-    dag_id="reaper",
+    dag_id=REAPER_DAG,
     description="Removes what no job guards any more, and says why",
     schedule="@continuous",
     max_active_runs=1,

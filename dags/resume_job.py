@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import RESUME_DAG
 from updraft.operators.requests import REQUEST_ARGS, RequestOperator, form
 
 with DAG(
-    dag_id="resume_job",
+    dag_id=RESUME_DAG,
     description="Lets a halted job go on, as it was or with changes",
     params=form("resume"),
     doc_md=__doc__,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import airflow.providers.cncf.kubernetes.operators.pod  # noqa: F401 - pre-imported once by the DAG processor
 from airflow.sdk import DAG
 
+from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.operators.wiring import DAG_ARGS, params, timetable, train_tasks
 
 with DAG(
-    dag_id="train_model",
+    dag_id=TRAIN_DAG,
     description="One manifest in, one verified model in the registry out",
     schedule=timetable(None),
     tags=["updraft"],

@@ -13,8 +13,8 @@ from faults.checks import Violation
 from faults.facts import JobFacts, as_json
 from faults.lab import Lab
 from faults.plan import Planned
-from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.exceptions import UpdraftError
+from updraft.lifecycle.workflow import TRAIN_DAG
 
 LOG_BYTES = 2 * 1024**2  # of the end of each part's log
 

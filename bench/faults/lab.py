@@ -26,9 +26,9 @@ from benchmarks.stack import PREPARED, STACK, BenchmarkError, down, environment
 
 from updraft.client import Client
 from updraft.client import load_config as connection_of
-from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.exceptions import NotFoundError, UpdraftError
 from updraft.ledger import Job, Ledger
+from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.stack.config import MLFLOW_USER, load_config, load_secrets
 from updraft.stack.files import NAMESPACE
 from updraft.stack.layout import Home

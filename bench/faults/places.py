@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from faults.parts import services, supervisor_of
-from updraft.client.airflow_runs import TRAIN_DAG
 from updraft.kubernetes.gate import WAIT
+from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.stack import records
 from updraft.stack.layout import Home
 from updraft.stack.processes import Identity

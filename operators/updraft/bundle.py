@@ -12,6 +12,7 @@ from typing import Any
 from airflow.dag_processing.bundles.local import LocalDagBundle
 
 from updraft.exceptions import UpdraftError
+from updraft.lifecycle.workflow import TRAIN_DAG
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -23,7 +24,7 @@ def dags_folder(package: Path = PACKAGE) -> Path:
     """
     candidates = (package / "dags", package.parents[1] / "dags")
     for folder in candidates:
-        if (folder / "train_model.py").is_file():
+        if (folder / f"{TRAIN_DAG}.py").is_file():
             return folder
     where = " nor in ".join(map(str, candidates))
     raise UpdraftError(f"The platform's DAG files are neither in {where}; install the wheel of Updraft anew")

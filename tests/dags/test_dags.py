@@ -125,9 +125,9 @@ def training(seen: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_every_dag_that_trains_has_the_same_tasks_in_the_same_order(seen: dict[str, Any]) -> None:
-    from updraft.client.client import LIFE_CYCLE
+    from updraft.lifecycle import workflow
 
-    assert tuple(TASKS) == LIFE_CYCLE
+    assert tuple(TASKS) == workflow.TASKS
     for dag in training(seen):
         assert {name: task["after"] for name, task in dag["tasks"].items()} == TASKS
 

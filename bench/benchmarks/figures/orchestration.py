@@ -18,15 +18,14 @@ from benchmarks.options import Options
 from benchmarks.pods import PodClock, PodTimes, local_clock
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.stack import DAGS, BenchmarkError, Stack, running_stack
-from updraft.client.airflow_runs import TRAIN_DAG
-from updraft.client.client import LIFE_CYCLE
+from updraft.lifecycle.workflow import PREPARE_ROLE, ROLE_OF_TASK, STAGE_TASK, TASKS, TRAIN_DAG
 
 NAME, TITLE = "orchestration", "Orchestration of a whole life cycle"
 BUDGET = Budget(at="most", value=1.15)
 EMPTY_DAG = "empty_life_cycle"
 END_SECONDS = 300
-PREPARE = "prepare"  # its pod is launched for the first job alone: the others find data and verdict as they are
-ROLES = {"train": "train", "evaluate": "evaluate", "export_model": "export"}
+# The pod that prepares data is launched for the first job alone: the others find data and verdict as they are.
+ROLES = {task: role for task, role in ROLE_OF_TASK.items() if task != STAGE_TASK}
 
 NOTES = (
     "A job is a model of two numbers with data, evaluation, export, registration and promotion. Its data was staged "
@@ -101,7 +100,7 @@ def measure(options: Options) -> Measured:
 def measured(lives: Sequence[Life], empties: Sequence[Run]) -> Measured:
     pairs = tuple((life.orchestration_seconds, empty.seconds) for life, empty in zip(lives, empties, strict=True))
     return Measured(
-        settings={"rounds": len(lives), "tasks": len(LIFE_CYCLE), "deferrals": 4},
+        settings={"rounds": len(lives), "tasks": len(TASKS), "deferrals": 4},
         comparisons=(
             Comparison(
                 name="Orchestration of a whole life cycle",
@@ -153,7 +152,7 @@ def run_job(stack: Stack, clock: PodClock) -> Life:
         if (span := times.span("sidecar started", "main ended")) is None:
             raise BenchmarkError(f"the containers of {role} were not seen to start and end")
         work[f"{role}: staging and program"] = span
-    if set(pods) - {PREPARE} != set(ROLES.values()):
+    if set(pods) - {PREPARE_ROLE} != set(ROLES.values()):
         raise BenchmarkError(f"pods of {', '.join(pods) or 'no role'} were seen, not of {', '.join(ROLES.values())}")
     if (span := logged_span(log_lines(stack, job.id, "stage_data"), "Staging ", "Staged ")) is not None:
         work["stage_data"] = span
@@ -199,7 +198,7 @@ def logged_span(lines: Sequence[tuple[float, str]], first: str, last: str) -> Sp
 def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
     """Where the time goes: for each task in turn, from the end of what it waited for."""
     rows = []
-    for task in LIFE_CYCLE:
+    for task in TASKS:
         job, empty = ([phases(run, task) for run in runs] for runs in ([life.run for life in lives], empties))
         worked = [union_seconds(s for w, s in life.work.items() if of_task(w, task)) for life in lives]
         whole = statistics.median(p[0] for p in job)
@@ -222,7 +221,7 @@ def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
 
 def phases(run: Run, task: str) -> tuple[float, float]:
     """Seconds from the end of what the task waits for to its own end, and those of its last process."""
-    after = dict(zip(LIFE_CYCLE[1:], LIFE_CYCLE, strict=False))
+    after = dict(zip(TASKS[1:], TASKS, strict=False))
     after |= {"watch_checkpoints": "validate_data", "evaluate": "train"}
     _, _, end = run.tasks[task]
     before = run.tasks[after[task]][2] if task in after else run.span[0]
@@ -241,7 +240,7 @@ def slowest_table(lives: Sequence[Life]) -> TableOf:
             statistics.median(phases(life.run, task)[0] for life in lives),
             float(slowest.run.tries.get(task, 1)),
         )
-        for task in LIFE_CYCLE
+        for task in TASKS
     )
     return TableOf(
         title="The slowest job, seconds of each task", columns=("task", "slowest job", "median", "tries"), rows=rows
@@ -249,7 +248,7 @@ def slowest_table(lives: Sequence[Life]) -> TableOf:
 
 
 def of_task(work: str, task: str) -> bool:
-    if task == "stage_data" and work.startswith(f"{PREPARE}: "):
+    if task == STAGE_TASK and work.startswith(f"{PREPARE_ROLE}: "):
         return True
     return work == task or (task in ROLES and work.startswith(f"{ROLES[task]}: "))
 

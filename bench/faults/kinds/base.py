@@ -20,6 +20,8 @@ from faults import witness
 from faults.jobs import LIVES, Program, Shape, draw_shape
 from faults.lab import PROGRAMS, Lab, RefusedError, is_over
 from updraft.exceptions import UpdraftError
+from updraft.lifecycle.workflow import TASKS as ALL_TASKS
+from updraft.lifecycle.workflow import WATCH_TASK
 from updraft.stack.files import NAMESPACE
 
 LOOK_SECONDS = 0.1
@@ -27,17 +29,7 @@ FIND_SECONDS = 60.0
 POD_IS_OVER = (404, 409, 501)  # gone; ended; ended and without its disk
 FAST_LOOK_SECONDS = 0.02  # some states last for less than a tenth of a second
 STATES = ("PENDING", "QUEUED", "DEPLOYING", "DOWNLOADING", "PROCESSING", "RECOVERING", "STORING", "HALTED")
-TASKS = (
-    "admit",
-    "stage_data",
-    "validate_data",
-    "train",
-    "evaluate",
-    "export_model",
-    "register_model",
-    "promote",
-    "release",
-)
+TASKS = tuple(name for name in ALL_TASKS if name != WATCH_TASK)
 TASK = "task:"
 TOGETHER = "together"  # both faults of a pair come at the same moment
 AIMS = (*STATES, *(f"{TASK}{name}" for name in TASKS))

@@ -55,6 +55,10 @@ ENDPOINT_TOKEN_KEY = "endpoint-token"
 ENDPOINT_TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"
 MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 
+# --- Roles of pods that this package treats apart from others -----------------------------------------
+TRAIN_ROLE = "train"
+PREPARE_ROLE = "prepare"  # unpacks, fetches and judges code and data; counted by itself: a program's first attempt is 1
+
 # --- Labels on every object of a job -----------------------------------------------------------------
 LABEL_JOB = "updraft.dev/job"
 LABEL_TENANT = "updraft.dev/tenant"
@@ -150,7 +154,7 @@ class Keys:
         return f"{self.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}"
 
     def results(self, job_id: str, role: str, learner: int) -> str:
-        part = f"learner-{learner}" if role == "train" else role
+        part = f"learner-{learner}" if role == TRAIN_ROLE else role
         return f"{self.job(job_id)}/results/{part}"
 
     def learner(self, job_id: str, role: str, attempt: int, learner: int) -> str:

@@ -117,7 +117,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     for name, tree, target in trees:
         _lay_out(store, keys, name, tree, target, out)
         _make_group_writable(paths.root, target)
-    if config.role == "prepare":
+    if config.role == contract.PREPARE_ROLE:
         _copy_sources(config, paths, store, out)
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)

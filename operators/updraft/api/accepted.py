@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from updraft.api.access import TRAIN_DAG
 from updraft.lifecycle import State, job_id_of_run
+from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.wire import JobDetail, Links
 
 JOB_TAG = "job"  # of the DAGs that are made of manifests in jobs/

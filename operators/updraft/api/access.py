@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from fastapi import Depends, HTTPException, Request
 
 from updraft.exceptions import NotFoundError
+from updraft.lifecycle.workflow import TRAIN_DAG
 
-TRAIN_DAG = "train_model"
 PAGE_HEADER = "x-updraft-page"
 
 
@@ -53,7 +53,7 @@ def airflow_guards() -> Guards:
                 method=method, access_entity=DagAccessEntity.RUN, details=DagDetails(id=TRAIN_DAG), user=user
             )
             if not allowed:
-                raise HTTPException(403, "this needs the right to see or start runs of the DAG train_model")
+                raise HTTPException(403, f"this needs the right to see or start runs of the DAG {TRAIN_DAG}")
             request.state.caller = Caller(user.get_name(), frozenset(getattr(user, "teams", None) or ()))
             return request.state.caller  # type: ignore[no-any-return]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from html import escape
 
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.wire import Attempt, MetricPoint
 
 SHOWN = 6
@@ -31,7 +32,7 @@ def own(names: Sequence[str]) -> list[str]:
 def draw(history: Mapping[str, Sequence[MetricPoint]], attempts: Sequence[Attempt]) -> str:
     """A picture for each metric that has two finite points at least; '' if none has. With more than one line in one of
     them, the attempts' colours stand above."""
-    training = [attempt for attempt in attempts if attempt.role == "train"]
+    training = [attempt for attempt in attempts if attempt.role == TRAIN_ROLE]
     lines = {name: lines for name, points in history.items() if (lines := _lines(points, training))}
     shown = dict(list(lines.items())[:SHOWN])
     if not shown:

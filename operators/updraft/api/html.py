@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from updraft.api import curves, timeline
+from updraft.lifecycle.workflow import RESUME_DAG
 from updraft.wire import (
     API_PREFIX,
     PAGES_PREFIX,
@@ -289,8 +290,8 @@ def _actions(job: JobDetail, airflow_url: str) -> str:
         f"{_button(job, 'cancel', 'Cancel', confirm='Click again: it ends for good')}</p>"
         f'<p class="soft">In a terminal: <code>updraft {going} {escape(job.id)}</code>. '
         "Halting saves a checkpoint and frees what the job holds. "
-        f'To resume with changes, trigger <a href="{escape(airflow_url)}/dags/resume_job" target="_top">'
-        "resume_job</a>.</p>"
+        f'To resume with changes, trigger <a href="{escape(airflow_url)}/dags/{RESUME_DAG}" target="_top">'
+        f"{RESUME_DAG}</a>.</p>"
     )
 
 

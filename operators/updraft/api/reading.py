@@ -16,6 +16,7 @@ from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.guardian.records import MODEL_VERSION, PROMOTION
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.manifest.errors import nearest
 from updraft.wire import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
@@ -151,7 +152,7 @@ class Reader:
         def ask() -> list[tuple[Attempt, int, LearnerStatus]]:
             found = []
             for attempt in attempts:
-                for learner in range(1, (count if attempt.role == "train" else 1) + 1):
+                for learner in range(1, (count if attempt.role == TRAIN_ROLE else 1) + 1):
                     status = self.parts.store.status(job.tenant, job.id, attempt.role, attempt.number, learner)
                     if status is not None:
                         found.append((attempt, learner, status))

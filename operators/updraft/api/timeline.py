@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.wire import Attempt, Checkpoint, JobDetail
 
 SHOWN_ATTEMPTS = 40
@@ -98,7 +99,7 @@ def draw(job: JobDetail, attempts: Sequence[Attempt], checkpoints: Sequence[Chec
     ]
     for attempt in shown:
         before = next((a for a in reversed(attempts) if a.role == attempt.role and a.number < attempt.number), None)
-        own = [item for item in checkpoints if attempt.role == "train" and item.attempt == attempt.number]
+        own = [item for item in checkpoints if attempt.role == TRAIN_ROLE and item.attempt == attempt.number]
         lane = "".join([backdrop, *_bar(attempt, before, scale), *_marks(own, scale)])
         parts.append(f'<div class="who">{attempt.number} {escape(attempt.role)}</div><div class="lane">{lane}</div>')
         parts.append(f'<p class="told">{told(attempt)}</p>')
@@ -110,12 +111,12 @@ def draw(job: JobDetail, attempts: Sequence[Attempt], checkpoints: Sequence[Chec
 def told(attempt: Attempt) -> str:
     """An attempt in a line: what it went on from, its steps, how it ended and what was done about it."""
     parts = []
-    if attempt.resume is not None and attempt.role == "train":
+    if attempt.resume is not None and attempt.role == TRAIN_ROLE:
         name = attempt.resume.checkpoint
         parts.append(f"from <b>{escape(name)}</b>" if name else "from the beginning")
         if attempt.resume.repeats:
             parts.append(f"{attempt.resume.repeats} steps repeated")
-    if attempt.first_step is not None and attempt.role == "train":  # an evaluation reports all it has at one step
+    if attempt.first_step is not None and attempt.role == TRAIN_ROLE:  # an evaluation reports all it has at one step
         parts.append(f"steps {attempt.first_step} to {attempt.last_step}")
     if attempt.revision:
         parts.append(f"revision {attempt.revision} of the manifest")

@@ -13,6 +13,7 @@ from updraft import wire
 from updraft.api import history
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State, Verdict
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.mlflow_pages import run_page, version_page
 from updraft.settings import Settings
 from updraft_learner.contract import LearnerStatus
@@ -34,7 +35,7 @@ def summary(job: ListedJob, known: Known, progress: wire.Progress | None) -> wir
 
 
 def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.Learner]) -> wire.JobDetail:
-    training = [learner for learner in learners if learner.role == "train"]
+    training = [learner for learner in learners if learner.role == TRAIN_ROLE]
     return wire.JobDetail(
         **_common(job, known),
         progress=slowest(training),
@@ -64,7 +65,7 @@ def _common(job: Job | ListedJob, known: Known) -> dict[str, Any]:
         "updated_at": job.ended_at or known.transitions[-1].at,
         "model": known.model,
         # Numbers rise over all roles; people count how often the training was launched.
-        "attempt": sum(attempt.role == "train" for attempt in known.attempts),
+        "attempt": sum(attempt.role == TRAIN_ROLE for attempt in known.attempts),
         "loss": history.loss(known.attempts),
         "requests": tuple(history.request(item) for item in known.requests),
         "override": history.override(job),
@@ -117,7 +118,7 @@ def progress(found: Mapping[str, int]) -> wire.Progress | None:
 
 def slowest(found: Sequence[wire.Learner]) -> wire.Progress | None:
     """A gang is as far as its last member."""
-    told = [learner.progress for learner in found if learner.role == "train" and learner.progress is not None]
+    told = [learner.progress for learner in found if learner.role == TRAIN_ROLE and learner.progress is not None]
     return min(told, key=lambda item: item.step or 0, default=None)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.cli.console import ago, duration, folded, number, out, state_style
 from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.terminal import plain, typed
 from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
@@ -93,7 +94,7 @@ def last_words(client: Client, job: JobDetail) -> list[str]:
     """The last lines of what failed in a job that FAILED, with a heading; none where there is no log."""
     if job.state != "FAILED":
         return []
-    role = job.loss.role if job.loss is not None else "train"
+    role = job.loss.role if job.loss is not None else TRAIN_ROLE
     failed = (item.learner for item in job.learners if item.role == role and item.phase == "failed")
     number = next(failed, 1)
     try:
@@ -175,7 +176,7 @@ def _observe_patiently(client: Client, job_id: str, last: Snapshot, patience_sec
 
 def progress_of(job: JobDetail) -> Progress | None:
     """The progress of the slowest learner of the latest attempt: a gang is as far as its last member."""
-    latest = max((learner.attempt for learner in job.learners if learner.role == "train"), default=0)
+    latest = max((learner.attempt for learner in job.learners if learner.role == TRAIN_ROLE), default=0)
     found = [learner.progress for learner in job.learners if learner.attempt == latest and learner.progress is not None]
     return min(found, key=lambda p: p.step or 0) if found else job.progress
 
@@ -214,7 +215,8 @@ def render(snapshot: Snapshot) -> RenderableType:
         parts.append(bar)
     elif progress is not None or job.metrics:
         parts.append(Text(plain(training_text(snapshot))))
-    shown = [learner for learner in job.learners if learner.role != "prepare"]  # it has ended before the others begin
+    # That role has ended before the others begin.
+    shown = [learner for learner in job.learners if learner.role != PREPARE_ROLE]
     if len(shown) > 1:
         parts.append(Text(plain("  ".join(learner_text(learner) for learner in shown)), "dim"))
     if snapshot.trouble:

@@ -26,6 +26,7 @@ from updraft.cli.console import (
 )
 from updraft.cli.jobs import FollowOption, follow_to_end
 from updraft.exceptions import NotFoundError, RefusedError, UpdraftError
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.terminal import plain
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     learner: Annotated[int, typer.Option("--learner", "-l", min=1, help="Which learner, from 1.")] = 1,
-    role: Annotated[str, typer.Option("--role", help="prepare, train, evaluate or export.")] = "train",
+    role: Annotated[str, typer.Option("--role", help="prepare, train, evaluate or export.")] = TRAIN_ROLE,
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Which launch; default: the latest.")] = None,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Begin after the line of this number.")] = None,
     limit: Annotated[

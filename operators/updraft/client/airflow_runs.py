@@ -11,14 +11,12 @@ from typing import Any
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import is_job_id
-
-TRAIN_DAG = "train_model"
-JOB_DAG_PREFIX = "job_"
+from updraft.lifecycle.workflow import TRAIN_DAG, is_train_dag, job_dag
 
 
 def dag_of(session: Session, name: str) -> str:
     """The DAG that starts jobs of this name."""
-    dag_id = f"{JOB_DAG_PREFIX}{name.replace('-', '_')}"
+    dag_id = job_dag(name)
     try:
         found = session.json("GET", f"/api/v2/dags/{dag_id}/details")
     except (NotFoundError, RefusedError):  # there is none, or none that this user may see
@@ -48,7 +46,6 @@ def find_run(session: Session, job_id: str) -> dict[str, Any] | None:
     if not isinstance(answer, dict):
         raise UnavailableError("Airflow answered its DAG runs with something else")
     for run in answer.get("dag_runs", ()):
-        trains = run["dag_id"] == TRAIN_DAG or run["dag_id"].startswith(JOB_DAG_PREFIX)
-        if run["dag_run_id"] == job_id and trains:
+        if run["dag_run_id"] == job_id and is_train_dag(run["dag_id"]):
             return dict(run)
     return None

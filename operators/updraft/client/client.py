@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from updraft.client.airflow_runs import TRAIN_DAG, dag_of, find_run, start_run
+from updraft.client.airflow_runs import dag_of, find_run, start_run
 from updraft.client.config import Connection, load_config
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
+from updraft.lifecycle.workflow import TASKS, TRAIN_DAG, TRAIN_ROLE
 from updraft.wire import (
     API_PREFIX,
     PART_TITLES,
@@ -39,18 +40,6 @@ from updraft.wire import (
 )
 
 DEFAULT_TENANT = "default"
-LIFE_CYCLE = (
-    "admit",
-    "stage_data",
-    "validate_data",
-    "train",
-    "watch_checkpoints",
-    "evaluate",
-    "export_model",
-    "register_model",
-    "promote",
-    "release",
-)
 POLL_SECONDS = 2.0
 PARTS_SECONDS = 60.0  # for parts that are late or away, before a submission is given up
 NOT_NEEDED = frozenset({"mlflow"})  # for a submission: the job's first task waits for it
@@ -275,7 +264,7 @@ class Client:
             )
             for task in answer["task_instances"]
         ]
-        known = {name: place for place, name in enumerate(LIFE_CYCLE)}
+        known = {name: place for place, name in enumerate(TASKS)}
         return sorted(stages, key=lambda stage: known.get(stage.name, len(known)))
 
     def logs(
@@ -283,7 +272,7 @@ class Client:
         job_id: str,
         *,
         learner: int = 1,
-        role: str = "train",
+        role: str = TRAIN_ROLE,
         attempt: int | None = None,
         after: int = 0,
         limit: int | None = None,
@@ -328,7 +317,7 @@ class Client:
                 self._sleep(poll_seconds)
 
     def last_lines(
-        self, job_id: str, count: int, *, learner: int = 1, role: str = "train", attempt: int | None = None
+        self, job_id: str, count: int, *, learner: int = 1, role: str = TRAIN_ROLE, attempt: int | None = None
     ) -> tuple[LogLine, ...]:
         """Return the last `count` lines of one learner's log, oldest first.
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
-from updraft.guardian.records import PREPARE, launch_of, learners_of, ledger, manifest_of, memory_limit_mib
+from updraft.guardian.records import launch_of, learners_of, ledger, manifest_of, memory_limit_mib
 from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import MORE_TO_TRAIN, Action, Cause, Outcome, evidence, judge, with_checkpoint
 from updraft.recovery.policy import NO_QUOTA, NO_ROOM, QUOTA_TOO_SMALL, Budgets, Loss, Relaunch, decide, gives_back
@@ -84,7 +85,7 @@ def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
 
 def resume_plan(job: Job, role: str) -> ResumePlan | None:
     """From which checkpoint the next attempt of the training goes on; None for other roles, which begin anew."""
-    if role != "train":
+    if role != TRAIN_ROLE:
         return None
     book = ledger()
     earlier = [a for a in book.attempts(job.id) if a.role == role]
@@ -163,7 +164,7 @@ def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outco
             outcome, reason=f"{outcome.reason} ({following.reason})" if following.reason else outcome.reason
         )
     recovering = None if relaunch is None else _recovering(launch, outcome, relaunch)
-    checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == "train" else []
+    checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == TRAIN_ROLE else []
     _quarantine(job, attempt, outcome)
     return book.close_attempt(
         job.id,
@@ -253,8 +254,8 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_limit_mib(manifest, launch.role)} MiB",
-        rules=() if launch.role == PREPARE else manifest.failures,
-        more_memory=MORE_TO_PREPARE if launch.role == PREPARE else MORE_TO_TRAIN,
+        rules=() if launch.role == PREPARE_ROLE else manifest.failures,
+        more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )
     kind = seen.kind
     if kind == "halted" and ledger().pending(job.id, "halt") is None:
@@ -272,7 +273,7 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         label = NO_ROOM if kind == "late" and any(pod.unscheduled for pod in pods) else LABELS.get(kind, "")
         return Outcome(cause, seen.reason, facts, label, action)
     assert outcome is not None
-    if outcome.ok and launch.role == "train" and manifest.checkpoints is not None:
+    if outcome.ok and launch.role == TRAIN_ROLE and manifest.checkpoints is not None:
         every = manifest.checkpoints.every
         every_seconds = DEFAULT_EVERY_SECONDS if every is None else every.total_seconds()
         final = stored.latest_checkpoint(launch.tenant, launch.job_id)

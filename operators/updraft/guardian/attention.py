@@ -17,6 +17,7 @@ from updraft.exceptions import UpdraftError
 from updraft.guardian.attempts import note_steps
 from updraft.guardian.pace import Pace
 from updraft.guardian.records import ledger, manifest_of
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.progress import Finding, Limits, Seen, Watch, observe
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Attention:
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[str, str] | None:
         """Why the attempt is to be ended (`stalled` or `given up`), if it is."""
-        if self._clock() < self._next or self._launch.role != "train":
+        if self._clock() < self._next or self._launch.role != TRAIN_ROLE:
             return None
         self._next = self._clock() + PACE.turn_seconds()
         running = [pod.learner for pod in pods if pod.runs]

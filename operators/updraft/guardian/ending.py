@@ -16,6 +16,7 @@ from updraft.guardian.outbox import deliver
 from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, launch_of, ledger, manifest_of
 from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import Evidence, State, Verdict
+from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PROMOTE_TASK, REGISTER_TASK, ROLE_OF_TASK, TRAIN_ROLE
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
 
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from updraft.ledger import Job
 
 log = logging.getLogger(__name__)
-
-TASKS = {
-    "stage_data": "prepare",
-    "train": "train",
-    "evaluate": "evaluate",
-    "export_model": "export",
-}  # task -> role of its pods
 
 
 def end(job: Job, verdict: Verdict) -> Job:
@@ -93,7 +87,7 @@ def tell(job: Job) -> None:
 def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
     """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
     book = ledger()
-    train = book.current_attempt(job.id, "train")
+    train = book.current_attempt(job.id, TRAIN_ROLE)
     seen = dict(train.evidence) if train else {}
     version, promotion = book.effect(job.id, MODEL_VERSION), book.effect(job.id, PROMOTION)
     evidence = Evidence(
@@ -104,7 +98,7 @@ def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
         details={
             "attempt": train.number if train else None,
             "label": train.label if train else None,
-            "attempts": sum(a.role == "train" for a in book.attempts(job.id)),
+            "attempts": sum(a.role == TRAIN_ROLE for a in book.attempts(job.id)),
             "promotion": promotion,
         },
     )
@@ -127,7 +121,7 @@ def overrides(job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | N
     None when all agree."""
     failure = ledger().effect(job.id, FAILURE)
     found: dict[str, Any] = {}
-    for task, role in TASKS.items():
+    for task, role in ROLE_OF_TASK.items():
         said = airflow.get(task)
         attempt = ledger().current_attempt(job.id, role)
         if attempt is None or said not in ("success", "failed"):
@@ -163,18 +157,18 @@ def _close_attempts(job: Job, verdict: Verdict) -> None:
 def _missing(job: Job, version: object, promotion: object) -> list[str]:
     """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
     manifest, book = manifest_of(job), ledger()
-    roles = {"train", *({"evaluate"} if manifest.evaluate else ()), *({"export"} if manifest.export else ())}
+    roles = {TRAIN_ROLE, *({EVALUATE_ROLE} if manifest.evaluate else ()), *({EXPORT_ROLE} if manifest.export else ())}
     missing = []
-    for task, role in TASKS.items():
+    for task, role in ROLE_OF_TASK.items():
         if role in roles:
             attempt = book.current_attempt(job.id, role)
             if attempt is None or attempt.outcome != Cause.DONE:
                 missing.append(task)
     if manifest.export is not None and manifest.export.register_as is not None:
         if version is None:
-            missing.append("register_model")
+            missing.append(REGISTER_TASK)
         if manifest.export.promote_if and promotion is None:
-            missing.append("promote")
+            missing.append(PROMOTE_TASK)
     return missing
 
 

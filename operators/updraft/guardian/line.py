@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger, manifest_of, memory_mib, place_learners
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.settings import settings
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def rejoin(job_id: str, role: str) -> None:
     book.requeue(job_id, place_of(book.job(job_id), role=role))
 
 
-def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = "train") -> Request:
+def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> Request:
     """What the job asks for, or will ask for with a revised manifest."""
     from updraft.manifest import parse
 
@@ -37,7 +38,7 @@ def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = 
     return request_of(manifest, job.id, job.submitted_at, role=role)
 
 
-def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = "train") -> Request:
+def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> Request:
     from updraft.allocation import Request
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
 

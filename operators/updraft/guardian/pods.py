@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
 from updraft.guardian import prepare
-from updraft.guardian.records import PREPARE, launch_of, ledger, manifest_of
+from updraft.guardian.records import launch_of, ledger, manifest_of
 from updraft.kubernetes import claims, clients, gang, objects, policies
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.settings import settings
 from updraft_learner import contract
 
@@ -49,12 +50,12 @@ def grace_of(role: str, limits: Iterable[int]) -> int:
     """Seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing. The pod that prepares data
     stores up to `limits` bytes, which may need longer than a learner's results."""
     least = settings().store_grace_seconds
-    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE else least
+    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE_ROLE else least
 
 
 def grace_seconds(attempt: Attempt) -> int:
     """That of an attempt's pods: what deploys them and what watches them go by the same number."""
-    limits = prepare.made_limits(attempt.job_id, attempt.revision) if attempt.role == PREPARE else ()
+    limits = prepare.made_limits(attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
     return grace_of(attempt.role, limits)
 
 
@@ -91,11 +92,11 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         tolerations=settings().tolerations,
         avoid_nodes=_avoid_nodes(attempt),
     )
-    if attempt.role not in ("export", PREPARE):
+    if attempt.role not in (EXPORT_ROLE, PREPARE_ROLE):
         pod = claims.with_claims(pod, claims.claims_of(job.data))
     gang.ensure_namespace(core, launch.namespace)
     credentials = _pod_credentials()
-    if attempt.role == PREPARE:
+    if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(core, job, manifest, attempt)
     if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
         return launch
@@ -173,7 +174,7 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
     first = min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role)
     manifest = manifest_of(job)
     # These run the platform's program: on the training's results alone, or on what is to become code and data.
-    without_inputs = launch.role in ("export", PREPARE)
+    without_inputs = launch.role in (EXPORT_ROLE, PREPARE_ROLE)
     data = () if without_inputs else job.data or ()
     return contract.PodConfig(
         job_id=job.id,
@@ -191,9 +192,9 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         params=dict(manifest.params),
         restore_checkpoint=resume.get("checkpoint"),
         # Of an evaluation or an export MLflow would show series of one point, before the training's own.
-        system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == "train" else 0.0,
-        restore_results=launch.role not in ("train", PREPARE),
-        restore_own_results=launch.role == "train" and launch.attempt != first,
+        system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
+        restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),
+        restore_own_results=launch.role == TRAIN_ROLE and launch.attempt != first,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.settings import settings
 
 # Names of effects in the ledger.
@@ -13,7 +14,6 @@ MODEL_VERSION = "model_version"
 DECISION = "promotion decided"  # and against which champion; recorded before the alias is moved
 PROMOTION = "promotion"
 
-PREPARE = "prepare"  # the role whose pod unpacks, fetches and judges code and data
 PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
 
 if TYPE_CHECKING:
@@ -53,18 +53,18 @@ def disk_amounts(manifest: Manifest) -> tuple[str, str]:
 def memory_limit_mib(manifest: Manifest, role: str) -> int:
     """The limit of the role's program. The pod that prepares data requests what a learner was granted, and may use what
     its judgement is allowed."""
-    if role != PREPARE:
+    if role != PREPARE_ROLE:
         return memory_mib(manifest)
     return max(memory_mib(manifest), settings().validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
 
 
 def learners_of(manifest: Manifest, role: str) -> int:
-    return manifest.resources.learners if role == "train" else 1
+    return manifest.resources.learners if role == TRAIN_ROLE else 1
 
 
 def place_learners(manifest: Manifest, role: str) -> int:
     """What the job needs room for while this role is to come: before the training, its whole gang."""
-    return learners_of(manifest, "train" if role == PREPARE else role)
+    return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
 
 
 def launch_of(job: Job, manifest: Manifest, role: str, number: int) -> Launch:

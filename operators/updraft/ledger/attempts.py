@@ -14,10 +14,10 @@ from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
+from updraft.lifecycle.workflow import PREPARE_ROLE
 from updraft.recovery.outcome import Cause
 from updraft.recovery.policy import NO_ROOM
 
-PREPARE = "prepare"  # comes before the training, and is counted by itself: a program's first attempt is 1
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
 STARTING = frozenset({State.DEPLOYING, State.DOWNLOADING})
 BUILDING = ": building environment "  # in the reason while the local node makes an image; not the program's time either
@@ -50,7 +50,7 @@ def ensure_attempt(
         return newest
     if job.state in UNCOUNTED:
         raise RefusedError(f"attempt: {job_id} is {job.state}; nothing is launched for it before it has its place")
-    counted = attempts.c.role == PREPARE if role == PREPARE else attempts.c.role != PREPARE
+    counted = attempts.c.role == PREPARE_ROLE if role == PREPARE_ROLE else attempts.c.role != PREPARE_ROLE
     last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id, counted)).scalar()
     number = int(last or 0) + 1
     values: dict[str, Any] = {
@@ -73,7 +73,7 @@ def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt |
 def list_attempts(connection: Connection, job_id: str) -> list[Attempt]:
     """Oldest first."""
     query = select(attempts).where(attempts.c.job_id == job_id)
-    query = query.order_by(attempts.c.role != PREPARE, attempts.c.number)
+    query = query.order_by(attempts.c.role != PREPARE_ROLE, attempts.c.number)
     return [_attempt(row) for row in connection.execute(query)]
 
 

@@ -14,6 +14,7 @@ from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Checkpoint, Validation
 from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, attempts, checkpoints, effects, validations
+from updraft.lifecycle.workflow import TRAIN_ROLE
 
 MOST_JUDGED = 50  # of one suite's verdicts, for a pod that would judge its data again
 
@@ -41,7 +42,7 @@ def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
     """
     job_rows.get(connection, new.job_id, lock=True)
     if _checkpoint_row(connection, new.job_id, new.name) is None:
-        key = (attempts.c.job_id == new.job_id) & (attempts.c.role == "train") & (attempts.c.number == new.attempt)
+        key = (attempts.c.job_id == new.job_id) & (attempts.c.role == TRAIN_ROLE) & (attempts.c.number == new.attempt)
         if connection.execute(select(attempts.c.number).where(key, attempts.c.ended_at.is_not(None))).first():
             raise StaleAttemptError(
                 f"checkpoint: {new.name!r} of {new.job_id} came after the end of attempt {new.attempt}; refused"

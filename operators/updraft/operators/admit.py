@@ -13,6 +13,7 @@ from updraft.guardian import line
 from updraft.guardian.outbox import require_tracking
 from updraft.guardian.records import ledger, manifest_of, memory_mib
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.operators.job import ends_job, fail, record_failure, run_key
 from updraft.operators.links import LINKS
@@ -76,7 +77,7 @@ class AdmitOperator(BaseOperator):
                 self._check_model(job, manifest)
             except UnavailableError as exc:  # nothing is lost by waiting, however long it is away
                 self._wait_for_tracking(job, str(exc))
-            if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
+            if ledger().current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
             answer = ("waiting", job.reason)

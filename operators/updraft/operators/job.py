@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.guardian.records import FAILURE, ledger
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.recovery.outcome import Cause
 
@@ -52,13 +53,13 @@ def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | N
 
     Does nothing once its learners were launched: a task that a user cleared afterwards must not set the state back.
     """
-    if ledger().current_attempt(job_id, "train") is None:
+    if ledger().current_attempt(job_id, TRAIN_ROLE) is None:
         ledger().move(job_id, to, reason, evidence)
 
 
 def require_trained(job: Job) -> None:
     """Raise RefusedError unless the ledger says that the training succeeded; Airflow's task state is no proof."""
-    train = ledger().current_attempt(job.id, "train")
+    train = ledger().current_attempt(job.id, TRAIN_ROLE)
     if train is None or train.outcome != Cause.DONE:
         said = (
             "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"

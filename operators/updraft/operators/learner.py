@@ -17,7 +17,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import (
-    PREPARE,
     disk_amounts,
     launch_of,
     ledger,
@@ -28,6 +27,7 @@ from updraft.guardian.records import (
 from updraft.guardian.standing import Due, Over, standing
 from updraft.kubernetes import objects
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
@@ -104,7 +104,7 @@ class LearnerOperator(KubernetesPodOperator):
             return
         if attempt is None:
             stop_if_over(context, job.id)
-            if self.role not in ("train", PREPARE):
+            if self.role not in (TRAIN_ROLE, PREPARE_ROLE):
                 require_trained(job)
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
@@ -184,9 +184,9 @@ class LearnerOperator(KubernetesPodOperator):
     def _command(self, manifest: Manifest) -> str | None:
         from updraft.manifest import render_command
 
-        if self.role == "train":
+        if self.role == TRAIN_ROLE:
             return render_command(manifest)
-        if self.role == "evaluate":
+        if self.role == EVALUATE_ROLE:
             return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
         if manifest.export is None:
             return None
@@ -205,7 +205,7 @@ class LearnerOperator(KubernetesPodOperator):
         amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
         limits = {**amounts, "memory": f"{memory_limit_mib(manifest, self.role)}Mi"}
         selector = {}
-        if self.role == PREPARE:  # alone with the job's grant so far, which is a learner's at least
+        if self.role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
             limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
         elif resources.gpus:
             amounts[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
@@ -214,9 +214,9 @@ class LearnerOperator(KubernetesPodOperator):
         self.namespace = launch.namespace
         self.name = launch.pod_name(1)
         images = settings().framework_images
-        if self.role == "export":
+        if self.role == EXPORT_ROLE:
             self.image = export_image_of(manifest, images, settings().sidecar_image)
-        elif self.role == PREPARE:
+        elif self.role == PREPARE_ROLE:
             self.image = settings().data_image
         else:
             self.image = image_of(manifest, images)
@@ -234,7 +234,7 @@ class LearnerOperator(KubernetesPodOperator):
         main = next(c for c in result["spec"]["containers"] if c["name"] == contract.MAIN_CONTAINER)
         main["env"] = self._environment(job, manifest, launch, command)
         main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
-        if self.role == PREPARE and resources.gpus:  # the room that the job was granted is on nodes with GPUs
+        if self.role == PREPARE_ROLE and resources.gpus:  # the room that the job was granted is on nodes with GPUs
             result["spec"]["tolerations"] = [GPU_TAINT.to_object()]
         return result
 
@@ -257,9 +257,9 @@ class LearnerOperator(KubernetesPodOperator):
         from updraft.kubernetes.secrets import object_name
 
         threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
-        if launch.role == "export":
+        if launch.role == EXPORT_ROLE:
             return objects.environment({**threads, **platform}, ())
-        if launch.role == PREPARE:
+        if launch.role == PREPARE_ROLE:
             outside = {contract.ROOT_ENV: contract.ROOT_DIR, **proxies(os.environ)}
             own = objects.environment({**threads, **platform, **outside}, ())
             return [*own, *code_credentials(manifest.code_secret)]

@@ -13,6 +13,7 @@ from updraft.exceptions import DataError
 from updraft.guardian.records import DECISION, MODEL_VERSION, PROMOTION, ledger, manifest_of
 from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import EXPORT_ROLE
 from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
@@ -52,7 +53,7 @@ class RegisterOperator(BaseOperator):
 
     def _exported_by(self, job: Job) -> int:
         """The attempt whose report counts: the ledger says that it ended, and how."""
-        attempt = ledger().current_attempt(job.id, "export")
+        attempt = ledger().current_attempt(job.id, EXPORT_ROLE)
         if attempt is None or attempt.outcome != Cause.DONE:
             raise DataError("the export did not end well; look at the log of export_model")
         return attempt.number

@@ -15,8 +15,9 @@ from airflow.sdk import BaseOperator
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
 from updraft.guardian import prepare
 from updraft.guardian.prepare import Plan
-from updraft.guardian.records import PREPARE, ledger, manifest_of
+from updraft.guardian.records import ledger, manifest_of
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.learner import LearnerOperator
@@ -47,12 +48,12 @@ class StageOperator(LearnerOperator):
     ui_color = "#e6f4ea"
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(role=PREPARE, **kwargs)
+        super().__init__(role=PREPARE_ROLE, **kwargs)
 
     def execute(self, context: Context) -> None:
         """Look at every source, launch the pod if one is needed, and record the trees."""
         with ends_job(context, Cause.DATA, must_run=True) as job:
-            if ledger().current_attempt(job.id, "train") is not None:  # a person cleared this task
+            if ledger().current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
                 return
             self._stage(context, job)
@@ -300,7 +301,7 @@ def prepared_of(job: Job) -> Prepared:
     """Return what the job's `prepare` pod reported. Raises UpdraftError for a report that is missing or unreadable."""
     from updraft.storage.prepared import Prepared, read_prepared
 
-    attempt = ledger().current_attempt(job.id, PREPARE)
+    attempt = ledger().current_attempt(job.id, PREPARE_ROLE)
     if attempt is None:
         return Prepared()
     found = read_prepared(job.tenant, job.id, attempt.number)

@@ -8,6 +8,21 @@ from typing import Any
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
+from updraft.lifecycle.workflow import (
+    ADMIT_TASK,
+    EVALUATE_ROLE,
+    EVALUATE_TASK,
+    EXPORT_ROLE,
+    EXPORT_TASK,
+    PROMOTE_TASK,
+    REGISTER_TASK,
+    RELEASE_TASK,
+    STAGE_TASK,
+    TRAIN_ROLE,
+    TRAIN_TASK,
+    VALIDATE_TASK,
+    WATCH_TASK,
+)
 from updraft.manifest import Manifest, form_fields
 from updraft.operators.admit import AdmitOperator
 from updraft.operators.checkpoints import WatchCheckpointsOperator
@@ -61,17 +76,17 @@ def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
         with DAG(dag_id="train_model", schedule=timetable(None), **DAG_ARGS) as dag:
             train_tasks(dag, params())
     """
-    admit = AdmitOperator(task_id="admit", form={name: field.value for name, field in form.items()})
-    stage = StageOperator(task_id="stage_data")
-    validate = ValidateOperator(task_id="validate_data")
-    train = LearnerOperator(task_id="train", role="train", retries=PATIENT_RETRIES)
-    watch = WatchCheckpointsOperator(task_id="watch_checkpoints", train_task="train", retries=PATIENT_RETRIES)
-    evaluate = LearnerOperator(task_id="evaluate", role="evaluate", retries=PATIENT_RETRIES)
-    export = LearnerOperator(task_id="export_model", role="export", trigger_rule="none_failed", retries=PATIENT_RETRIES)
-    register = RegisterOperator(task_id="register_model", retries=PATIENT_RETRIES)
-    promote = PromoteOperator(task_id="promote", retries=PATIENT_RETRIES)
+    admit = AdmitOperator(task_id=ADMIT_TASK, form={name: field.value for name, field in form.items()})
+    stage = StageOperator(task_id=STAGE_TASK)
+    validate = ValidateOperator(task_id=VALIDATE_TASK)
+    train = LearnerOperator(task_id=TRAIN_TASK, role=TRAIN_ROLE, retries=PATIENT_RETRIES)
+    watch = WatchCheckpointsOperator(task_id=WATCH_TASK, train_task=TRAIN_TASK, retries=PATIENT_RETRIES)
+    evaluate = LearnerOperator(task_id=EVALUATE_TASK, role=EVALUATE_ROLE, retries=PATIENT_RETRIES)
+    export = LearnerOperator(task_id=EXPORT_TASK, role=EXPORT_ROLE, trigger_rule="none_failed", retries=PATIENT_RETRIES)
+    register = RegisterOperator(task_id=REGISTER_TASK, retries=PATIENT_RETRIES)
+    promote = PromoteOperator(task_id=PROMOTE_TASK, retries=PATIENT_RETRIES)
     # A teardown that could fail the run would be its only leaf, and a failed job a green run.
-    release = ReleaseOperator(task_id="release", retries=PATIENT_RETRIES).as_teardown()
+    release = ReleaseOperator(task_id=RELEASE_TASK, retries=PATIENT_RETRIES).as_teardown()
 
     admit >> stage >> validate >> [train, watch]
     train >> evaluate >> export >> register >> promote

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from updraft.exceptions import DataError, LimitError
+from updraft.lifecycle.workflow import EXPORT_ROLE
 from updraft.storage import checkpoints, models
 from updraft.storage.checkpoints import CheckpointInfo, Looked
 from updraft.storage.errors import platform_errors
@@ -196,7 +197,7 @@ def fetch_export(
         text = used.get_bytes(f"{prefix}{EXPORT_REPORT}", REPORT_LIMIT_BYTES)
         if text is None:
             return None
-        if read_done(tenant, job_id, "export", attempt, 1, store=used) is None:
+        if read_done(tenant, job_id, EXPORT_ROLE, attempt, 1, store=used) is None:
             raise DataError(f"export: attempt {attempt} has no completion marker; run the export again")
         report = _object(text)
         if report is None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.guardian.pace import Pace
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.causes import Cause
 from updraft_learner.checkpoint_names import parse_name
 
@@ -124,7 +125,7 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     closed = {
         attempt.number
         for attempt in ledger.attempts(job_id)
-        if attempt.role == "train" and attempt.ended_at is not None
+        if attempt.role == TRAIN_ROLE and attempt.ended_at is not None
     }
     known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
     good = {c.name: c.bytes for c in known.values() if c.deleted_at is None and c.quarantined_at is None}
@@ -205,7 +206,7 @@ def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
     from updraft.checkpoints import Kept, learner_of, retain
     from updraft.storage import objects
 
-    training = [attempt for attempt in ledger.attempts(job.id) if attempt.role == "train"]
+    training = [attempt for attempt in ledger.attempts(job.id) if attempt.role == TRAIN_ROLE]
     newest = training[-1] if training else None
     if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
         return  # another attempt follows: which checkpoint it goes on from is not decided yet

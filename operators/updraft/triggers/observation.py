@@ -16,9 +16,10 @@ from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.attention import Attention
-from updraft.guardian.records import PREPARE, ledger, manifest_of
+from updraft.guardian.records import ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
+from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.settings import settings
 from updraft.triggers.desk import desk
@@ -36,7 +37,7 @@ BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not 
 LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
-WORDS = {"evaluate": "evaluating", "export": "exporting"}
+WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
 
 
 class Observation:
@@ -171,9 +172,9 @@ class Observation:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
         launch, shown = self._launch, self._shown
         state, reason = stage_of(found, launch.learners)
-        if launch.role == PREPARE:
+        if launch.role == PREPARE_ROLE:
             state, reason = _preparing(state, reason)
-        elif launch.role != "train":
+        elif launch.role != TRAIN_ROLE:
             state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"
         if launch.attempt > 1 and state is not State.STORING:
             reason = f"attempt {launch.attempt}: {reason}"

@@ -26,13 +26,13 @@ from unit.operators.platform_fakes import (
     store_prepared,
 )
 
-from updraft.client.client import LIFE_CYCLE
 from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
+from updraft.lifecycle import workflow
 
 RUN_ID = "digits-1"
-ORDER = LIFE_CYCLE
+ORDER = workflow.TASKS
 
 
 class Platform:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-ROLE = "prepare"
 # Environment variables of the program, by the keys of the manifest's code_secret, which is the tenant's own.
 CREDENTIALS = {key: f"UPDRAFT_CODE_{key.upper()}" for key in ("token", "username", "password")}
 CODE = "code"  # name of the code's source

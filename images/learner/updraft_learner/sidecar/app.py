@@ -189,7 +189,7 @@ class Sidecar:
             )
         self._insist("results", lambda: self.results.poll(final=True))
         self._insist("log files", lambda: self.logs.poll(final=True))
-        if self._config.role == "prepare":
+        if self._config.role == contract.PREPARE_ROLE:
             from updraft_learner.prepare.keeping import keep_trees
 
             self._insist("trees", lambda: keep_trees(self._config, self._paths, self._store))

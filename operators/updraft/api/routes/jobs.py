@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from updraft.api import history, views
 from updraft.api.depends import ReaderDep
 from updraft.exceptions import NotFoundError
+from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.wire import (
     AttemptList,
     CheckpointList,
@@ -59,7 +60,7 @@ def read_logs(
     reader: ReaderDep,
     job_id: str,
     learner: Annotated[int, Query(ge=1, description="Which learner, from 1")] = 1,
-    role: Annotated[str, Query(description="prepare, train, evaluate or export")] = "train",
+    role: Annotated[str, Query(description="prepare, train, evaluate or export")] = TRAIN_ROLE,
     attempt: Annotated[int | None, Query(ge=1, description="Which launch; default: the latest")] = None,
     after: Annotated[int, Query(ge=0, description="Number of the last line that is known")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="How many lines")] = LOG_LINES,
@@ -67,7 +68,7 @@ def read_logs(
 ) -> LogPage:
     job = reader.job(job_id)
     chosen, latest = reader.attempt(job, role, attempt)
-    count = job.shown.learners if role == "train" else 1
+    count = job.shown.learners if role == TRAIN_ROLE else 1
     if learner > count:
         raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
     parts = reader.parts
