@@ -104,7 +104,7 @@ def ask_without_cluster(job_id: str, problem: str) -> tuple[str, str]:
 def _disk_of_no_node(manifest: Manifest, nodes: Sequence[dict[str, Any]]) -> str | None:
     """Why no node can ever set aside the disk that a learner asks for. It is no part of what is granted: what others
     ask for is small beside a node's, and comes back."""
-    from updraft.allocation.quantities import parse_quantity
+    from updraft.quantity import parse_quantity
 
     asked = manifest.resources.disk_bytes or 0
     if not asked:
