@@ -29,6 +29,7 @@ from updraft.lifecycle import State
 from updraft.recovery.facts import pod_facts
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
+from updraft_learner.backoff import Backoff
 from updraft_learner.contract import STAGING_FAILED
 
 STEPS_LIMIT = 400
@@ -117,7 +118,7 @@ class Driver:
         monkeypatch.setattr(gang, "nodes_of", nodes)
         for name in ("TICK_SECONDS", "LINE_SECONDS"):
             monkeypatch.setattr(gang, name, 0.001)
-        monkeypatch.setattr(gang, "RETRY_SECONDS", (0.001, 0.001))
+        monkeypatch.setattr(gang, "RETRY", Backoff(0.001, 0.001))
         # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.
         monkeypatch.setattr(GangTrigger, "_tell", lambda self: None)
 
