@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from updraft_learner.backoff import Backoff
 from updraft_learner.storage_errors import StorageError, too_large, wrap
 from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, UploadForgotten, read_whole
 
@@ -28,8 +28,7 @@ __all__ = ["ObjectStore", "StorageError", "Store", "StoredObject", "botocore_cli
 
 T = TypeVar("T")
 ATTEMPTS = 5
-FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 8.0
+BACKOFF = Backoff(0.5, 8.0)
 # Of what is read as a whole, where the caller says no other limit: the largest chunk of a log that the platform writes
 # is below it. What learners write must not fill the memory of one process that reads for all of them.
 READ_LIMIT_BYTES = 16 << 20
@@ -238,7 +237,6 @@ class Store:
         )
 
     def _try(self, action: str, call: Callable[[], T]) -> T:
-        delay_seconds = FIRST_DELAY_SECONDS
         for attempt in range(1, self._attempts + 1):
             try:
                 return call()
@@ -248,8 +246,7 @@ class Store:
                     raise
                 if error.kind != "unreachable" or attempt == self._attempts:
                     raise error from exc
-            self._sleep(delay_seconds * random.uniform(0.5, 1.0))
-            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
+            self._sleep(BACKOFF.jittered_seconds(attempt))
         raise AssertionError("at least one attempt is made")
 
 

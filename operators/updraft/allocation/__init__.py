@@ -6,10 +6,10 @@ caller and translated by `capacity_from_nodes`.
 
 from __future__ import annotations
 
+from updraft.allocation.capacity import capacity_from_nodes
 from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
 from updraft.allocation.packing import fits, never_fits
 from updraft.allocation.plan import plan_admissions
-from updraft.allocation.quantities import capacity_from_nodes
 
 __all__ = [
     "Capacity",

@@ -16,6 +16,7 @@ from typing import Any
 
 from updraft.kubernetes.flow import Flow
 from updraft.kubernetes.throttling import asked_pause_seconds
+from updraft_learner.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ MAX_LINE_CHARACTERS = 16_384
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
 LINES_AT_ONCE = 200  # before others in the event loop have their turn
 READ_TIMEOUT_SECONDS = 300
+BACKOFF = Backoff(0.3, 5.0)
 END_PAUSE_SECONDS = 10.0
 
 
@@ -216,7 +218,7 @@ async def record(
                     break
             # Once the program has ended somebody waits for the rest of its log, and not for long.
             asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
-            pause_seconds = max(asked_seconds, min(5.0, 0.3 * 2 ** min(failures, 5)))
+            pause_seconds = max(asked_seconds, BACKOFF.seconds(failures + 1))
             if ended or asked_seconds:
                 await asyncio.sleep(pause_seconds)
             else:  # a stream often ends just before the watch tells why: then nothing is left but one last look

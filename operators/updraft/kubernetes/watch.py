@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -20,11 +19,12 @@ from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft_learner import contract
+from updraft_learner.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
-BACKOFF_SECONDS = (0.5, 15.0)
+BACKOFF = Backoff(1.0, 15.0)
 UNAUTHORIZED = 401
 NOT_FOUND = 404
 
@@ -127,9 +127,7 @@ class PodWatch:
                 self.synced.clear()
                 self.last_error = f"{type(exc).__name__}: {str(exc)[:200]}"
                 failures += 1
-                low, high = BACKOFF_SECONDS
-                delay = min(high, low * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
-                delay = max(delay, asked_pause_seconds(exc))
+                delay = max(BACKOFF.jittered_seconds(failures), asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
                 if getattr(exc, "status", None) == UNAUTHORIZED:

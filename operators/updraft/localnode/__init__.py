@@ -6,5 +6,5 @@ host, counts CPUs, memory and declared GPUs, and can be told to misbehave. It is
 Layers, each importing only those to its right:
 `__main__` > `node` > `server` > `faultlab` > `nodes`, `runtime` > `worker` > `containers` > `podreport` > `kubelet` >
 `scheduler`, `lifecycle`, `away` > `processes`, `volumes`, `environment` > `store`, `events`, `validation`,
-`affinity`, `selectors`, `translate`, `images`, `quantity`, `errors`.
+`affinity`, `selectors`, `translate`, `images`, `resources`, `errors`.
 """

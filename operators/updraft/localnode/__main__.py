@@ -10,7 +10,7 @@ from pathlib import Path
 from updraft.exceptions import UpdraftError
 from updraft.localnode.kubelet import Timing
 from updraft.localnode.node import NodeConfig, run
-from updraft.localnode.quantity import parse_quantity
+from updraft.quantity import parse_quantity
 
 
 def _quantity(text: str) -> int:

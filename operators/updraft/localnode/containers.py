@@ -23,7 +23,7 @@ from updraft.localnode.podstatus import (
 )
 from updraft.localnode.probes import PROBE_ERRORS, keep_asking, run_once, wait_until_started
 from updraft.localnode.processes import Exit
-from updraft.localnode.quantity import memory_limit_bytes
+from updraft.localnode.resources import memory_limit_bytes
 from updraft.localnode.volumes import NotYetError
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from updraft.localnode.lifecycle import GarbageCollector
 from updraft.localnode.nodes import NodePool
 from updraft.localnode.ports import PortBook
 from updraft.localnode.processes import ProcessTable
-from updraft.localnode.quantity import Resources
+from updraft.localnode.resources import Resources
 from updraft.localnode.runtime import Runtime
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.server import VERSION, Api, create_app

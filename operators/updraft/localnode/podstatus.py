@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from updraft.localnode.errors import Json
 from updraft.localnode.processes import ContainerProcess, Exit
-from updraft.localnode.quantity import is_sidecar
+from updraft.localnode.resources import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
 COMPLETED = "PodCompleted"

@@ -13,8 +13,9 @@ from typing import Any
 from updraft.localnode.affinity import UNSCHEDULABLE, allows, preference, repelled_by
 from updraft.localnode.errors import ApiError, Json
 from updraft.localnode.events import EventRecorder
-from updraft.localnode.quantity import GPU, Resources, container_requests, parse_quantity, pod_requests
+from updraft.localnode.resources import GPU, Resources, container_requests, pod_requests
 from updraft.localnode.store import Store, now_text
+from updraft.quantity import parse_quantity
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 GPU_INDICES_ANNOTATION = "updraft.dev/gpu-indices"  # {container: [indices]}, as a device plugin would hand them out

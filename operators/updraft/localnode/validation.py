@@ -16,8 +16,9 @@ from typing import Any
 from updraft.localnode import policies
 from updraft.localnode.affinity import OPERATORS, TAINT_EFFECTS
 from updraft.localnode.errors import Cause, Json, bad_request, invalid
-from updraft.localnode.quantity import GPU, is_sidecar, parse_quantity
+from updraft.localnode.resources import GPU, is_sidecar
 from updraft.localnode.store import api_version
+from updraft.quantity import parse_quantity
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(rf"^{_LABEL}$")

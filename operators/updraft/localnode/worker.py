@@ -18,7 +18,7 @@ from updraft.localnode.errors import Json
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.podreport import PodReport, never_started
 from updraft.localnode.podstatus import INIT, MAIN, SIDECAR, ContainerRecord, final_phase, running_state
-from updraft.localnode.quantity import memory_limit_bytes
+from updraft.localnode.resources import memory_limit_bytes
 from updraft.localnode.volumes import NotYetError, prepare_volumes
 
 logger = logging.getLogger(__name__)

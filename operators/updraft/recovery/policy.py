@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.outcome import Outcome
+from updraft_learner.backoff import Backoff
 
-INFRA_BACKOFF_SECONDS = 5.0  # before the second relaunch; the first one has none
-APP_BACKOFF_SECONDS = 10.0
-BACKOFF_LIMIT_SECONDS = 300.0
+INFRA_BACKOFF = Backoff(5.0, 300.0)  # before the second relaunch; the first one has none
+APP_BACKOFF = Backoff(10.0, 300.0)
 NO_ROOM = "pod.no_room"
 NO_QUOTA = "quota.exceeded"
 QUOTA_TOO_SMALL = "quota.too_small"
@@ -75,13 +75,13 @@ def decide(
     than a day ago no longer counts, and its nodes are no longer avoided."""
     losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is Cause.PREEMPTED:
-        return _again(outcome, losses, backoff(preempted_before, INFRA_BACKOFF_SECONDS), "preempted, which is no loss")
+        return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
     waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if had_room else {})}
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"
         then = "in line again" if gives_back(outcome.label) else "launched again"
-        return _again(outcome, losses, backoff(waits, INFRA_BACKOFF_SECONDS), kind, then)
+        return _again(outcome, losses, INFRA_BACKOFF.seconds(waits), kind, then)
     losses = [loss for loss in losses if loss.label not in waited_for]
     if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
         return Stop("")
@@ -89,11 +89,11 @@ def decide(
     if outcome.cause is Cause.INFRASTRUCTURE:
         kind, field, limit = "infrastructure loss", "budget.infra_attempts", budgets.infra_attempts
         span = " within 24 hours"
-        delay = backoff(count - 1, INFRA_BACKOFF_SECONDS)
+        delay = INFRA_BACKOFF.seconds(count - 1)
     else:
         kind, field, limit = "program failure", "budget.app_attempts", budgets.app_attempts
         span = ""
-        delay = backoff(count, APP_BACKOFF_SECONDS)
+        delay = APP_BACKOFF.seconds(count)
     if outcome.action in (Action.STOP, Action.NONE):
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
@@ -106,13 +106,6 @@ def decide(
 def gives_back(label: str | None) -> bool:
     """Whether a job whose attempt ended so waits without what it was granted: others can use that, and it cannot."""
     return label == NO_QUOTA
-
-
-def backoff(number: int, first_seconds: float) -> float:
-    """0 for number 0, then `first_seconds`, doubling up to the limit."""
-    if number <= 0:
-        return 0.0
-    return float(min(BACKOFF_LIMIT_SECONDS, first_seconds * 2 ** min(number - 1, 30)))
 
 
 def _again(

@@ -21,7 +21,7 @@ from typing import IO
 import psutil
 
 from updraft.stack import processes, records
-from updraft.stack.backoff import deaths_in_a_row, delay_seconds
+from updraft.stack.backoff import RESTARTS, deaths_in_a_row
 from updraft.stack.config import port_owner, port_taken
 from updraft.stack.files import AIRFLOW_PARALLEL_TASKS
 from updraft.stack.layout import Home, StackError, write_private
@@ -301,7 +301,7 @@ class Supervisor:
         ready_for = now - watched.ready_at if watched.ready_at else 0.0
         watched.deaths = deaths_in_a_row(watched.deaths, ready_for)
         watched.ready_at = 0.0
-        delay = delay_seconds(watched.deaths)
+        delay = RESTARTS.seconds(watched.deaths)
         watched.next_start = now + delay
         watched.child = None
         self._record(

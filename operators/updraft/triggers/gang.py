@@ -29,13 +29,14 @@ from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.observation import Observation
 from updraft.triggers.queue import queue
+from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt
 
 TICK_SECONDS = 2.0  # requests are looked at this often
 HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
-RETRY_SECONDS = (1.0, 30.0)
+RETRY = Backoff(1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
@@ -72,7 +73,7 @@ class GangTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        delay_seconds = RETRY_SECONDS[0]
+        failures = 0
         watch: PodWatch | None = None
         async with AsyncExitStack() as stack:
             while True:
@@ -88,13 +89,13 @@ class GangTrigger(BaseTrigger):
                 except Exception as exc:
                     self.log.exception("Unexpected %s; trying again", type(exc).__name__)
                 else:
-                    delay_seconds = RETRY_SECONDS[0]
+                    failures = 0
                     if event is not None:
                         yield TriggerEvent(event)
                         return
                     continue
-                await asyncio.sleep(delay_seconds)
-                delay_seconds = min(2 * delay_seconds, RETRY_SECONDS[1])
+                failures += 1
+                await asyncio.sleep(RETRY.seconds(failures))
 
     async def on_kill(self) -> None:
         """Do nothing: this also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
@@ -251,7 +252,7 @@ class GangTrigger(BaseTrigger):
         closed = await self._call(attempts.conclude, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)
-            await asyncio.sleep(RETRY_SECONDS[0])
+            await asyncio.sleep(RETRY.first_seconds)
         elif closed.number != attempt.number:
             self.log.info("Another guardian has gone on with attempt %d", closed.number)
         else:

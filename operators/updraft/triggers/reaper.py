@@ -20,6 +20,7 @@ from updraft.guardian.records import ledger
 from updraft.kubernetes.watch import PodWatch, shared_watch
 from updraft.recovery.reaping import Reap, Run, Ward, WardPod, reap
 from updraft.settings import settings
+from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
     from updraft.ledger import Job
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 15.0
 ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that nobody has touched for so long
 ANSWER_SECONDS = 30.0  # Airflow has to answer a question
-UNTOLD_SECONDS = 30.0  # a message is left to its own job's tasks for so long; each try that fails doubles it
-UNTOLD_LIMIT_SECONDS = 480.0
+UNTOLD = Backoff(30.0, 480.0)  # how long a message is left to its own job's tasks after each try
 FORGET_SECONDS = 120.0  # a longer gap between two looks, and calm has to begin anew
 
 
@@ -149,11 +149,7 @@ class ReaperTrigger(BaseTrigger):
         for message in ledger().outbox(limit=100):
             tries[message.job_id] = max(message.tries, tries.get(message.job_id, 0))
         memory.untold = {job_id: memory.untold.get(job_id, now) for job_id in tries}
-        due = [
-            job_id
-            for job_id, since in memory.untold.items()
-            if now - since >= min(UNTOLD_LIMIT_SECONDS, UNTOLD_SECONDS * 2 ** min(tries[job_id], 10))
-        ]
+        due = [job_id for job_id, since in memory.untold.items() if now - since >= UNTOLD.seconds(tries[job_id] + 1)]
         for job_id in due:
             memory.untold[job_id] = now
         return sorted(due)

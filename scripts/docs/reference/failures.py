@@ -35,8 +35,8 @@ def page() -> str:
     defaults = policy.Budgets()
     tables = "\n\n".join(_table(where) for where in _SECTIONS)
     tested = sum(row.proven == "test" for row in CATALOGUE)
-    infra = _waits([policy.backoff(number, policy.INFRA_BACKOFF_SECONDS) for number in range(8)])
-    app = _waits([policy.backoff(number, policy.APP_BACKOFF_SECONDS) for number in range(1, 8)])
+    infra = _waits([policy.INFRA_BACKOFF.seconds(number) for number in range(8)])
+    app = _waits([policy.APP_BACKOFF.seconds(number) for number in range(1, 8)])
     return f"""\
 <!-- Made by `make reference`; change the catalogue, not this page. -->
 # Failures

@@ -29,6 +29,7 @@ from updraft.lifecycle import State
 from updraft.recovery.facts import pod_facts
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
+from updraft_learner.backoff import Backoff
 from updraft_learner.contract import STAGING_FAILED
 
 STEPS_LIMIT = 400
@@ -127,7 +128,7 @@ class Driver:
         monkeypatch.setattr(gang, "desk", Desk)
         monkeypatch.setattr(gang, "queue", Queue)
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.001)
-        monkeypatch.setattr(gang, "RETRY_SECONDS", (0.001, 0.001))
+        monkeypatch.setattr(gang, "RETRY", Backoff(0.001, 0.001))
         # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.
         monkeypatch.setattr(GangTrigger, "_tell", lambda self: None)
 

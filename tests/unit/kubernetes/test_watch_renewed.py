@@ -11,6 +11,7 @@ from kubernetes_asyncio.client import ApiException
 
 from updraft.kubernetes import watch
 from updraft.kubernetes.watch import PodWatch
+from updraft_learner.backoff import Backoff
 
 
 class Api:
@@ -51,7 +52,7 @@ def test_a_refused_watch_reads_its_connection_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kubernetes_asyncio.client.ApiClient", client)
     monkeypatch.setattr(PodWatch, "_list", listed)
     monkeypatch.setattr(PodWatch, "_watch", watched)
-    monkeypatch.setattr(watch, "BACKOFF_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(watch, "BACKOFF", Backoff(0.001, 0.001))
 
     async def run() -> PodWatch:
         found = PodWatch("c", "ns")

@@ -13,7 +13,7 @@ from updraft.localnode.away import Away
 from updraft.localnode.errors import ApiError
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.nodes import NodePool
-from updraft.localnode.quantity import Resources
+from updraft.localnode.resources import Resources
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.store import Store
 from updraft.localnode.validation import complete

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.localnode.affinity import allows, preference, repelled_by, toleration_seconds
-from updraft.localnode.quantity import Resources
+from updraft.localnode.resources import Resources
 from updraft.localnode.scheduler import NodeSpec, node_object, place
 
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from updraft.localnode.errors import ApiError
 from updraft.localnode.logs import LogOptions, log_time, parse_time, read_log, tail_offset
-from updraft.localnode.quantity import Resources, parse_quantity, pod_requests
 from updraft.localnode.requests import page, patched
+from updraft.localnode.resources import Resources, pod_requests
 from updraft.localnode.scheduler import NodeSpec, Placement, place
 from updraft.localnode.selectors import parse_selector
 from updraft.localnode.store import Store
@@ -29,19 +29,6 @@ def pod(name="p", **spec):
 
 def wants(cpu="0", memory="0", gpus=0):
     return {"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}}}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("500m", 0.5), ("2", 2), ("1.5Gi", 1.5 * GIB), ("1e3", 1000), ("3k", 3000), (".5", 0.5)]
-)
-def test_quantities(text, value):
-    assert float(parse_quantity(text)) == value
-
-
-@pytest.mark.parametrize("text", ["", "16 Gigs", "1GiB", "-", "1.2.3", "Gi"])
-def test_what_is_no_quantity_is_refused(text):
-    with pytest.raises(ValueError, match="quantity"):
-        parse_quantity(text)
 
 
 def test_a_pod_asks_for_its_hungriest_moment():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from updraft.recovery.outcome import Action, Cause, Outcome
 from updraft.recovery.policy import (
-    BACKOFF_LIMIT_SECONDS,
+    INFRA_BACKOFF,
     INFRA_WINDOW_SECONDS,
     NO_QUOTA,
     Budgets,
@@ -68,7 +68,7 @@ def test_a_quota_costs_nothing_and_is_tried_again_less_and_less_often() -> None:
     )
     longest = decide(full, waited, Budgets(infra_attempts=0))
     assert isinstance(longest, Relaunch)
-    assert longest.delay_seconds == BACKOFF_LIMIT_SECONDS
+    assert longest.delay_seconds == INFRA_BACKOFF.limit_seconds
     assert decide(INFRA, waited, Budgets()) == decide(INFRA, [], Budgets())
 
 
@@ -167,6 +167,6 @@ def test_a_relaunch_waits_a_bounded_time_and_says_what_it_does(
     decision = decide(end, losses, budget)
     assert decision == decide(end, list(reversed(losses)), budget)
     if isinstance(decision, Relaunch):
-        assert 0 <= decision.delay_seconds <= BACKOFF_LIMIT_SECONDS
+        assert 0 <= decision.delay_seconds <= INFRA_BACKOFF.limit_seconds
         assert decision.reason
         assert decision.older_checkpoint == (end.action is Action.OLDER_CHECKPOINT)

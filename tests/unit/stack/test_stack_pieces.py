@@ -12,12 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from updraft.stack import control, demo, display, footprint
-from updraft.stack.backoff import CALM_SECONDS, LONGEST_SECONDS, deaths_in_a_row, delay_seconds
+from updraft.stack.backoff import CALM_SECONDS, RESTARTS, deaths_in_a_row
 from updraft.stack.config import load_secrets
 from updraft.stack.dags_ready import import_errors
 from updraft.stack.layout import Home
@@ -27,13 +25,8 @@ from updraft.stack.status import StackStatus, stack_status
 
 
 # --- back-off ---------------------------------------------------------------------------------------
-@given(st.integers(-3, 10**6))
-def test_delays_grow_and_stay_within_their_limit(deaths: int) -> None:
-    assert 1.0 <= delay_seconds(deaths) <= delay_seconds(deaths + 1) <= LONGEST_SECONDS
-
-
 def test_a_part_that_was_well_for_a_while_starts_over() -> None:
-    assert [delay_seconds(n) for n in (1, 2, 3, 7)] == [1, 2, 4, 60]
+    assert [RESTARTS.seconds(n) for n in (1, 2, 3, 7)] == [1, 2, 4, 60]
     assert deaths_in_a_row(5, CALM_SECONDS) == 1
     assert deaths_in_a_row(5, CALM_SECONDS - 1) == 6
 

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from updraft_learner import contract
+from updraft_learner.backoff import Backoff
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.sidecar.checkpoints import Checkpoints
@@ -55,6 +56,7 @@ MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow is away
 LAST_TRY_SECONDS = 1.0
 ARTIFACT_FLUSH_SECONDS = 120.0
 LONGEST_DELAY_SECONDS = 15.0
+INSISTING = Backoff(1.0, LONGEST_DELAY_SECONDS)
 JOIN_SECONDS = 0.5
 LOW_DISK_BYTES = 64 << 20
 TRIES = 3
@@ -309,11 +311,10 @@ class Sidecar:
         self, name: str, work: Callable[[], None], every_seconds: float, stop: threading.Event
     ) -> threading.Thread:
         def run() -> None:
-            delay_seconds = every_seconds
+            backoff, failures = Backoff(2 * every_seconds, LONGEST_DELAY_SECONDS), 0
             while not stop.is_set() and not self.fence.fenced:
-                failed = self._attempt(name, work) is not None
-                delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS) if failed else every_seconds
-                stop.wait(delay_seconds)
+                failures = failures + 1 if self._attempt(name, work) is not None else 0
+                stop.wait(backoff.seconds(failures) if failures else every_seconds)
 
         return threading.Thread(target=run, name=name, daemon=True)
 
@@ -337,12 +338,12 @@ class Sidecar:
 
         Raises Fenced.
         """
-        delay_seconds, others = 1.0, 0
+        failures = others = 0
         while (error := self._attempt(name, work)) is not None:
             if isinstance(error, Fenced):
                 raise error
             others += not isinstance(error, StorageError)
             if others >= TRIES:
                 return
-            time.sleep(delay_seconds)
-            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
+            failures += 1
+            time.sleep(INSISTING.seconds(failures))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from updraft_learner.backoff import Backoff
 from updraft_learner.sidecar.fence import Fenced
 from updraft_learner.sidecar.files import read_json, save_json
 from updraft_learner.sidecar.journal import Entry, Journal, Position, points
@@ -25,7 +26,7 @@ MAX_POINTS = 1000
 MAX_TEXTS = 100  # params or tags in one request
 MAX_BYTES = 400_000  # MLflow refuses requests of more than 1 MB
 MIN_SECONDS = 2.0  # between requests, so that points of a fast loop travel together
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 15.0
+BACKOFF = Backoff(1.0, 15.0)
 HURRIED_DELAY_SECONDS = 0.5  # between tries while somebody waits
 IDLE_SECONDS = 10.0
 HISTORY_PAGE = 10_000
@@ -98,7 +99,7 @@ class Forwarder:
 
     def run(self, stop: threading.Event) -> None:
         """Forward until `stop` is set."""
-        delay_seconds = FIRST_DELAY_SECONDS
+        failures = 0
         while not stop.is_set():
             try:
                 worked = self.step()
@@ -107,16 +108,16 @@ class Forwarder:
                 return
             except ServerUnavailable as exc:
                 self._failed(exc)
-                if self._hurry.wait(delay_seconds):
+                failures += 1
+                if self._hurry.wait(BACKOFF.seconds(failures)):
                     self._hurry.clear()
                     stop.wait(HURRIED_DELAY_SECONDS)
-                delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
                 continue
             except Exception as exc:  # noqa: BLE001 - outermost line of the loop
                 self._warnings.add("forward", f"metrics cannot be sent to MLflow: {type(exc).__name__}: {exc}")
-                stop.wait(LONGEST_DELAY_SECONDS)
+                stop.wait(BACKOFF.limit_seconds)
                 continue
-            delay_seconds = FIRST_DELAY_SECONDS
+            failures = 0
             if not worked:
                 self._journal.wait(self.position, IDLE_SECONDS, stop)
             elif self.pending < MAX_POINTS:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from updraft_learner.backoff import Backoff
 from updraft_learner.sidecar.fence import Fenced
 from updraft_learner.sidecar.files import read_json, write_json
 from updraft_learner.sidecar.report import Warnings
@@ -20,7 +21,7 @@ from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
 from updraft_learner.store import ObjectStore
 
 RUN = "run"
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 15.0
+BACKOFF = Backoff(1.0, 15.0)
 IDLE_SECONDS = 10.0
 
 
@@ -100,7 +101,7 @@ class Spool:
 
     def run(self, stop: threading.Event) -> None:
         """Upload until `stop` is set."""
-        delay_seconds = FIRST_DELAY_SECONDS
+        failures = 0
         while not stop.is_set():
             try:
                 worked = self.step()
@@ -112,14 +113,14 @@ class Spool:
                 self._warnings.add("artifacts", f"{exc}; artifacts are kept and sent later")
                 with self._changed:
                     self._changed.notify_all()
-                stop.wait(delay_seconds)
-                delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
+                failures += 1
+                stop.wait(BACKOFF.seconds(failures))
                 continue
             except Exception as exc:  # noqa: BLE001 - outermost line of the loop
                 self._warnings.add("artifacts", f"artifacts cannot be sent to MLflow: {type(exc).__name__}: {exc}")
-                stop.wait(LONGEST_DELAY_SECONDS)
+                stop.wait(BACKOFF.limit_seconds)
                 continue
-            delay_seconds = FIRST_DELAY_SECONDS
+            failures = 0
             if not worked:
                 with self._changed:
                     self._changed.wait_for(lambda: bool(self._waiting) or stop.is_set(), IDLE_SECONDS)

@@ -1,27 +1,15 @@
-"""Kubernetes quantities ("500m", "2Gi", "1e3") as integers, and what a pod asks for."""
+"""What a pod and a container ask for, in whole units."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
-_FACTORS = {None: Decimal(1), "m": Decimal("0.001")}
-_FACTORS |= {unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)}
-_FACTORS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)}
+from updraft.quantity import parse_quantity
+
 GPU = "nvidia.com/gpu"
-
-
-def parse_quantity(text: str) -> Decimal:
-    """Raises ValueError for anything that Kubernetes would not take."""
-    match = _QUANTITY.match(text.strip())
-    if match is None:
-        raise ValueError(f"quantity {text!r} must look like 500m, 2, 1.5Gi or 512Mi")
-    number, exponent, unit = match.groups()
-    return Decimal(number + (exponent or "")) * _FACTORS[unit]
 
 
 def _ceil(value: Decimal) -> int:

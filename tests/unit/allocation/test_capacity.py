@@ -2,38 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 
 import pytest
 
 from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits, plan_admissions
-from updraft.allocation.quantities import parse_quantity
 from updraft.taints import Toleration
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("2", "2"),
-        (4, "4"),
-        ("1500m", "1.5"),
-        ("0.5", "0.5"),
-        (".5", "0.5"),
-        ("512Ki", "524288"),
-        ("4Gi", "4294967296"),
-        ("5G", "5000000000"),
-        ("1e3", "1000"),
-        ("2E", "2000000000000000000"),
-    ],
-)
-def test_quantities_are_exact(text: str | int, value: str) -> None:
-    assert parse_quantity(text) == Decimal(value)
-
-
-@pytest.mark.parametrize("text", ["", "16 Gigs", "1.5.2", "Gi", "1ki", "nan"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a Kubernetes quantity"):
-        parse_quantity(text)
 
 
 def node(name: str, ready: str = "True", **spec: object) -> dict[str, object]:
