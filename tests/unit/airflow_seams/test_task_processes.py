@@ -18,6 +18,7 @@ from airflow.executors.base_executor import BaseExecutor
 from updraft.airflow_seams.task_processes import ProcessExecutor
 
 WAIT_SECONDS = 30.0
+OTHERS: list[psutil.Process] = []
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,20 @@ def play(workload: Workload, **_: object) -> int:
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessExecutor]:
     monkeypatch.setattr(BaseExecutor, "run_workload", staticmethod(play))
+    others = psutil.Process().children()  # of other tests: a server of the whole session
+    monkeypatch.setattr(sys.modules[__name__], "OTHERS", others)
     made = ProcessExecutor(parallelism=4)
     made.start()
     yield made
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
+    for child in children():
+        for descendant in [child, *child.children(recursive=True)]:
+            descendant.kill()
     made.end()
+
+
+def children() -> list[psutil.Process]:
+    """Of the executor."""
+    return [child for child in psutil.Process().children() if child not in OTHERS]
 
 
 def beat_until(executor: ProcessExecutor, true: Callable[[], bool]) -> None:
@@ -77,7 +86,7 @@ def states(executor: ProcessExecutor) -> dict[object, object]:
 def test_tasks_start_after_every_idle_process_was_killed(executor: ProcessExecutor, tmp_path: Path) -> None:
     for number in range(3):
         executor.heartbeat()
-        for child in psutil.Process().children(recursive=True):
+        for child in children():
             child.kill()
         made = tmp_path / str(number)
         queue(executor, made.name, str(made))
@@ -89,7 +98,7 @@ def test_tasks_start_after_every_idle_process_was_killed(executor: ProcessExecut
 def test_a_task_whose_process_is_killed_fails_alone(executor: ProcessExecutor, tmp_path: Path) -> None:
     queue(executor, "killed", "sleep")
     executor.heartbeat()
-    (child,) = psutil.Process().children()
+    (child,) = children()
     child.kill()
     queue(executor, "other", str(tmp_path / "made"))
     beat_until(executor, lambda: len(executor.event_buffer) == 2)
@@ -108,7 +117,7 @@ def test_a_stopped_process_holds_up_nobody_and_is_killed_with_its_task_given_up(
 ) -> None:
     queue(executor, "stopped", "sleep")
     executor.heartbeat()
-    (child,) = psutil.Process().children()
+    (child,) = children()
     os.kill(child.pid, signal.SIGSTOP)
     queue(executor, "other", str(tmp_path / "made"))
     beat_until(executor, lambda: "other" in executor.event_buffer)
@@ -123,10 +132,10 @@ def test_no_more_tasks_run_than_there_are_slots(executor: ProcessExecutor, tmp_p
     queue(executor, "waits", str(tmp_path / "made"))
     executor.heartbeat()
     executor.heartbeat()
-    children = psutil.Process().children()
-    assert len(children) == 4
+    running = children()
+    assert len(running) == 4
     assert list(executor.queued_tasks) == ["waits"]
-    children[0].kill()
+    running[0].kill()
     beat_until(executor, lambda: states(executor).get("waits") == "success")
 
 
@@ -135,7 +144,7 @@ def test_what_an_earlier_process_of_a_resumed_task_says_is_not_reported(
 ) -> None:
     queue(executor, "deferred", "sleep")
     executor.heartbeat()
-    (earlier,) = psutil.Process().children()
+    (earlier,) = children()
     queue(executor, "deferred", "sleep")
     executor.heartbeat()
     earlier.kill()
@@ -151,7 +160,7 @@ def test_the_task_of_a_killed_supervisor_ends_with_it(executor: ProcessExecutor,
     executor.heartbeat()
     beat_until(executor, lambda: told.exists() and told.read_text() != "")
     task = psutil.Process(int(told.read_text()))
-    (supervisor,) = psutil.Process().children()
+    (supervisor,) = children()
     supervisor.kill()
     beat_until(executor, lambda: "killed" in executor.event_buffer)
     beat_until(executor, lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE)
