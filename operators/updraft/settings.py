@@ -12,9 +12,18 @@ from collections.abc import Mapping
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from updraft.airflow_seams.registry import SEAMS
 from updraft.airflow_seams.switch import ALL, check_names
@@ -62,6 +71,30 @@ class Credentials(BaseModel):
     mlflow: MLflowCredentials
 
 
+def _split(value: object) -> object:
+    """Take a variable's text apart at its commas; anything else is judged as it is."""
+    return tuple(t.strip() for t in value.split(",") if t.strip()) if isinstance(value, str) else value
+
+
+def _folders(value: object) -> object:
+    return tuple(Path(folder) for folder in value.split(os.pathsep) if folder) if isinstance(value, str) else value
+
+
+def _from_json(value: object) -> object:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as exc:
+        raise ValueError(f"not JSON ({exc})") from None
+
+
+def _taints(value: object) -> object:
+    given = _split(value)
+    return tuple(Toleration.parse(t) if isinstance(t, str) else t for t in given) if isinstance(given, tuple) else given
+
+
+Listed = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
 class Settings(BaseModel):
     """Where the platform's parts are and what an operator of the platform has limited."""
 
@@ -81,7 +114,7 @@ class Settings(BaseModel):
     network_policy: bool = Field(
         True, description="Whether each launch gets a NetworkPolicy; only for clusters that forbid them: false"
     )
-    closed_networks: tuple[str, ...] = Field(
+    closed_networks: Listed = Field(
         (),
         description="Networks that learners reach for name servers (port 53) and for nothing else, comma-separated: "
         "those of the cluster's pods, services and nodes. Clouds' metadata services and the address of the API "
@@ -93,16 +126,16 @@ class Settings(BaseModel):
         "job on the node, instead of having it go on elsewhere from its checkpoint",
     )
     namespace_prefix: str = Field("updraft-", description="Namespace of tenant T is this prefix followed by T")
-    tenants: tuple[str, ...] = Field(("default",), description="Tenants that exist, comma-separated")
+    tenants: Listed = Field(("default",), description="Tenants that exist, comma-separated")
     trusted_tenants: bool = Field(
         False,
         description="Whether the tenants trust each other. Several tenants need `true`, because the platform does not "
         "isolate them: a manifest names its tenant, and nothing checks that its submitter belongs to it",
     )
-    local_sources: tuple[Path, ...] = Field(
+    local_sources: Annotated[tuple[Path, ...], BeforeValidator(_folders)] = Field(
         (), description="Folders of the worker that manifests may name as code or data, separated by ':'"
     )
-    source_buckets: tuple[str, ...] = Field(
+    source_buckets: Listed = Field(
         ("datasets",),
         description="Buckets of the object store that manifests may read with the platform's key, comma-separated; "
         "any other needs a secret of the manifest",
@@ -110,13 +143,13 @@ class Settings(BaseModel):
     mlflow_bucket: str = Field(
         "mlflow", description="Bucket that MLflow keeps its artifacts in; never among the source buckets"
     )
-    tolerations: tuple[Toleration, ...] = Field(
+    tolerations: Annotated[tuple[Toleration, ...], BeforeValidator(_taints)] = Field(
         (),
         description="Taints of nodes that learners may lie on nevertheless, comma-separated: KEY[=VALUE][:EFFECT]; who "
         "asks for GPUs tolerates nvidia.com/gpu anyway",
     )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
-    framework_images: dict[str, str] = Field(
+    framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(
         {
             "pytorch": "updraft/learner-pytorch:2.15",
             "sklearn": "updraft/learner-sklearn:1",
@@ -128,7 +161,7 @@ class Settings(BaseModel):
         "updraft/data:0.1",
         description="Image of the pod that unpacks archives, fetches git and judges data before a job's learners start",
     )
-    git_protocols: tuple[str, ...] = Field(
+    git_protocols: Listed = Field(
         ("https",),
         description="Protocols over which a manifest's code may be fetched by git, comma-separated; `file` and `http` "
         "are for labs",
@@ -187,7 +220,7 @@ class Settings(BaseModel):
     deploy_timeout_seconds: int = Field(
         600, ge=1, description="Longest time from creating the pods to the first running program, seconds"
     )
-    airflow_seams_off: tuple[str, ...] = Field(
+    airflow_seams_off: Listed = Field(
         (),
         description="Changes to Airflow that are left out, comma-separated, to tell whether one of them is to blame: "
         f"{', '.join(SEAMS)}, or {ALL}. Everything works without them, only slower. A version of Airflow that they "
@@ -207,11 +240,6 @@ class Settings(BaseModel):
         if wrong:
             raise ValueError(f"UPDRAFT_SOURCE_BUCKETS: {wrong[0]!r} holds the platform's own objects; leave it out")
         return self
-
-    @field_validator("tolerations", mode="before")
-    @classmethod
-    def _are_taints(cls, value: tuple[str | Toleration, ...]) -> tuple[Toleration, ...]:
-        return tuple(Toleration.parse(each) if isinstance(each, str) else each for each in value)
 
     @field_validator("airflow_seams_off")
     @classmethod
@@ -255,30 +283,12 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Raises UpdraftError naming every wrong or missing variable."""
-        raw: dict[str, object] = {}
-        for name in cls.model_fields:
-            value = environment.get(f"UPDRAFT_{name.upper()}")
-            if value is None:
-                continue
-            if name in (
-                "tenants",
-                "source_buckets",
-                "closed_networks",
-                "tolerations",
-                "git_protocols",
-                "airflow_seams_off",
-            ):
-                raw[name] = tuple(t.strip() for t in value.split(",") if t.strip())
-            elif name == "local_sources":
-                raw[name] = tuple(Path(p) for p in value.split(os.pathsep) if p)
-            elif name == "framework_images":
-                try:
-                    raw[name] = json.loads(value)
-                except ValueError as exc:
-                    raise UpdraftError(f"UPDRAFT_FRAMEWORK_IMAGES: not JSON ({exc})") from exc
-            else:
-                raw[name] = value
+        """Return the settings that the variables `UPDRAFT_<NAME>` give.
+
+        Raises UpdraftError, which names every wrong or missing variable.
+        """
+        variables = {name: f"UPDRAFT_{name.upper()}" for name in cls.model_fields}
+        raw = {name: environment[variable] for name, variable in variables.items() if variable in environment}
         try:
             return cls.model_validate(raw)
         except ValidationError as exc:

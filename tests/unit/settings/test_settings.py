@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,23 @@ def test_a_broken_credentials_file_is_named_and_its_content_is_not(tmp_path: Pat
         settings.credentials()
     assert str(file) in str(error.value)
     assert "hidden" not in str(error.value)
+
+
+def test_lists_folders_and_images_are_read_from_text() -> None:
+    given = {
+        **MINIMUM,
+        "UPDRAFT_CREDENTIALS_FILE": "/c",
+        "UPDRAFT_GIT_PROTOCOLS": "https, file,",
+        "UPDRAFT_LOCAL_SOURCES": f"/data{os.pathsep}/code",
+        "UPDRAFT_FRAMEWORK_IMAGES": '{"jax": "lab/jax:1"}',
+    }
+    settings = Settings.from_environment(given)
+    assert settings.git_protocols == ("https", "file")
+    assert settings.local_sources == (Path("/data"), Path("/code"))
+    assert settings.framework_images == {"jax": "lab/jax:1"}
+    wrong = {**given, "UPDRAFT_FRAMEWORK_IMAGES": "jax=lab/jax:1", "UPDRAFT_CODE_LIMIT_BYTES": "0"}
+    with pytest.raises(UpdraftError, match=r"UPDRAFT_FRAMEWORK_IMAGES: .*not JSON.*; UPDRAFT_CODE_LIMIT_BYTES: "):
+        Settings.from_environment(wrong)
 
 
 @pytest.mark.parametrize("bucket", ["updraft", "mlflow", "MLflow"])
