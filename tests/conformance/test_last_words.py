@@ -18,6 +18,7 @@ from updraft.guardian.lastwords import CLOSE_SECONDS, LastWords
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
+from updraft.recovery.matching import decisive
 from updraft.storage import logbook, objects
 from updraft.triggers import followers
 from updraft.triggers.followers import Followers
@@ -145,3 +146,13 @@ def test_so_do_those_of_a_learner_that_is_removed(cluster: Any, store: FolderSto
     flood(cluster, launch, printing, "2>&1")
     cluster.wait_phase(launch.pod_name(1), "Failed")
     check_record(remove_and_read(cluster, launch, store, limit_seconds=CLOSE_SECONDS + READ_SECONDS))
+
+
+def test_a_traceback_on_stderr_is_found_behind_a_flood_on_stdout(
+    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime may put it before lines that were printed earlier, but not out of reach."""
+    monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
+    launch = Launch(cluster.namespace, "default", "flood-3", "train", 1, 1)
+    flood(cluster, launch, FLOODS["200,000 lines"], "")
+    assert ERROR in decisive(follow(cluster, launch))
