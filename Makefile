@@ -8,8 +8,13 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo up down status doctor test pictures reference test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
 	cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
+=======
+.PHONY: help demo up down status doctor test pictures test-pages lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
+	cluster cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
+>>>>>>> lab
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +89,10 @@ faults-ci: ## A short selection of faults, drawn by the number of commits: small
 	$(DEV) python -m updraft.stack prepare
 	$(DEV) python bench/faults --selection --minutes 2.3 --scale 0.4 --again \
 		--seed $(or $(SEED),$$(git rev-list --count HEAD)) --results $${UPDRAFT_HOME:-.updraft}/faults-ci.jsonl $(ARGS)
+
+faults-cluster: ## Break that Kubernetes below real jobs, and put what became of them into the report of `make faults`
+	@$(BOOTSTRAP) --dev run -- python tests/cluster test -m fault --record-faults bench/results/faults_cluster.jsonl $(ARGS); \
+	code=$$?; $(BOOTSTRAP) --dev run -- python bench/faults --report; exit $$code
 
 cluster: ## Start a real Kubernetes on this machine for tests (needs root, Go, and Debian or Ubuntu)
 	$(DEV) python tests/cluster up

@@ -195,8 +195,9 @@ def _deadline(options: argparse.Namespace) -> float | None:
 
 def _report(results: Path, published: bool) -> int:
     folder = report.FOLDER if published else results.with_suffix("")
-    page = report.write(outcomes.load(results), folder, page=report.PAGE if published else folder / "faults.md")
-    print(f"written to {page}")
+    cluster = outcomes.load(outcomes.CLUSTER_FILE) if published else []
+    page = report.PAGE if published else folder / "faults.md"
+    print(f"written to {report.write(outcomes.load(results), cluster, folder, page=page)}")
     return 0
 
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from faults.kinds.base import STATES, TASK
 
 FILE = REPOSITORY / "bench" / "results" / "faults.jsonl"
+CLUSTER_FILE = FILE.with_name("faults_cluster.jsonl")  # of tests on a real cluster
 EVERY = "any_process_kill"
 # Commits of branches that were squashed, each with the commit that holds its changes now.
 SQUASHED = {"63e88655995a": "25603dafc4da"}
@@ -114,6 +115,8 @@ class RunRecord(Record):
     position: int | None = None  # commits up to this one, to tell how old the run is
     place: str = ""  # the process that was killed, of a run of `every`
     bundle: str | None = None  # folder of what a failed run left, below `faults-failed`
+    test: str = ""  # of tests/cluster: what broke a real cluster
+    kubernetes: str = ""  # the version of that cluster
 
     @property
     def packed(self) -> bool:
@@ -133,6 +136,8 @@ class RunRecord(Record):
 
     @property
     def commands(self) -> tuple[str, ...]:
+        if self.test:
+            return (f'make test-cluster ARGS="-k {self.test.partition("[")[0]}"',)
         if self.place:
             return (f"make faults SEED={self.seed} AGAIN=1 ARGS=\"--every --place '{self.place}'\"",)
         if self.packed:

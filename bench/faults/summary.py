@@ -99,10 +99,11 @@ def summarise(kind: str, records: Sequence[RunRecord]) -> KindSummary:
 
 @dataclass(frozen=True)
 class Age:
-    """How many runs of a kind there are, alone and in pairs, and how many of them are of recent code."""
+    """How many runs of a kind there are, alone and in pairs, how many failed, and how many are of recent code."""
 
     kind: str
     runs: int
+    failed: int
     fresh: int
     commit: str  # of the newest run
     stale: bool  # the newest run is too old to speak for the present code
@@ -118,7 +119,8 @@ def ages(records: Sequence[RunRecord], kinds: Iterable[str], head: int | None = 
         own = with_kind(records, kind)
         fresh = [r for r in own if r.position is not None and present - r.position <= STALE_COMMITS]
         last = max(own, key=lambda r: (r.position or 0, r.at), default=None)
-        found.append(Age(kind, len(own), len(fresh), "" if last is None else last.commit, not fresh))
+        failed = sum(r.outcome == "failed" for r in own)
+        found.append(Age(kind, len(own), failed, len(fresh), "" if last is None else last.commit, not fresh))
     return found
 
 

@@ -21,6 +21,18 @@ FIRST_BUILD_SECONDS = 1800  # the first test may have to build Kubernetes; every
 NOT_OURS = "it needs the cluster of `make cluster`: it is not confined to a namespace"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-faults", type=Path, metavar="FILE", help="append a line for each test marked `fault`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--record-faults", None)
+    if path is not None:
+        from fault_records import FaultRecords  # the fault lab takes seconds to import
+
+        config.pluginmanager.register(FaultRecords(path))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

@@ -91,6 +91,7 @@ class Expired(PodWatch):
             raise
 
 
+@pytest.mark.fault("watch_expired")
 def test_a_watch_that_the_server_has_forgotten_goes_on_without_losing_an_event(
     platform: OwnPlatform, account: Account, secretless: dict[str, str]
 ) -> None:
@@ -126,6 +127,7 @@ async def until(holds: Any) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.fault("launch_secret_deleted")
 def test_a_launch_whose_secret_is_deleted_is_made_again(platform: OwnPlatform, secretless: dict[str, str]) -> None:
     job_id = secretless["launch"]
     platform.completed(job_id)
@@ -133,6 +135,7 @@ def test_a_launch_whose_secret_is_deleted_is_made_again(platform: OwnPlatform, s
     platform.nothing_is_left(job_id)
 
 
+@pytest.mark.fault("named_secret_deleted")
 def test_a_secret_that_the_job_names_and_somebody_deleted_ends_it_by_name(
     platform: OwnPlatform, secretless: dict[str, str]
 ) -> None:
@@ -183,6 +186,7 @@ def _hard(core: client.CoreV1Api) -> Any:
 
 
 @pytest.mark.parametrize("how", ["somebody raises it", "others leave"])
+@pytest.mark.fault("quota_used_up")
 def test_a_quota_that_is_used_up_is_named_and_waited_for(
     platform: OwnPlatform, quota: client.CoreV1Api, user_of_all: None, how: str
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_quota_that_is_used_up_is_named_and_waited_for(
     platform.nothing_is_left(job_id)
 
 
+@pytest.mark.fault("quota_too_small")
 def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(platform: OwnPlatform, quota: client.CoreV1Api) -> None:
     job_id = platform.submit(shell_job("never", "true"))
     assert platform.ended(job_id) == ("configuration", "quota.too_small", ["quota.too_small"])

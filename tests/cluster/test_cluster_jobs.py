@@ -179,6 +179,7 @@ def test_a_failing_programs_last_words_are_the_reason(platform: Platform, jobs: 
     platform.nothing_is_left(job_id)
 
 
+@pytest.mark.fault("learner_oom")
 def test_the_kernels_kill_for_memory_names_the_limit_and_the_field(platform: Platform, jobs: dict[str, str]) -> None:
     job_id, label = jobs["oom"], "program.out_of_memory"
     assert platform.ended(job_id) == ("program", label, [label]), platform.explained(job_id)
@@ -190,6 +191,7 @@ def test_the_kernels_kill_for_memory_names_the_limit_and_the_field(platform: Pla
     assert state["terminated"]["reason"] == "OOMKilled"
 
 
+@pytest.mark.fault("disk_limit")
 def test_who_writes_more_than_its_disk_is_told_the_limit_and_the_field(
     platform: Platform, jobs: dict[str, str]
 ) -> None:
@@ -203,6 +205,7 @@ def test_who_writes_more_than_its_disk_is_told_the_limit_and_the_field(
     assert program["resources"]["requests"]["ephemeral-storage"] == "64Mi"
 
 
+@pytest.mark.fault("registry_away")
 def test_a_registry_that_is_not_found_is_tried_again_within_the_budget(
     platform: Platform, jobs: dict[str, str]
 ) -> None:
@@ -234,6 +237,7 @@ def test_what_no_node_or_claim_can_give_is_refused_by_submit_and_told_by_admissi
     assert platform.witness.kinds(impossible[name]) == set()
 
 
+@pytest.mark.fault("no_room")
 def test_a_job_that_the_cluster_never_has_room_for_ends_with_the_schedulers_words(
     own_platform: OwnPlatform, crowded: str
 ) -> None:

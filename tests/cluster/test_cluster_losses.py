@@ -15,6 +15,7 @@ from updraft_learner.contract import LABEL_JOB
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.fault("pod_evict")
 def test_a_learner_that_is_evicted_goes_on_on_another_node(platform: Platform) -> None:
     job_id = platform.submit(counting("evicted"), base=PROGRAMS)
     begun(platform, job_id)
@@ -31,6 +32,7 @@ def uncordoned(own_platform: OwnPlatform) -> Iterator[None]:
         own_platform.kubectl("uncordon", node)
 
 
+@pytest.mark.fault("node_drain")
 def test_a_node_that_is_drained_gives_its_jobs_to_the_other(own_platform: OwnPlatform, uncordoned: None) -> None:
     platform = own_platform
     job_id = platform.submit(counting("drained"), base=PROGRAMS)
@@ -42,6 +44,7 @@ def test_a_node_that_is_drained_gives_its_jobs_to_the_other(own_platform: OwnPla
     assert platform.witness.nodes(job_id) == [node, *(other for other in NODES if other != node)]
 
 
+@pytest.mark.fault("kube_apiserver_stopped")
 def test_a_job_outlives_its_clusters_api_server(own_platform: OwnPlatform) -> None:
     """Its learner needs none; what guards it waits until there is one again, and counts nothing as lost."""
     platform = own_platform

@@ -43,6 +43,7 @@ def urgent(pods: Pods) -> Iterator[str]:
         scheduling.delete_priority_class(URGENT)
 
 
+@pytest.mark.fault("pod_preempted")
 def test_a_pod_of_higher_priority_takes_the_place_and_that_costs_nothing(
     platform: OwnPlatform, pods: Pods, urgent: str
 ) -> None:
@@ -69,6 +70,7 @@ def whole(platform: OwnPlatform) -> Iterator[None]:
         platform.witness.core.patch_node(node, {"spec": {"unschedulable": None, "taints": None}})
 
 
+@pytest.mark.fault("kubelet_stopped")
 def test_what_lives_on_on_a_lost_node_has_no_effect(platform: OwnPlatform, whole: None) -> None:
     """The kubelet is dead and its containers are not: the first attempt counts to its end behind the second one's
     back, and what it writes, sends and is told at last changes nothing."""
@@ -102,6 +104,7 @@ def test_what_lives_on_on_a_lost_node_has_no_effect(platform: OwnPlatform, whole
     assert {c.attempt for c in later} == {2}
 
 
+@pytest.mark.fault("machine_lost")
 def test_a_machine_that_is_lost_comes_back_with_nothing_of_the_job(platform: OwnPlatform, whole: None) -> None:
     job_id = platform.submit(counting("machine"), base=PROGRAMS)
     lost = begun(platform, job_id)
@@ -139,6 +142,7 @@ def seconds_ahead(pod: OnNode) -> float:
     return (theirs - ours).total_seconds()
 
 
+@pytest.mark.fault("clock_off")
 def test_a_clock_that_is_minutes_off_changes_no_decision(platform: OwnPlatform, whole: None, other_time: str) -> None:
     """One job comes from the node with the other time, and one goes to it: to their checkpoints, points and results
     the second attempt is minutes before the first one, or after it."""
@@ -159,6 +163,7 @@ def test_a_clock_that_is_minutes_off_changes_no_decision(platform: OwnPlatform, 
         assert max((c.step, c.attempt) for c in newest) == (STEPS, 2)
 
 
+@pytest.mark.fault("node_tainted")
 def test_learners_keep_off_a_cordoned_node_and_leave_a_tainted_one(platform: OwnPlatform, whole: None) -> None:
     first, second = NODES
     platform.kubectl("cordon", first)

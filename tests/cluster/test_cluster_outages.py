@@ -31,6 +31,7 @@ LONG = OUTAGE_SECONDS + 30  # steps of a second each; some are behind it when et
 # --- no etcd ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("etcd_stopped")
 def test_a_minute_without_etcd_costs_nothing(platform: OwnPlatform) -> None:
     """The API server answers nobody. One job ends meanwhile, the other one after it."""
     short, long = (platform.submit(counting(f"etcd-{n}", n), base=PROGRAMS) for n in (STEPS, LONG))
@@ -124,6 +125,7 @@ def refused(platform: OwnPlatform) -> list[tuple[str, datetime]]:
     ]
 
 
+@pytest.mark.fault("api_throttled_429")
 def test_a_platform_that_is_told_to_wait_waits_and_loses_nothing(
     platform: OwnPlatform, account: Account, flows: client.FlowcontrolApiserverV1Api
 ) -> None:

@@ -114,6 +114,7 @@ def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(
     own_platform.nothing_is_left(job_id)
 
 
+@pytest.mark.fault("gpus_held")
 def test_a_learner_waits_for_a_gpu_that_somebody_else_holds(
     own_platform: OwnPlatform, jobs: dict[str, str], pods: Pods
 ) -> None:

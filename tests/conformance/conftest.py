@@ -91,6 +91,17 @@ class Cluster:
     def core(self) -> client.CoreV1Api:
         return client.CoreV1Api(self.api_client)
 
+    def async_client(self) -> Any:
+        """A client for asyncio with the same rights; to be made in an event loop and closed."""
+        from kubernetes_asyncio import client as async_client
+
+        given = self.api_client.configuration
+        settings = async_client.Configuration(host=given.host)
+        settings.ssl_ca_cert, settings.cert_file, settings.key_file = given.ssl_ca_cert, given.cert_file, given.key_file
+        if given.api_key:
+            settings.api_key = {"BearerToken": given.api_key["authorization"]}
+        return async_client.ApiClient(settings)
+
     def pod(self, name: str, script: str, **spec: Any) -> dict[str, Any]:
         """A pod with one container `base` that runs a shell script."""
         labels = spec.pop("labels", {})

@@ -198,12 +198,7 @@ def test_events_are_listed_and_watched_by_the_async_client(cluster):
         from kubernetes_asyncio import client as async_client
         from kubernetes_asyncio import watch as async_watch
 
-        given = cluster.api_client.configuration
-        settings = async_client.Configuration(host=given.host)
-        settings.ssl_ca_cert, settings.cert_file, settings.key_file = given.ssl_ca_cert, given.cert_file, given.key_file
-        if given.api_key:
-            settings.api_key = {"BearerToken": given.api_key["authorization"]}
-        async with async_client.ApiClient(settings) as api_client:
+        async with cluster.async_client() as api_client:
             core = async_client.CoreV1Api(api_client)
             selector = "involvedObject.name=told"
             async with async_watch.Watch() as stream:

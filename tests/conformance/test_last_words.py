@@ -1,20 +1,34 @@
-"""What a program says while it is removed is read to its end, each line once."""
+"""What a program says last is kept, each line once: while it is removed, and behind more than can be read."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import shlex
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conformance_helpers import eventually
 from folder_store import FolderStore
 
-from updraft.guardian.lastwords import LastWords
+from updraft.guardian.lastwords import CLOSE_SECONDS, LastWords
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
+from updraft.recovery.matching import decisive
 from updraft.storage import logbook, objects
+from updraft.triggers import followers
+from updraft.triggers.followers import Followers
+
+ERROR = "ValueError: batch 17 has no labels"
+FLOODS = {
+    "200,000 lines": "for n in range(200_000): print(n)",
+    "30 MB": "for n in range(3_000): print(n, 'x' * 10_000)",
+}
+READ_SECONDS = 2.0  # after the program's end; no reader comes to the end of these floods in that time
 
 
 @pytest.fixture
@@ -26,13 +40,18 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     return kept
 
 
-def remove_and_read(cluster: Any, launch: Launch, store: FolderStore) -> list[str]:
+def remove_and_read(cluster: Any, launch: Launch, store: FolderStore, *, limit_seconds: float = 30) -> list[str]:
     core = cluster_api(cluster.api_client)
-    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=30)
+    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
     words.wait_begun()
     gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()
-    return [line["line"] for line in objects.read_log("default", launch.job_id, "train", 1, 1, store=store)]
+    return recorded(launch, store)
+
+
+def recorded(launch: Launch, store: FolderStore) -> list[str]:
+    lines = objects.read_log("default", launch.job_id, "train", 1, 1, limit=10**6, store=store)
+    return [line["line"] for line in lines]
 
 
 def test_the_last_words_of_a_removed_learner_are_kept(cluster: Any, store: FolderStore) -> None:
@@ -69,3 +88,71 @@ def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
     monkeypatch.setattr(objects.LogBook, "open", slowly)
 
     assert remove_and_read(cluster, launch, store) == ["one", "two"]
+
+
+# --- a flood ------------------------------------------------------------------------------------------------------
+
+
+def flood(cluster: Any, launch: Launch, printing: str, streams: str) -> None:
+    """A learner that prints faster than its log is read, and then raises."""
+    program = f"{printing}\nraise ValueError('batch 17 has no labels')"
+    script = f"exec python3 -u -c {shlex.quote(program)} {streams}"
+    cluster.create(cluster.pod(launch.pod_name(1), script, labels=launch.labels(1)))
+    cluster.wait_phase(launch.pod_name(1), "Running", "Failed")
+
+
+def follow(cluster: Any, launch: Launch) -> list[str]:
+    """Until the program has ended, as the job's trigger does: the lines that the verdict is made of."""
+    core = cluster_api(cluster.api_client)
+
+    async def followed() -> Followers:
+        made = Followers(launch, logging.getLogger(__name__))
+        async with cluster.async_client() as api:
+            watch: Any = SimpleNamespace(api=api)
+            ended = False
+            while not ended:
+                pods = await asyncio.to_thread(gang.observe, core, launch)
+                made.follow(watch, pods)
+                ended = any(pod.main.state == "terminated" for pod in pods)
+                await asyncio.sleep(0.05)
+            await made.finish()
+        return made
+
+    return asyncio.run(followed()).tails[1]
+
+
+def check_record(lines: list[str]) -> None:
+    """It ends with the traceback's last line, says that lines are missing, and has none twice."""
+    assert lines[-1] == ERROR
+    assert len([line for line in lines if line.startswith("... ")]) == 1
+    numbers = [int(line.split()[0]) for line in lines if line[:1].isdigit()]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("printing", FLOODS.values(), ids=FLOODS)
+def test_the_lines_kept_end_with_the_traceback_whatever_the_volume(
+    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch, printing: str
+) -> None:
+    monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
+    launch = Launch(cluster.namespace, "default", "flood-1", "train", 1, 1)
+    flood(cluster, launch, printing, "2>&1")  # of two streams a runtime may write the later one's lines first
+    assert follow(cluster, launch)[-1] == ERROR
+    check_record(recorded(launch, store))
+
+
+@pytest.mark.parametrize("printing", FLOODS.values(), ids=FLOODS)
+def test_so_do_those_of_a_learner_that_is_removed(cluster: Any, store: FolderStore, printing: str) -> None:
+    launch = Launch(cluster.namespace, "default", "flood-2", "train", 1, 1)
+    flood(cluster, launch, printing, "2>&1")
+    cluster.wait_phase(launch.pod_name(1), "Failed")
+    check_record(remove_and_read(cluster, launch, store, limit_seconds=CLOSE_SECONDS + READ_SECONDS))
+
+
+def test_a_traceback_on_stderr_is_found_behind_a_flood_on_stdout(
+    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime may put it before lines that were printed earlier, but not out of reach."""
+    monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
+    launch = Launch(cluster.namespace, "default", "flood-3", "train", 1, 1)
+    flood(cluster, launch, FLOODS["200,000 lines"], "")
+    assert ERROR in decisive(follow(cluster, launch))

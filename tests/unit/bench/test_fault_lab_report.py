@@ -56,9 +56,14 @@ def a_run(**changes: Any) -> RunRecord:
 FALSE = {"kind": "false_verdict", "job": "j", "text": "ended FAILED instead of COMPLETED: <lost>"}
 
 
+def every_run() -> list[RunRecord]:
+    return [*outcomes.load(outcomes.FILE), *outcomes.load(outcomes.CLUSTER_FILE)]
+
+
 def test_the_page_is_the_one_that_the_results_make() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
-    made = report.markdown(outcomes.load(outcomes.FILE), head=report.head_of(page))
+    runs, cluster = outcomes.load(outcomes.FILE), outcomes.load(outcomes.CLUSTER_FILE)
+    made = report.markdown(runs, cluster, head=report.head_of(page))
     assert page == made, "run: python bench/faults --report"
 
 
@@ -137,11 +142,11 @@ def test_the_html_report_escapes_what_it_shows() -> None:
     text = report.html([a_run(outcome="failed", violations=[FALSE])])
     assert "&lt;lost&gt;" in text
     assert "<lost>" not in text
-    assert f"<p>{escape(KINDS['learner_kill'].text)}.</p>" in text
+    assert f"<p>{escape(KINDS['learner_kill'].text)}. 1 of 50 runs.</p>" in text
 
 
 def test_every_mend_is_of_a_failure_that_is_on_record_and_every_failure_stays_on_the_page() -> None:
-    failed = [record for record in outcomes.load(outcomes.FILE) if record.outcome == "failed"]
+    failed = [record for record in every_run() if record.outcome == "failed"]
     seen = {Failure(record.kind, record.seed, record.commit, record.aim) for record in failed}
     assert {failure for mend in MENDS for failure in mend.failures} <= seen
     page = report.PAGE.read_text(encoding="utf-8")
@@ -157,7 +162,7 @@ def git(*arguments: str) -> str:
 def test_every_commit_of_a_mend_and_of_a_run_is_in_the_history() -> None:
     if git("rev-parse", "--is-shallow-repository") != "false":
         pytest.skip("the history is not here")
-    named = {mend.commit for mend in MENDS} | {record.commit for record in outcomes.load(outcomes.FILE)}
+    named = {mend.commit for mend in MENDS} | {record.commit for record in every_run()}
     assert [commit for commit in sorted(named) if git("cat-file", "-t", commit) != "commit"] == []
 
 
@@ -175,16 +180,16 @@ def test_runs_are_counted_with_their_commit_and_grow_stale() -> None:
     new = a_run(commit="new", position=101 + STALE_COMMITS, kind="s3_kill+cancel", seed=2)
     unknown = a_run(commit="lost", seed=3)
     assert ages([old, new, unknown], ["learner_kill", "s3_kill", "mlflow_kill"]) == [
-        Age("learner_kill", 2, 0, "old", stale=True),
-        Age("s3_kill", 1, 1, "new", stale=False),
-        Age("mlflow_kill", 0, 0, "", stale=True),
+        Age("learner_kill", 2, 0, 0, "old", stale=True),
+        Age("s3_kill", 1, 0, 1, "new", stale=False),
+        Age("mlflow_kill", 0, 0, 0, "", stale=True),
     ]
     later = 102 + 2 * STALE_COMMITS
     assert {age.stale for age in ages([old, new, unknown], ["learner_kill", "s3_kill"], later)} == {True}
     assert ages([old, new], ["s3_kill"], 7) == ages([old, new], ["s3_kill"])  # runs of a branch that is ahead
     page = report.markdown([old, new])
-    assert "| learner_kill | 1 | 0 | old | **stale** |" in page
-    assert "| s3_kill | 1 | 1 | new |  |" in page
+    assert "| learner_kill | 1 of 50 | 0 | 0 | old | **stale** |" in page
+    assert "| s3_kill | 1 of 50 | 0 | 1 | new |  |" in page
 
 
 def test_the_newest_kill_of_each_process_is_a_row_and_each_process_is_a_run_of_its_own() -> None:
@@ -208,7 +213,7 @@ def test_a_page_names_the_commit_at_which_it_was_written_and_counts_from_it() ->
     head = report.Head("abcdef012345", 102 + 2 * STALE_COMMITS)
     page = report.markdown([a_run(position=100)], head=head)
     assert report.head_of(page) == head
-    assert "| learner_kill | 1 | 0 | 0123456789ab | **stale** |" in page
+    assert "| learner_kill | 1 of 50 | 0 | 0 | 0123456789ab | **stale** |" in page
     assert report.head_of(report.markdown([a_run()])) is None
 
 
@@ -228,3 +233,32 @@ def test_moments_are_counted_by_the_state_that_was_really_hit_and_the_task_that_
     ]
     assert moments(records, "learner_kill") == {"PROCESSING": 1, "PENDING": 1, "STORING": 1, "evaluate": 1}
     assert moments(records, "s3_kill") == {"STORING": 1, "evaluate": 1}
+
+
+def on_a_cluster(**changes: Any) -> RunRecord:
+    evicted = {"kind": "pod_evict", "test": "test_a_learner_goes_on[twice]", "kubernetes": "v1.34.4", "position": 100}
+    return a_run(**{"seed": 0, "moments": {}, "jobs": [], **evicted, **changes})
+
+
+def test_every_run_on_a_real_cluster_counts_and_a_failure_of_one_stays_open_until_its_mend() -> None:
+    wrong = {"kind": "failed", "job": "test_a_learner_goes_on[twice]", "text": "AssertionError: <1> == 2"}
+    failed = on_a_cluster(outcome="failed", commit="old", at="2030-01-01T00:00:00+00:00", violations=[wrong])
+    runs = [failed, on_a_cluster(), on_a_cluster(kind="etcd_stopped", test="test_a_minute", position=30)]
+    page = report.markdown([a_run(position=100)], runs)
+    section = page.partition("## On a real cluster")[2].partition("\n## ")[0]
+    assert "| pod_evict | 2 of 50 | **1** | 2 | 0123456789ab |  |" in section
+    assert "| etcd_stopped | 1 of 50 | 0 | 0 | 0123456789ab | **stale** |" in section
+    assert "- pod_evict: a learner goes on\n" in f"{section}\n"
+    assert "Kubernetes: v1.34.4." in section
+    assert (
+        '- `make test-cluster ARGS="-k test_a_learner_goes_on"` (old): '
+        "failed test_a_learner_goes_on[twice]: AssertionError: <1> == 2\n  **Open.**"
+    ) in page
+    assert mend_of(failed, [mend := Mend("new", "Mended.", (Failure("pod_evict", 0, "old"),))]) == mend
+    assert "| learner_kill | 1 of 50 | 0 | 1 |" in page  # the runs of the lab itself are counted apart
+    assert "failed: AssertionError: &lt;1&gt; == 2<br><code>make test-cluster" in report.html([a_run()], runs)
+
+
+def test_a_page_without_runs_on_a_real_cluster_says_so() -> None:
+    section = report.markdown([a_run()]).partition("## On a real cluster")[2].partition("\n## ")[0]
+    assert section.endswith("Nothing was run yet.\n")
