@@ -8,13 +8,8 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo up down status doctor test pictures reference test-pages lint types contracts check check-rclone check-all bench faults faults-ci cluster \
-	cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
-=======
 .PHONY: help demo up down status doctor test pictures test-pages lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
-	cluster cluster-down test-cluster images images-record images-down test-containers test-compose-cluster clean format
->>>>>>> lab
+	cluster cluster-down test-cluster images images-record images-down test-containers test-compose-cluster reference clean format
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
