@@ -155,7 +155,7 @@ def queued_job(name: str) -> str:
 
 
 def queue_trigger(name: str, _pod: str) -> AdmitTrigger:
-    return AdmitTrigger(job_id=name)
+    return AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=name)
 
 
 # --- stock -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from updraft.ledger import bounds, outbox, requests
+from updraft.ledger import admission, bounds, outbox, requests
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Job
 from updraft.lifecycle import State, Verdict, check, is_legal
@@ -26,6 +26,8 @@ def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime)
         # Nobody saw the learners' last moments while they were there; what is stored proves them all the same.
         job = job_rows.move(connection, job_id, State.STORING, "the learners have ended", None, now)
     check(job.state, verdict.state)
+    if job.state is State.QUEUED:
+        admission.count_change(connection)  # those behind it move up
     kept = bounds.verdict(verdict)
     job_rows.step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)
     tags = {"updraft.verdict": verdict.state.value, "updraft.reason": kept["reason"]}

@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import IllegalTransitionError, NotFoundError, RefusedError
@@ -19,9 +19,9 @@ from updraft.lifecycle import TERMINAL, State, Verdict, check
 
 IDS_AT_ONCE = 500  # of one query
 # Why a queued job waits is the planner's word, in its row of the queue; every other reason is that of the last step.
-_PLANNED = select(grants.c.reason).where(
-    grants.c.job_id == jobs.c.id, grants.c.granted_at.is_(None), grants.c.released_at.is_(None)
-)
+_PLANNED = select(
+    case((grants.c.granted_at.is_not(None), literal("granted; about to start")), else_=grants.c.reason)
+).where(grants.c.job_id == jobs.c.id, grants.c.released_at.is_(None))
 _REASON = case(
     (jobs.c.state == State.QUEUED.value, func.coalesce(_PLANNED.scalar_subquery(), jobs.c.reason)), else_=jobs.c.reason
 ).label("reason")

@@ -90,7 +90,7 @@ class AdmitOperator(BaseOperator):
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
                 self.defer(
-                    trigger=AdmitTrigger(job_id=job.id),
+                    trigger=AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=job.id),
                     method_name="admitted",
                 )
             return self._admit(context, job, *answer)

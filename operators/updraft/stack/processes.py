@@ -74,11 +74,11 @@ def spawn(
 
 
 # $1: what to drop. The program takes this shell's place, so its process is the session's leader as without the filter.
-_FILTER = 'drop=$1; shift; exec "$@" > >(exec grep --line-buffered -a -v -e "$drop") 2>&1'
+_FILTER = 'drop=$1; shift; exec "$@" > >(exec grep --line-buffered -a -v -E -e "$drop") 2>&1'
 
 
 def without_lines(argv: Iterable[str], drop: str) -> tuple[str, ...]:
-    """The command with output that lacks the lines that match `drop`, a regular expression of grep; as it is where
+    """The command with output that lacks the lines that match `drop`, an extended regular expression; as it is where
     there is no bash."""
     bash = shutil.which("bash")
     return tuple(argv) if bash is None else (bash, "-c", _FILTER, "bash", drop, *argv)

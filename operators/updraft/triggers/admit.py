@@ -23,22 +23,24 @@ class AdmitTrigger(BaseTrigger):
     """Waits in the queue for a job's whole gang.
 
     Args:
+        conn_id: Airflow connection of the cluster.
         job_id: the job.
 
     Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. A cluster or ledger that cannot be
     reached only lengthens the wait.
     """
 
-    def __init__(self, *, job_id: str) -> None:
+    def __init__(self, *, conn_id: str, job_id: str) -> None:
         super().__init__()
+        self.conn_id = conn_id
         self.job_id = job_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "updraft.triggers.admit.AdmitTrigger", {"job_id": self.job_id}
+        return "updraft.triggers.admit.AdmitTrigger", {"conn_id": self.conn_id, "job_id": self.job_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         shown = ""
-        with queue().waiting(self.job_id, "admit: in line") as place:
+        with queue(self.conn_id).waiting(self.job_id, "admit: in line") as place:
             while True:
                 try:
                     kind, reason = await asyncio.to_thread(self._look)

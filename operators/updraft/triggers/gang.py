@@ -199,9 +199,10 @@ class GangTrigger(BaseTrigger):
 
     async def _wait_in_line(self, admitted: str) -> None:
         await asyncio.to_thread(rejoin, self.job_id, self.role)
-        with queue().waiting(self.job_id, f"{self.role}: in line") as place:
+        with queue(self.conn_id).waiting(self.job_id, f"{self.role}: in line") as place:
             while True:
                 try:
+                    await asyncio.to_thread(requests.wanted, self.job_id)  # answers a resume that withdrew a halt
                     kind, reason = await asyncio.to_thread(ask, self.job_id)
                 except (
                     RefusedError

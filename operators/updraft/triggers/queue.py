@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity, capacity_from_nodes
@@ -28,8 +31,11 @@ AWAY_SECONDS = 1.0  # between turns while the ledger cannot be reached
 LEASE = "planner"
 LEASE_SECONDS = 6.0  # a planner that dies is replaced after this long
 RENEW_SECONDS = 2.0
+TRY_SECONDS = 0.5  # between tries of a triggerer that does not plan
 PLAN_SECONDS = 30.0  # planned again after this long in any case: a change that was not counted is not missed for ever
-LOOK_SECONDS = 60.0  # a job that waits is looked at again after this long, whatever was or was not told
+LOOK_SECONDS = 300.0  # a job that waits is looked at again after about this long, whatever was or was not told
+# A burst of triggers that look at their jobs fills the loop's own threads; planning and reading do not wait for it.
+THREADS = ThreadPoolExecutor(max_workers=3, thread_name_prefix="queue")
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +43,8 @@ log = logging.getLogger(__name__)
 class Place:
     """Of a job that waits: what its trigger has not heard yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
         self._news = asyncio.Event()
         self._admission: Admission | None = None
         self._look = False
@@ -50,7 +57,8 @@ class Place:
     async def news(self) -> Admission | None:
         """Waits for what is told next. None: look at the job in the ledger."""
         try:
-            await asyncio.wait_for(self._news.wait(), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.8, 1.2)):  # not all at the same moment
+                await self._news.wait()
         except TimeoutError:
             return None
         told = None if self._look else self._admission
@@ -60,77 +68,113 @@ class Place:
 
 
 class Queue:
-    """Of one event loop. It works while a job waits here."""
+    """Of one event loop and one cluster. It works while a job waits here."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, conn_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._conn_id = conn_id
         self._clock = clock
-        self._places: dict[str, Place] = {}
+        self._places: set[Place] = set()
         self._work: asyncio.Task[None] | None = None
+        self._planning: asyncio.Task[None] | None = None
         self._owner = secrets.token_hex(8)
         self._leads = False
         self._renew_at = self._plan_at = 0.0
+        self._nodes: list[dict[str, Any]] | None = None
+        self._capacity = Capacity(())  # of these nodes
         self._basis: Capacity | str | None = None  # what was planned for, or why nobody can tell
         self._since: int | None = None
+        self._asked: frozenset[str] | None = None
 
     @contextmanager
     def waiting(self, job_id: str, what: str) -> Iterator[Place]:
         """A place for a job of this process until it is left; the ledger shows `what` as the job's guardian."""
-        mine = self._places[job_id] = Place()
+        mine = Place(job_id)
+        self._places.add(mine)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
             with desk().guarding(job_id, what):
                 yield mine
         finally:
-            if self._places.get(job_id) is mine:
-                del self._places[job_id]
+            self._places.discard(mine)
 
     async def _run(self) -> None:
+        """A job that comes while the lease is given back finds the work still going on."""
+        while self._places:
+            try:
+                await self._serve()
+            finally:
+                await self._stop()
+
+    async def _serve(self) -> None:
+        """Until no job waits here."""
         away = False
-        self._since = None
-        try:
-            while self._places:
-                try:
-                    await self._turn()
-                    away = False
-                except UnavailableError as exc:
-                    if not away:
-                        log.warning("The queue stands still: %s", exc)
-                    away = True
-                except Exception:
-                    # The outermost line of the work: all jobs that wait in this process depend on the next turn.
-                    log.exception("The queue could not be planned or read; trying again")
-                    away = True
-                await asyncio.sleep(AWAY_SECONDS if away else TURN_SECONDS)
-        finally:
-            if self._leads:
-                self._leads = False
-                await asyncio.shield(asyncio.to_thread(_give_lease, self._owner))
+        self._since = self._asked = None
+        while self._places:
+            try:
+                await self._turn()
+                away = False
+            except UnavailableError as exc:
+                if not away:
+                    log.warning("The queue stands still: %s", exc)
+                away = True
+            except Exception:
+                # The outermost line of the work: all jobs that wait in this process depend on the next turn.
+                log.exception("The queue could not be read; trying again")
+                away = True
+            await asyncio.sleep(AWAY_SECONDS if away else TURN_SECONDS)
+
+    async def _stop(self) -> None:
+        if self._planning is not None:
+            self._planning.cancel()
+        leads, self._leads, self._renew_at = self._leads, False, 0.0
+        if leads:
+            try:
+                await asyncio.shield(_call(_give_lease, self._owner))
+            except Exception as exc:  # noqa: BLE001 - it runs out by itself
+                log.warning("The planner's lease was not given back: %s", exc)
 
     async def _turn(self) -> None:
         if self._clock() >= self._renew_at:
-            self._leads = await asyncio.to_thread(_take_lease, self._owner)
-            self._renew_at = self._clock() + RENEW_SECONDS
-        if self._leads:
-            await self._plan()
-        news = await asyncio.to_thread(_news, self._since)
+            led, self._leads = self._leads, await _call(_take_lease, self._owner)
+            self._renew_at = self._clock() + (RENEW_SECONDS if self._leads else TRY_SECONDS)
+            if self._leads and not led:
+                self._basis = None  # another one may have planned meanwhile, and for other nodes
+        # Beside the reading: a cluster that does not answer keeps nobody from hearing what users ask.
+        if self._leads and (self._planning is None or self._planning.done()):
+            self._planning = asyncio.create_task(self._plan())
+        news = await _call(_news, self._since)
         asked = await desk().all_asked()
-        for job_id, place in self._places.items():
-            if job_id in asked or self._since is None:
+        look = asked if asked is not self._asked else frozenset()
+        for place in self._places:
+            if place.job_id in look or self._since is None:
                 place.tell(None)
-            elif job_id in news.admissions:
-                place.tell(news.admissions[job_id])
-        self._since = news.changes
+            elif place.job_id in news.admissions:
+                place.tell(news.admissions[place.job_id])
+        self._since, self._asked = news.changes, asked
 
     async def _plan(self) -> None:
         basis: Capacity | str
         try:
-            basis = capacity_from_nodes(await nodes_of(settings().kubernetes_conn_id), settings().tolerations)
+            nodes = await nodes_of(self._conn_id)
+            if nodes is not self._nodes:
+                self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, settings().tolerations)
+            basis = self._capacity
         except UnavailableError as exc:
             basis = str(exc)
         anew = basis != self._basis or self._clock() >= self._plan_at
-        if await asyncio.to_thread(_plan, basis, anew):
-            self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
+        try:
+            if await _call(_plan, basis, anew):
+                self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
+        except UnavailableError:
+            pass  # the reading says it
+        except Exception:
+            log.exception("The queue could not be planned; trying again")
+            await asyncio.sleep(AWAY_SECONDS)
+
+
+async def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
 
 def _take_lease(owner: str) -> bool:
@@ -156,13 +200,10 @@ def _news(since: int | None) -> QueueNews:
     return ledger().queue_news(since)
 
 
-_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Queue]] = WeakKeyDictionary()
 
 
-def queue() -> Queue:
-    """That of the running event loop."""
-    loop = asyncio.get_running_loop()
-    found = _queues.get(loop)
-    if found is None:
-        found = _queues[loop] = Queue()
-    return found
+def queue(conn_id: str) -> Queue:
+    """That of the running event loop, for the cluster of this connection."""
+    queues = _queues.setdefault(asyncio.get_running_loop(), {})
+    return queues.setdefault(conn_id, Queue(conn_id))

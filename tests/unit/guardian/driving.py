@@ -126,7 +126,7 @@ class Driver:
         monkeypatch.setattr(gang, "standing", stands)
         monkeypatch.setattr(GangTrigger, "_touch", touch)
         monkeypatch.setattr(gang, "desk", Desk)
-        monkeypatch.setattr(gang, "queue", Queue)
+        monkeypatch.setattr(gang, "queue", lambda conn_id: Queue())
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.001)
         monkeypatch.setattr(gang, "RETRY", Backoff(0.001, 0.001))
         # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.

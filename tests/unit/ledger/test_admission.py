@@ -145,7 +145,7 @@ def test_while_nobody_knows_what_is_free_that_is_why_jobs_wait(ledger: Ledger, q
     ledger.hold_queue("the cluster is away")
     assert ledger.queue_news(None).changes == since
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
-    assert ledger.job("job-1").reason == "waiting to be admitted"
+    assert ledger.job("job-1").reason == "granted; about to start"
 
 
 def test_disk_that_no_node_has_is_named(ledger: Ledger, submit: Submit, clock: Any) -> None:

@@ -125,7 +125,7 @@ KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
 @pytest.mark.parametrize(
     "made",
     [
-        AdmitTrigger(job_id=JOB),
+        AdmitTrigger(conn_id="c", job_id=JOB),
         trigger(),
         ReaperTrigger(conn_id="c"),
         CheckpointTrigger(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=KEEP),

@@ -45,7 +45,7 @@ def admitted(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[dict
             raise UnavailableError(f"the cluster answered {exc.status}") from exc
 
     monkeypatch.setattr(queue, "nodes_of", nodes_of)
-    return asyncio.run(asyncio.wait_for(events(AdmitTrigger(job_id=JOB)), 20))
+    return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="c", job_id=JOB)), 20))
 
 
 @pytest.mark.usefixtures("quick")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
@@ -76,9 +77,9 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
     first, second, third = (waits(ledger, number) for number in range(3))
 
     async def main() -> None:
-        mine = Queue()
-        with mine.waiting(second, "admit"), mine.waiting(third, "admit"):
-            places = [mine._places[job_id] for job_id in (second, third)]
+        mine = Queue("c")
+        with mine.waiting(second, "admit") as there, mine.waiting(third, "admit") as behind:
+            places = [there, behind]
             await comes(lambda: ledger.admission(first).granted)
             assert ledger.admission(third).place == 2
             assert [await place.news() for place in places] == [None, None]  # they look for themselves first
@@ -104,11 +105,11 @@ def test_nothing_is_planned_while_nothing_changes(
     monkeypatch.setattr(Queue, "_turn", counted)
 
     async def main() -> None:
-        with (mine := Queue()).waiting(waits(ledger, 1), "admit"):
+        with Queue("c").waiting(waits(ledger, 1), "admit") as place:
             await comes(lambda: turns >= 20)
             assert len(plans) == 1
             cluster.append({**NODE, "metadata": {"name": "new"}})
-            await hears(mine._places["waits-1"], lambda told: told.granted)
+            await hears(place, lambda told: told.granted)
             assert len(plans) == 2
 
     run(main)
@@ -118,7 +119,7 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
     running, waiting = waits(ledger, 0), waits(ledger, 1)
 
     async def main() -> None:
-        first, second = Queue(), Queue()
+        first, second = Queue("c"), Queue("c")
         with ExitStack() as stack:
             there = stack.enter_context(second.waiting(waiting, "admit"))
             await comes(lambda: second._leads)
@@ -141,7 +142,7 @@ def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger,
     assert ledger.take_lease(queue.LEASE, "dead", 0.5)
 
     async def main() -> None:
-        with Queue().waiting(job_id, "admit") as place:
+        with Queue("c").waiting(job_id, "admit") as place:
             await hears(place, lambda told: told.granted)
 
     run(main)
@@ -158,7 +159,7 @@ def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
     monkeypatch.setattr(ledger, "hold_queue", lambda problem: (held.append(problem), hold(problem)))
 
     async def main() -> None:
-        with Queue().waiting(job_id, "admit") as place:
+        with Queue("c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.job(job_id).reason == "the cluster is away")
             await asyncio.sleep(0.2)
             assert held == ["the cluster is away"]
@@ -183,7 +184,7 @@ def test_a_ledger_that_is_away_only_lengthens_the_wait(
     monkeypatch.setattr(ledger, "queue_news", away)
 
     async def main() -> None:
-        with Queue().waiting(job_id, "admit") as place:
+        with Queue("c").waiting(job_id, "admit") as place:
             assert await place.news() is None
             await comes(lambda: ledger.admission(job_id).granted)
 
@@ -196,7 +197,7 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
     job_id = waits(ledger, 1)
 
     async def main() -> None:
-        with Queue().waiting(job_id, "admit") as place:
+        with Queue("c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.admission(job_id).place == 1)
             ledger.request(job_id, "halt", "bob")
             while await place.news() is not None:
@@ -207,11 +208,73 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
 
 def test_a_word_to_look_is_not_lost_behind_a_later_one() -> None:
     async def main() -> None:
-        place = Place()
+        place = Place("j")
         place.tell(None)
         place.tell(GRANTED)
         assert await place.news() is None
         place.tell(GRANTED)
         assert await place.news() == GRANTED
+
+    run(main)
+
+
+def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
+    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = waits(ledger, 0), waits(ledger, 1)
+    gives = asyncio.Event()
+    give = ledger.give_lease
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def slow(name: str, owner: str) -> None:
+            loop.call_soon_threadsafe(gives.set)
+            time.sleep(0.3)
+            give(name, owner)
+
+        monkeypatch.setattr(ledger, "give_lease", slow)
+        mine = Queue("c")
+        with mine.waiting(first, "admit"):
+            await comes(lambda: ledger.admission(first).granted)
+        await gives.wait()
+        with mine.waiting(second, "admit") as place:
+            assert await place.news() is None
+            ledger.release(first)
+            await hears(place, lambda told: told.granted)
+
+    run(main)
+
+
+def test_a_cluster_that_hangs_keeps_nobody_from_hearing_of_requests(
+    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = waits(ledger, 0)
+
+    async def hangs(conn_id: str) -> Any:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(queue, "nodes_of", hangs)
+
+    async def main() -> None:
+        with Queue("c").waiting(job_id, "admit") as place:
+            assert await place.news() is None
+            ledger.request(job_id, "cancel", "bob")
+            assert await place.news() is None
+
+    run(main)
+
+
+def test_a_plan_that_fails_keeps_nobody_from_hearing_of_requests(
+    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = waits(ledger, 0)
+    monkeypatch.setattr(ledger, "plan_queue", lambda capacity: 1 / 0)
+
+    async def main() -> None:
+        with Queue("c").waiting(job_id, "admit") as place:
+            assert await place.news() is None
+            ledger.request(job_id, "cancel", "bob")
+            assert await place.news() is None
 
     run(main)
