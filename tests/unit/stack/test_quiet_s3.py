@@ -58,7 +58,8 @@ def test_a_delete_beside_other_objects_leaves_no_line(home: Home, leader: proces
 
 
 def test_every_other_line_stays_and_the_program_leads_its_session(home: Home) -> None:
-    script = "echo one; echo 'two: Dir.Remove not empty' >&2; echo 'Dir.Remove not empty here'; echo no file; echo $$; exit 3"
+    script = "echo one; echo 'two: Dir.Remove not empty' >&2; echo 'Dir.Remove not empty here'; echo $$; "
+    script += "echo no file; exit 3"
     argv = processes.without_lines(["/bin/sh", "-c", script], "Dir.Remove not empty$|no file$")
     child, identity = processes.spawn(argv, environment={"PATH": "/usr/bin:/bin"}, cwd=home.root, log=home.root / "log")
     assert child.wait(20) == 3
