@@ -154,16 +154,9 @@ class Queue:
         self._since, self._asked = news.changes, asked
 
     async def _plan(self) -> None:
-        basis: Capacity | str
         try:
-            nodes = await nodes_of(self._conn_id)
-            if nodes is not self._nodes:
-                self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, settings().tolerations)
-            basis = self._capacity
-        except UnavailableError as exc:
-            basis = str(exc)
-        anew = basis != self._basis or self._clock() >= self._plan_at
-        try:
+            basis = await self._look_at_cluster()
+            anew = basis != self._basis or self._clock() >= self._plan_at
             if await _call(_plan, basis, anew):
                 self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
         except UnavailableError:
@@ -171,6 +164,16 @@ class Queue:
         except Exception:
             log.exception("The queue could not be planned; trying again")
             await asyncio.sleep(AWAY_SECONDS)
+
+    async def _look_at_cluster(self) -> Capacity | str:
+        """Its capacity, or why nobody can tell."""
+        try:
+            nodes = await nodes_of(self._conn_id)
+        except UnavailableError as exc:
+            return str(exc)
+        if nodes is not self._nodes:
+            self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, settings().tolerations)
+        return self._capacity
 
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:

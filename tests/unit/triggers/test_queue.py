@@ -246,35 +246,34 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
     run(main)
 
 
-def test_a_cluster_that_hangs_keeps_nobody_from_hearing_of_requests(
-    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+async def hangs(*_: object) -> Any:
+    await asyncio.sleep(3600)
+
+
+def fails(*_: object) -> Any:
+    raise ValueError("12 parsecs is not a Kubernetes quantity")
+
+
+@pytest.mark.parametrize(("step", "how"), [("nodes_of", hangs), ("capacity_from_nodes", fails), ("_plan", fails)])
+def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
+    ledger: Ledger,
+    cluster: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    how: Callable[..., Any],
 ) -> None:
     job_id = waits(ledger, 0)
-
-    async def hangs(conn_id: str) -> Any:
-        await asyncio.sleep(3600)
-
-    monkeypatch.setattr(queue, "nodes_of", hangs)
+    plan = getattr(queue, step)
+    monkeypatch.setattr(queue, step, how)
 
     async def main() -> None:
         with Queue("c").waiting(job_id, "admit") as place:
             assert await place.news() is None
-            ledger.request(job_id, "cancel", "bob")
+            ledger.request(job_id, "halt", "bob")
             assert await place.news() is None
-
-    run(main)
-
-
-def test_a_plan_that_fails_keeps_nobody_from_hearing_of_requests(
-    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = waits(ledger, 0)
-    monkeypatch.setattr(ledger, "plan_queue", lambda capacity: 1 / 0)
-
-    async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
-            assert await place.news() is None
-            ledger.request(job_id, "cancel", "bob")
-            assert await place.news() is None
+            ledger.request(job_id, "resume", "bob")
+            if how is fails:  # and the plan is tried again
+                monkeypatch.setattr(queue, step, plan)
+                await comes(lambda: ledger.admission(job_id).granted)
 
     run(main)
