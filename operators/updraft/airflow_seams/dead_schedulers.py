@@ -22,10 +22,10 @@ def close_dead_schedulers(session: Session, hostname: str) -> int:
     start and every 30 s. A scheduler that was killed counts as running until its heartbeat is 30 s old, so the look at
     the start would find nothing, and tasks would wait for a minute.
 
-    No task runs twice. The host has one scheduler at a time, and whoever starts it has seen the end of the one before
-    and of its tasks: the embedded supervisor kills what is left of its session (tasks leave their process group, not
-    their session), and a container or a pod ends with all of its processes. On Linux the kernel also kills the process
-    of a task with the one that watches it. Airflow gives a freed task a new id, with which it refuses what a process of
+    No task runs twice, because the tasks of the earlier scheduler have ended before the next one starts. The embedded
+    supervisor kills what is left of the scheduler's session (tasks leave their process group, not their session), and a
+    container or a pod ends with all of its processes. On Linux the kernel also kills the process of a task with the one
+    that watches it. Airflow gives a freed task a new id, with which it refuses what a process of
     the earlier try says.
 
     A scheduler on another host, as a second replica or a container made anew, keeps its record: only it knows its
