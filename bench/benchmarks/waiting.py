@@ -17,7 +17,7 @@ from datetime import datetime
 from types import TracebackType
 
 from account_helpers import NAMESPACE
-from kubecluster import api
+from kubecluster import api, kwok
 from kubecluster.running import Cluster
 from kubecluster.stages import END
 
@@ -25,6 +25,7 @@ from benchmarks.audit import AuditLog, Request
 from benchmarks.feeder import Feeder
 from benchmarks.stack import BenchmarkError
 from benchmarks.testcluster import USER, PartHome, kubectl, say
+from updraft.stack.parts import CONNECTION
 from updraft.stack.processes import Identity, cpu_seconds, end_session, memory_bytes, session_members
 
 TRIGGERER = "airflow-triggerer"
@@ -33,6 +34,14 @@ WATCHED_SECONDS = 900.0  # for all pods to be watched
 LOST_SECONDS = 180.0  # an event that has not come so long after its pod's end is lost
 CALM_SECONDS = 15.0
 MIB = 2**20
+
+
+def on_fake_nodes(home: PartHome) -> dict[str, str]:
+    """What `bench/programs/defer_pods.py` needs to know of the triggerer's connection and of KWOK's nodes."""
+    return {
+        "BENCH_CONNECTION": home.parts[TRIGGERER].environment[CONNECTION],
+        "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),
+    }
 
 
 class Seen:

@@ -21,10 +21,9 @@ from benchmarks.options import Options
 from benchmarks.results import Budget, Measured, TableOf, Value
 from benchmarks.stack import BenchmarkError
 from benchmarks.testcluster import PartHome, cluster_and_account, kubectl, part_home, say
-from benchmarks.waiting import CALM_SECONDS, TRIGGERER, Phase, Seen, Size
+from benchmarks.waiting import CALM_SECONDS, Phase, Seen, Size, on_fake_nodes
 from updraft.allocation import capacity_from_nodes
 from updraft.ledger import Ledger
-from updraft.stack.parts import CONNECTION
 
 NAME, TITLE = "queue", "A thousand jobs in the queue"
 CPU_BUDGET = Budget(at="most", value=5)
@@ -42,10 +41,10 @@ NOTES = (
     "that one has its turn at a time.",
     "The CPU at rest is that of the triggerer's processes while all wait and nothing changes, less that of the same "
     "triggerer with the running jobs alone, each over `window_seconds`.",
-    "Then the one that has its turn gives its place back, `frees` times, and the others' places change each time: "
-    "from the release to the event of the next one's trigger (`scheduled_dttm` of its task instance). Meanwhile the "
-    "running jobs end, one with each release: from the API server's answer to the last write of the pod's status to "
-    "the event.",
+    "Then the granted job releases its grant and the next one is granted, `frees` times; each time all places change. "
+    "The delay is from the release to the event of the next job's trigger (`scheduled_dttm` of its task instance). "
+    "With each release one of the running jobs ends. Its delay is from the API server's answer to the last write of "
+    "the pod's status to the event.",
 )
 
 
@@ -69,11 +68,7 @@ def measure(options: Options) -> Measured:
             kwok.fake_nodes(cluster, FAKE_NODES, say, line_seconds=LINE_SECONDS),
             part_home("bench-queue", cluster, account) as home,
         ):
-            extra = {
-                "BENCH_CONNECTION": home.parts[TRIGGERER].environment[CONNECTION],
-                "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),
-                "BENCH_GANG": json.dumps(gang),
-            }
+            extra = on_fake_nodes(home) | {"BENCH_GANG": json.dumps(gang)}
             with Feeder("defer_pods.py", home, cluster, extra) as feeder:
                 queue = Queue(scale, home, cluster, feeder)
                 queue.run()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from benchmarks.feeder import Feeder
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, TableOf, Value
 from benchmarks.testcluster import cluster_and_account, part_home, say
-from benchmarks.waiting import TRIGGERER, Phase, Size, Turn
-from updraft.stack.parts import CONNECTION
+from benchmarks.waiting import Phase, Size, Turn, on_fake_nodes
 
 NAME, TITLE = "triggers", "A thousand watched jobs"
 MEMORY_BUDGET = Budget(at="most", value=1)
@@ -55,11 +53,7 @@ def measure(options: Options) -> Measured:
             kwok.fake_nodes(cluster, FAKE_NODES, say, line_seconds=LINE_SECONDS),
             part_home("bench-triggers", cluster, account) as home,
         ):
-            on_fake_nodes = {
-                "BENCH_CONNECTION": home.parts[TRIGGERER].environment[CONNECTION],
-                "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),
-            }
-            with Feeder("defer_pods.py", home, cluster, on_fake_nodes) as feeder:
+            with Feeder("defer_pods.py", home, cluster, on_fake_nodes(home)) as feeder:
                 for _ in range(options.pairs(1)):
                     turns.append({side: Phase(side, GOOD[side], size, home, cluster, feeder).run() for side in GOOD})
     return measured(turns, size)
