@@ -50,7 +50,12 @@ def remove_and_read(cluster: Any, launch: Launch, store: FolderStore, *, limit_s
 
 
 def recorded(launch: Launch, store: FolderStore) -> list[str]:
-    lines = objects.read_log("default", launch.job_id, "train", 1, 1, limit=10**6, store=store)
+    """All lines. `read_log` returns one page, which ends at a number of characters as well as of lines."""
+    lines: list[dict[str, Any]] = []
+    while page := objects.read_log(
+        "default", launch.job_id, "train", 1, 1, after=lines[-1]["n"] if lines else 0, limit=10**6, store=store
+    ):
+        lines += page
     return [line["line"] for line in lines]
 
 
