@@ -72,10 +72,10 @@ def plan(nodes: Sequence[dict[str, Any]]) -> None:
 
 
 def ask(job_id: str) -> tuple[str, str]:
-    """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt` or `waiting`.
+    """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
 
-    The reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the queue nor
-    over.
+    The planner's reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the
+    queue nor over.
     """
     if (left := _left(job_id)) is not None:
         return left
@@ -90,6 +90,8 @@ def ask(job_id: str) -> tuple[str, str]:
         return "granted", "the whole gang has its place"
     if admission.impossible:
         return "impossible", admission.reason
+    if not admission.planned:
+        return "unplanned", admission.reason
     book.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
     return "waiting", admission.reason
 

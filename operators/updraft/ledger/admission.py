@@ -17,7 +17,7 @@ from updraft.allocation import Capacity, Grant, Request, plan_admissions
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import Admission, QueueNews
+from updraft.ledger.records import UNPLANNED, Admission, QueueNews
 from updraft.ledger.tables import WORD_LENGTH, grants, jobs, queue
 from updraft.lifecycle import TERMINAL, State
 
@@ -185,7 +185,7 @@ def _row(connection: Connection, job_id: str) -> Row[Any] | None:
 def _admission(row: Row[Any]) -> Admission:
     if row.granted_at is not None:
         return Admission(True, None, "granted")
-    return Admission(False, row.place, row.reason or "waiting to be planned", row.impossible)
+    return Admission(False, row.place, row.reason or UNPLANNED, row.impossible)
 
 
 def _request(row: Row[Any]) -> Request:

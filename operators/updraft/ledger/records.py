@@ -10,6 +10,7 @@ from typing import Any, Literal
 from updraft.lifecycle import TERMINAL, State, Verdict
 
 RequestKind = Literal["halt", "resume", "cancel"]
+UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not seen yet
 METRICS, METRIC_CHARACTERS = 20, 250  # of a manifest, in a list of jobs
 
 
@@ -141,6 +142,11 @@ class Admission:
     place: int | None  # in the queue, from 1; None when granted or impossible, and before the first plan
     reason: str
     impossible: bool = False  # it would never fit; waiting is useless
+
+    @property
+    def planned(self) -> bool:
+        """Whether the planner has decided about the job."""
+        return self.reason != UNPLANNED
 
     @property
     def waits(self) -> bool:

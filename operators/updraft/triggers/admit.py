@@ -1,7 +1,7 @@
 """Waits in the queue until the planner has granted the whole gang.
 
-A job that is halted while it waits leaves the queue, and joins its end when it is resumed.
-"""
+A job that is halted while it waits leaves the queue, and takes its place by time of submission again when it is
+resumed."""
 
 from __future__ import annotations
 
@@ -57,12 +57,10 @@ class AdmitTrigger(BaseTrigger):
                 if reason != shown:
                     self.log.info("%s: %s", kind, reason)
                     shown = reason
-                if kind not in ("waiting", "halted"):
+                if kind not in ("waiting", "unplanned", "halted"):
                     yield TriggerEvent({"kind": kind, "reason": reason})
                     return
-                while (told := await place.news()) is not None and told.waits:
-                    self.log.info("waiting: %s", told.reason)
-                    shown = told.reason
+                await place.look_again(self.log, at_first_plan=kind == "unplanned")
 
     def _look(self) -> tuple[str, str]:
         """What the job does now; what users ask of it is obeyed first."""

@@ -209,10 +209,9 @@ class GangTrigger(BaseTrigger):
                 ) as exc:  # out of the queue again, by another guardian: the ledger says how it stands
                     self.log.info("%s", exc)
                     return
-                if kind != "waiting":
+                if kind not in ("waiting", "unplanned"):
                     break
-                while (told := await place.news()) is not None and told.waits:
-                    self.log.info("waiting: %s", told.reason)
+                await place.look_again(self.log, at_first_plan=kind == "unplanned")
         self.log.info("%s: %s", kind, reason)
         if kind == "granted":
             await asyncio.to_thread(ledger().take_place, self.job_id, f"{admitted}: {reason}")

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,9 @@ RENEW_SECONDS = 2.0
 TRY_SECONDS = 0.5  # between tries of a triggerer that does not plan
 PLAN_SECONDS = 30.0  # planned again after this long in any case: a change that was not counted is not missed for ever
 LOOK_SECONDS = 300.0  # a job that waits is looked at again after about this long, whatever was or was not told
+# Of a thousand jobs in the queue each has another place whenever one is granted. As many lines at once would hold up
+# the event of the granted job, which passes through the same pipe of Airflow's triggerer.
+LOG_SECONDS = 30.0
 # A burst of triggers that look at their jobs fills the loop's own threads; planning and reading do not wait for it.
 THREADS = ThreadPoolExecutor(max_workers=3, thread_name_prefix="queue")
 
@@ -48,6 +51,21 @@ class Place:
         self._news = asyncio.Event()
         self._admission: Admission | None = None
         self._look = False
+        self._logged_at = -LOG_SECONDS
+
+    async def look_again(self, to: Any, *, at_first_plan: bool) -> None:
+        """Wait until the trigger must look at the job in the ledger.
+
+        Meanwhile the job's place is logged, at most every `LOG_SECONDS`; the ledger always has the current one.
+
+        Args:
+            to: the trigger's logger.
+            at_first_plan: nothing is planned for the job yet; it is looked at as soon as something is.
+        """
+        while (told := await self.news()) is not None and told.waits and not at_first_plan:
+            if (now := time.monotonic()) >= self._logged_at + LOG_SECONDS:
+                to.info("waiting: %s", told.reason)
+                self._logged_at = now
 
     def tell(self, admission: Admission | None) -> None:
         """The planner's decision, or None: the trigger must look at the job in the ledger."""
@@ -76,6 +94,7 @@ class Queue:
         self._places: set[Place] = set()
         self._work: asyncio.Task[None] | None = None
         self._planning: asyncio.Task[None] | None = None
+        self._planned = asyncio.Event()  # there is something to read
         self._owner = secrets.token_hex(8)
         self._leads = False
         self._renew_at = self._plan_at = 0.0
@@ -122,7 +141,14 @@ class Queue:
                 # The outermost line of the work: all jobs that wait in this process depend on the next turn.
                 log.exception("The queue could not be read; trying again")
                 away = True
-            await asyncio.sleep(AWAY_SECONDS if away else TURN_SECONDS)
+            await self._pause(AWAY_SECONDS if away else TURN_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next turn, which comes at once after a plan: a granted job does not wait longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._planned.wait()
+        self._planned.clear()
 
     async def _stop(self) -> None:
         if self._planning is not None:
@@ -159,6 +185,7 @@ class Queue:
             anew = basis != self._basis or self._clock() >= self._plan_at
             if await _call(_plan, basis, anew):
                 self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
+                self._planned.set()
         except UnavailableError:
             pass  # the reading says it
         except Exception:

@@ -67,7 +67,9 @@ class TestAdmit:
 
         cluster.refuse = refuse
         assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
-        assert any("1st in line" in t.reason for t in ledger.transitions(JOB))
+        reasons = [t.reason for t in ledger.transitions(JOB)]
+        assert any("1st in line" in reason for reason in reasons)
+        assert not any("waiting to be planned" in reason for reason in reasons)  # a moment that explains nothing
 
     def test_cancelled(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         enqueue(ledger, cpus=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -275,5 +276,32 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
             if how is fails:  # and the plan is tried again
                 monkeypatch.setattr(queue, step, plan)
                 await comes(lambda: ledger.admission(job_id).granted)
+
+    run(main)
+
+
+def test_of_many_places_in_a_row_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        place = Place("job-1")
+        waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=False))
+        for number in (3, 2, 1):
+            place.tell(Admission(False, number, f"number {number} in the queue"))
+            await asyncio.sleep(0.01)
+        place.tell(GRANTED)
+        await waiting
+
+    run(main)
+    assert caplog.messages == ["waiting: number 3 in the queue"]
+
+
+def test_a_job_that_was_not_planned_is_looked_at_once_it_is() -> None:
+    async def main() -> None:
+        place = Place("job-1")
+        waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=True))
+        await asyncio.sleep(0)
+        place.tell(Admission(False, 1, "number 1 in the queue"))
+        await waiting
 
     run(main)
