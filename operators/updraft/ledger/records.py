@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from updraft.lifecycle import TERMINAL, State, Verdict
+from updraft.lifecycle.membership import Membership
 
 RequestKind = Literal["halt", "resume", "cancel"]
 METRICS, METRIC_CHARACTERS = 20, 250  # of a manifest, in a list of jobs
@@ -174,6 +175,7 @@ class Attempt:
     first_step: int | None = None  # lowest and highest step that its learners reported
     last_step: int | None = None
     revision: int = 0  # of the manifest that it was launched from
+    membership: Membership = field(default_factory=lambda: Membership.first(1))
 
 
 @dataclass(frozen=True)
