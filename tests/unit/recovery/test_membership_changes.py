@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,13 +29,11 @@ class Changes(RuleBasedStateMachine):
     def left(self) -> list[int]:
         return sorted(set(self.pods) - set(self.members.learners))
 
-    def judged(
-        self, pods: dict[int, PodFacts], markers: dict[int, dict[str, int] | None] | None = None
-    ) -> Outcome | None:
+    def judged(self, pods: dict[int, PodFacts], stored: Iterable[int] = ()) -> Outcome | None:
         return judge(
             list(pods.values()),
             membership=self.members,
-            markers=markers or {},
+            markers={n: {"t": 1} for n in stored},
             tails={},
             memory="1 GiB",
             awaited=self.members.joined_later,
