@@ -29,7 +29,7 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from updraft.allocation import Request
 from updraft.guardian import attempts, pods
-from updraft.guardian.records import launch_of, ledger, manifest_of
+from updraft.guardian.records import first_launch, ledger, manifest_of
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.secrets import core_api
 from updraft.ledger import Job, NewJob
@@ -103,7 +103,7 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
 
 def launch_pod(job: Job) -> str:
     """What `train` does before it defers; the pod's name."""
-    launch = launch_of(job, manifest_of(job), ROLE, 1)
+    launch = first_launch(job, manifest_of(job), ROLE)
     pods.record_template(job, ROLE, template(job, launch))
     attempt = attempts.begin(job, ROLE, None)
     pods.deploy(core(), job, attempt)

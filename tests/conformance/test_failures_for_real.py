@@ -9,6 +9,7 @@ from conformance_helpers import eventually
 
 from updraft.kubernetes.gate import gated, started_probe
 from updraft.lifecycle import State
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import pod_facts, stage_of, with_last_seen
 from updraft.recovery.outcome import Action, Cause, judge
 from updraft_learner import contract
@@ -37,7 +38,7 @@ def judged(cluster, *names, learners=None, marked=False, tails=None):
     everyone = range(1, (learners or len(names)) + 1)
     pods = [facts(cluster, name) for name in names]
     markers = {n: {"t": 1.0} if marked else None for n in everyone}
-    return judge(pods, learners=len(everyone), markers=markers, tails=tails or {}, memory="48 MiB")
+    return judge(pods, membership=Membership.first(len(everyone)), markers=markers, tails=tails or {}, memory="48 MiB")
 
 
 def learner(cluster, name, script, *, number=1, sidecar=None, **changes):
@@ -92,14 +93,14 @@ def test_staging_ends_with_the_class_of_its_exit_code(cluster, code, expected):
 def test_a_program_that_waits_for_staging_runs_and_has_not_started(cluster):
     waits_for_staging(cluster, "waiting", None)
     eventually(lambda: facts(cluster, "waiting").main.state == "running", within_seconds=40)
-    assert stage_of([facts(cluster, "waiting")], 1)[0] is State.DOWNLOADING
+    assert stage_of([facts(cluster, "waiting")], Membership.first(1))[0] is State.DOWNLOADING
     assert not facts(cluster, "waiting").runs
 
 
 def test_a_program_runs_once_everything_is_staged(cluster):
     waits_for_staging(cluster, "staged", "", "sleep 600")
     eventually(lambda: facts(cluster, "staged").runs, within_seconds=40)
-    assert stage_of([facts(cluster, "staged")], 1)[0] is State.PROCESSING
+    assert stage_of([facts(cluster, "staged")], Membership.first(1))[0] is State.PROCESSING
 
 
 def waits_for_staging(cluster, name, told, command="echo never"):
@@ -162,7 +163,11 @@ def test_a_pod_that_somebody_deletes_is_gone(cluster):
     cluster.core.delete_namespaced_pod("deleted", cluster.namespace, grace_period_seconds=0)
     eventually(lambda: cluster.gone("deleted"))
     assert label_of(judged(cluster, learners=1)) == ("pod.gone", Cause.INFRASTRUCTURE, Action.RELAUNCH)
-    assert label_of(judged(cluster, learners=1, marked=True)) == ("pod.unseen", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert label_of(judged(cluster, learners=1, marked=True)) == (
+        "pod.unseen",
+        Cause.INFRASTRUCTURE,
+        Action.RELAUNCH,
+    )
 
 
 def test_what_a_program_says_as_its_pod_is_deleted_does_not_count(cluster):
@@ -176,7 +181,7 @@ def test_what_a_program_says_as_its_pod_is_deleted_does_not_count(cluster):
     eventually(lambda: cluster.gone("told"))
     last = [found for found in seen_since(cluster, "told", version) if found.main.exit_code is not None][-1]
     gone = with_last_seen([], [last])
-    outcome = judge(gone, learners=1, markers={1: None}, tails={}, memory="48 MiB")
+    outcome = judge(gone, membership=Membership.first(1), markers={1: None}, tails={}, memory="48 MiB")
     assert label_of(outcome) == ("pod.deleted", Cause.INFRASTRUCTURE, Action.RELAUNCH)
     assert last.main.exit_code == 3
 

@@ -18,6 +18,7 @@ from updraft.guardian.lastwords import CLOSE_SECONDS, LastWords
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.matching import decisive
 from updraft.storage import logbook, objects
 from updraft.triggers import followers
@@ -60,7 +61,7 @@ def recorded(launch: Launch, store: FolderStore) -> list[str]:
 
 
 def test_the_last_words_of_a_removed_learner_are_kept(cluster: Any, store: FolderStore) -> None:
-    launch = Launch(cluster.namespace, "default", "words-1", "train", 1, 1)
+    launch = Launch(cluster.namespace, "default", "words-1", "train", 1, Membership.first(1))
     asked = "trap 'echo asked to stop; sleep 1; echo bye; exit 75' TERM"
     script = f"{asked}; n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done"
     cluster.create(cluster.pod(launch.pod_name(1), script, labels=launch.labels(1)))
@@ -81,7 +82,7 @@ def test_the_last_words_of_a_removed_learner_are_kept(cluster: Any, store: Folde
 def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
     cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Launch(cluster.namespace, "default", "words-2", "train", 1, 1)
+    launch = Launch(cluster.namespace, "default", "words-2", "train", 1, Membership.first(1))
     cluster.create(cluster.pod(launch.pod_name(1), "echo one; echo two", labels=launch.labels(1)))
     cluster.wait_phase(launch.pod_name(1), "Succeeded")
     real_open = objects.LogBook.open
@@ -139,7 +140,7 @@ def test_the_lines_kept_end_with_the_traceback_whatever_the_volume(
     cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch, printing: str
 ) -> None:
     monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
-    launch = Launch(cluster.namespace, "default", "flood-1", "train", 1, 1)
+    launch = Launch(cluster.namespace, "default", "flood-1", "train", 1, Membership.first(1))
     flood(cluster, launch, printing, "2>&1")  # of two streams a runtime may write the later one's lines first
     assert follow(cluster, launch)[-1] == ERROR
     check_record(recorded(launch, store))
@@ -147,7 +148,7 @@ def test_the_lines_kept_end_with_the_traceback_whatever_the_volume(
 
 @pytest.mark.parametrize("printing", FLOODS.values(), ids=FLOODS)
 def test_so_do_those_of_a_learner_that_is_removed(cluster: Any, store: FolderStore, printing: str) -> None:
-    launch = Launch(cluster.namespace, "default", "flood-2", "train", 1, 1)
+    launch = Launch(cluster.namespace, "default", "flood-2", "train", 1, Membership.first(1))
     flood(cluster, launch, printing, "2>&1")
     cluster.wait_phase(launch.pod_name(1), "Failed")
     check_record(remove_and_read(cluster, launch, store, limit_seconds=CLOSE_SECONDS + READ_SECONDS))
@@ -158,6 +159,6 @@ def test_a_traceback_on_stderr_is_found_behind_a_flood_on_stdout(
 ) -> None:
     """The runtime may put it before lines that were printed earlier, but not out of reach."""
     monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
-    launch = Launch(cluster.namespace, "default", "flood-3", "train", 1, 1)
+    launch = Launch(cluster.namespace, "default", "flood-3", "train", 1, Membership.first(1))
     flood(cluster, launch, FLOODS["200,000 lines"], "")
     assert ERROR in decisive(follow(cluster, launch))

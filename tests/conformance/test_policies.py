@@ -13,12 +13,13 @@ from updraft.exceptions import RefusedError
 from updraft.kubernetes import claims, gang, objects, policies
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 from updraft.localnode.claims import folder_of
 from updraft_learner.contract import PodConfig
 
 
 def a_launch(cluster: Any, learners: int = 2) -> Launch:
-    return Launch(cluster.namespace, "default", "guarded-1", "train", 1, learners)
+    return Launch(cluster.namespace, "default", "guarded-1", "train", 1, Membership.first(learners))
 
 
 def a_gang(cluster: Any, launch: Launch) -> dict[str, Any]:

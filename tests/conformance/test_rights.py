@@ -18,6 +18,7 @@ from updraft.exceptions import RefusedError
 from updraft.kubernetes import claims, gang, objects, policies, preflight, secrets, verbs
 from updraft.kubernetes.clients import api_server_addresses, cluster_api
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 PATH = re.compile(
@@ -59,7 +60,7 @@ def recorded(cluster: Any) -> Iterator[tuple[Any, list[tuple[str, str, str]]]]:
 
 def live_and_die(api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that the platform asks a cluster for in the life of a job, but for watching."""
-    launch = Launch(cluster.namespace, "default", "rights-1", "train", 1, 2)
+    launch = Launch(cluster.namespace, "default", "rights-1", "train", 1, Membership.first(2))
     preflight.require(api, launch.namespace)
     assert all(f.ok for f in preflight.examine(api, [launch.namespace]) if f.name not in ("nodes", "GPUs"))
     monkeypatch.setattr(secrets, "core_api", lambda _: api)

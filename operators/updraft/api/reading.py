@@ -16,7 +16,6 @@ from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.guardian.records import MODEL_VERSION, PROMOTION
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.manifest.errors import nearest
 from updraft.wire import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
@@ -147,12 +146,11 @@ class Reader:
         """The statuses are left out while the store does not answer: the ledger's part of a job is shown without."""
         latest = {attempt.role: attempt for attempt in launched}
         attempts = tuple(sorted(latest.values(), key=lambda attempt: attempt.number))
-        count = job.shown.learners
 
         def ask() -> list[tuple[Attempt, int, LearnerStatus]]:
             found = []
             for attempt in attempts:
-                for learner in range(1, (count if attempt.role == TRAIN_ROLE else 1) + 1):
+                for learner in attempt.membership.ever:
                     status = self.parts.store.status(job.tenant, job.id, attempt.role, attempt.number, learner)
                     if status is not None:
                         found.append((attempt, learner, status))

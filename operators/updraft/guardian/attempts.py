@@ -77,7 +77,9 @@ def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
     """The role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is over."""
     plan = resume_plan(job, role) if after is not None else None
     number = None if after is None else after.number
-    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=None if plan is None else asdict(plan))
+    resume = None if plan is None else asdict(plan)
+    learners = learners_of(manifest_of(job), role)
+    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=resume, learners=learners)
     if attempt.resume:
         log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume["reason"])
     return attempt
@@ -122,7 +124,7 @@ def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -
     attempt = book.current_attempt(job_id, role)
     if attempt is None or attempt.number != number:
         return attempt  # somebody else went on
-    launch = launch_of(job, manifest, role, number)
+    launch = launch_of(job, attempt)
     if attempt.ended_at is None:
         outcome = _outcome(core, job, manifest, launch, seen)
         if outcome is None:
@@ -146,7 +148,7 @@ def stop(core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> 
     """
     done = attempt.outcome == Cause.DONE
     grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else settings().stop_grace_seconds
-    guarded.free(core, launch_of(job, manifest_of(job), attempt.role, attempt.number), grace_seconds=grace, wait=wait)
+    guarded.free(core, launch_of(job, attempt), grace_seconds=grace, wait=wait)
 
 
 def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outcome: Outcome) -> Attempt:
@@ -246,11 +248,13 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
     from updraft.storage import objects as stored
 
     pods = with_last_seen(gang.observe(core, launch), seen.pods)
-    learners = range(1, launch.learners + 1)
-    markers = {n: stored.read_done(launch.tenant, launch.job_id, launch.role, launch.attempt, n) for n in learners}
+    place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
+    markers = {n: stored.read_done(*place, n) for n in launch.membership.learners}
     outcome = judge(
         pods,
-        learners=launch.learners,
+        membership=launch.membership,
+        # A learner that joins is not lost before its pod was made; the watching of the attempt waits for it.
+        awaited=() if seen.kind == "missing" else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_limit_mib(manifest, launch.role)} MiB",
@@ -299,7 +303,7 @@ def _why_never(job: Job, launch: Launch, words: str) -> str | None:
     others = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number != launch.attempt]
     if any(a.label != NO_QUOTA for a in others):
         return None
-    if (never := quota.never_fits(words, launch.learners)) is None:
+    if (never := quota.never_fits(words, launch.membership.size)) is None:
         return None
     return f"{never}; ask for fewer or smaller learners, or have the quota raised and submit the job again"
 
@@ -316,8 +320,7 @@ def never_fits(job_id: str, refused: Attempt) -> str | None:
     others = [a for a in of_role if a.number != refused.number]
     if any(a.label != NO_QUOTA for a in others):
         return None
-    learners = learners_of(manifest_of(job), refused.role)
-    if (never := quota.never_fits(str(refused.reason), learners)) is None:
+    if (never := quota.never_fits(str(refused.reason), refused.membership.size)) is None:
         return None
     return f"{never}; resume it with fewer or smaller learners, or have the quota raised first"
 
@@ -326,7 +329,7 @@ def _statuses(launch: Launch) -> list[LearnerStatus]:
     from updraft.storage import objects as stored
 
     place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
-    return [status for n in range(1, launch.learners + 1) if (status := stored.read_status(*place, n))]
+    return [status for n in launch.membership.ever if (status := stored.read_status(*place, n))]
 
 
 def note_steps(launch: Launch, statuses: Iterable[LearnerStatus]) -> None:

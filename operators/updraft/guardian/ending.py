@@ -61,7 +61,7 @@ def remove(job: Job) -> None:
     newest = {attempt.role: attempt for attempt in ledger().attempts(job.id)}  # older ones are refused
     words = []
     for attempt in newest.values():
-        launch = launch_of(job, manifest_of(job), attempt.role, attempt.number)
+        launch = launch_of(job, attempt)
         if pods := gang.observe(core, launch):
             words.append(LastWords(core, launch, pods, limit_seconds=grace_seconds + 10))
     for word in words:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,7 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
     from updraft.storage import signals
 
     manifest = manifest_of(job)
-    launch = launch_of(job, manifest, attempt.role, attempt.number)
+    launch = launch_of(job, attempt)
     deployed = _deployed_key(attempt)
     if ledger().effect(job.id, deployed) is not None:
         return launch
@@ -106,18 +106,18 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         # Where an earlier call has made the secret, its token stands.
         secret=objects.credentials_secret(launch, credentials, secrets.token_urlsafe(TOKEN_BYTES)),
         policy=_policy(core, launch) if settings().network_policy else None,
-        service=objects.headless_service(launch) if launch.learners > 1 else None,
+        service=objects.headless_service(launch) if launch.membership.size > 1 else None,
         budget=policies.disruption_budget(launch) if settings().disruption_budget else None,
-        pods=objects.role_to_pods(pod, launch, config, restores=_restores(config)),
+        pods=objects.role_to_pods(pod, launch, config, restores=_restores(config, launch.membership.learners)),
     )
     now = ledger().current_attempt(job.id, attempt.role)
     if now is None or now.number != attempt.number or now.ended_at is not None or ledger().job(job.id).ended:
         # This process was taken for dead, and somebody else went on: what it made has no place any more.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
-    names = [launch.pod_name(n + 1) for n in range(launch.learners)]
+    names = [launch.pod_name(n) for n in launch.membership.learners]
     ledger().record_effect(job.id, deployed, {"pods": names, "at": ledger().now().isoformat()})
-    log.info("Launched %d learner(s) of %s as attempt %d", launch.learners, launch.role, launch.attempt)
+    log.info("Launched %d learner(s) of %s as attempt %d", launch.membership.size, launch.role, launch.attempt)
     return launch
 
 
@@ -182,7 +182,7 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         role=launch.role,
         attempt=launch.attempt,
         learner=1,
-        learners=launch.learners,
+        learners=launch.membership.size,
         bucket=settings().bucket,
         prefix=job.tenant,
         mlflow_run_id=job.mlflow_run_id or "",
@@ -198,12 +198,12 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
     )
 
 
-def _restores(config: contract.PodConfig) -> dict[int, str]:
+def _restores(config: contract.PodConfig, learners: Sequence[int]) -> dict[int, str]:
     """The checkpoint that each learner goes on from: its own, where each has stored one."""
     if config.restore_checkpoint is None:
         return {}
     good = [c.name for c in ledger().checkpoints(config.job_id)]
-    return {n: for_learner(config.restore_checkpoint, n, good) for n in range(1, config.learners + 1)}
+    return {n: for_learner(config.restore_checkpoint, n, good) for n in learners}
 
 
 def _pod_credentials() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.settings import settings
 
@@ -67,9 +68,16 @@ def place_learners(manifest: Manifest, role: str) -> int:
     return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
 
 
-def launch_of(job: Job, manifest: Manifest, role: str, number: int) -> Launch:
+def launch_of(job: Job, attempt: Attempt) -> Launch:
+    """Return what the objects of this attempt are named after, with the members it has now."""
     namespace = settings().namespace(job.tenant)
-    return Launch(namespace, job.tenant, job.id, role, number, learners_of(manifest, role))
+    return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership)
+
+
+def first_launch(job: Job, manifest: Manifest, role: str) -> Launch:
+    """Return the launch of a role that has no attempt yet."""
+    members = Membership.first(learners_of(manifest, role))
+    return Launch(settings().namespace(job.tenant), job.tenant, job.id, role, 1, members)
 
 
 def current(job_id: str, role: str) -> Attempt | None:

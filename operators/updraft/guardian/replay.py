@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from updraft.guardian.records import ledger, manifest_of
-from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.guardian.records import ledger
 from updraft.settings import settings
 from updraft_learner.contract import Keys
 
@@ -29,8 +28,7 @@ def replay_metrics(job: Job) -> None:
 
     deadline = Deadline()
     for attempt in ledger().attempts(job.id):
-        learners = manifest_of(job).resources.learners if attempt.role == TRAIN_ROLE else 1
-        for learner in range(1, learners + 1):
+        for learner in attempt.membership.ever:
             _replay(job, job.mlflow_run_id, attempt, learner, deadline)
 
 

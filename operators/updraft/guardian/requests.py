@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from updraft.guardian.line import place_of
-from updraft.guardian.records import launch_of, ledger, manifest_of
+from updraft.guardian.records import launch_of, ledger
 from updraft.lifecycle import State
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def ask_to_stop(job: Job, attempt: Attempt) -> None:
     """Every learner's sidecar is told: the program saves a checkpoint and leaves. Twice is harmless."""
     from updraft.storage import signals
 
-    launch = launch_of(job, manifest_of(job), attempt.role, attempt.number)
-    for learner in range(1, launch.learners + 1):
+    launch = launch_of(job, attempt)
+    for learner in launch.membership.learners:
         signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner)
 
 

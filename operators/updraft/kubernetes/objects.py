@@ -15,6 +15,7 @@ from typing import Any
 from updraft.kubernetes.gate import gated, started_probe
 from updraft.kubernetes.samples import sample_probe
 from updraft.kubernetes.termination import pre_stop
+from updraft.lifecycle.membership import Membership
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration
 from updraft_learner import contract
 from updraft_learner.contract import PodConfig
@@ -59,7 +60,7 @@ class Launch:
     job_id: str
     role: str  # prepare, train, evaluate, export
     attempt: int
-    learners: int
+    membership: Membership
 
     @property
     def base_name(self) -> str:
@@ -86,8 +87,10 @@ class Launch:
 
     @property
     def master_address(self) -> str:
-        """Name of learner 1 in the gang's headless service; one learner needs none."""
-        return f"{self.pod_name(1)}.{self.base_name}" if self.learners > 1 else "127.0.0.1"
+        """Name in the gang's headless service of the learner with rank 0; one learner needs none."""
+        if self.membership.size == 1:
+            return "127.0.0.1"
+        return f"{self.pod_name(self.membership.learners[0])}.{self.base_name}"
 
 
 def learner_pod(
@@ -211,7 +214,7 @@ def _away_from(nodes: tuple[str, ...]) -> Manifest:
 def role_to_pods(
     pod: Manifest, launch: Launch, config: PodConfig, *, restores: Mapping[int, str] | None = None
 ) -> list[Manifest]:
-    """The N pods of a gang, from the pod of its first learner; they differ in name, rank and label only.
+    """The pods of the gang's members, from the pod of its first learner; they differ in name, rank and label only.
 
     `pod` may have been made for another attempt: what names the attempt in it is set anew. `restores`: the checkpoint
     of each learner that goes on from another one than the configuration's.
@@ -219,7 +222,7 @@ def role_to_pods(
     own = restores or {}
     return [
         _nth(pod, launch, replace(config, learner=n, restore_checkpoint=own.get(n, config.restore_checkpoint)))
-        for n in range(1, launch.learners + 1)
+        for n in launch.membership.learners
     ]
 
 
@@ -231,7 +234,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
     result["metadata"]["namespace"] = launch.namespace
     result["metadata"].setdefault("labels", {}).update(launch.labels(learner))
     spec = result["spec"]
-    if launch.learners > 1:
+    if launch.membership.size > 1:
         spec["hostname"] = name
         spec["subdomain"] = launch.base_name
     for volume in spec["volumes"]:
@@ -243,7 +246,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
                 variable["value"] = verbatim(config.to_json())
     ranked = {
         "LEARNER_ID": str(learner),
-        "RANK": str(learner - 1),
+        "RANK": str(launch.membership.rank(learner)),
         "MASTER_ADDR": launch.master_address,
         "UPDRAFT_ATTEMPT": str(launch.attempt),
     }

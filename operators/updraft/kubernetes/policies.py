@@ -127,7 +127,7 @@ def disruption_budget(launch: Launch) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(launch),
         "spec": {
-            "minAvailable": launch.learners,
+            "minAvailable": launch.membership.size,
             "selector": {"matchLabels": launch.labels()},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

@@ -14,7 +14,8 @@ from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Attempt
 from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
-from updraft.lifecycle.workflow import PREPARE_ROLE
+from updraft.lifecycle.membership import Membership
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.outcome import Cause
 from updraft.recovery.policy import NO_ROOM
 
@@ -30,9 +31,10 @@ def ensure_attempt(
     *,
     after: int | None,
     resume: Mapping[str, Any] | None,
+    learners: int,
     now: datetime,
 ) -> Attempt:
-    """The attempt that follows the closed attempt `after`, made once whoever asks.
+    """The attempt that follows the closed attempt `after`, made once whoever asks, with so many learners.
 
     The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first.
     Raises RefusedError when the job has ended, a cancel was requested, or the job is halted or in line again.
@@ -58,6 +60,7 @@ def ensure_attempt(
         "evidence": {},
         "resume": None if resume is None else bounds.document("resume", resume),
         "revision": job.revision,
+        **_members(Membership.first(learners)),
     }
     connection.execute(insert(attempts).values(job_id=job_id, role=role, number=number, **values))
     return _get(connection, job_id, role, number)
@@ -67,14 +70,14 @@ def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt |
     """The newest of the role, open or closed."""
     query = select(attempts).where(attempts.c.job_id == job_id, attempts.c.role == role)
     row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
-    return None if row is None else _attempt(row)
+    return None if row is None else _attempt(connection, row)
 
 
 def list_attempts(connection: Connection, job_id: str) -> list[Attempt]:
     """Oldest first."""
     query = select(attempts).where(attempts.c.job_id == job_id)
     query = query.order_by(attempts.c.role != PREPARE_ROLE, attempts.c.number)
-    return [_attempt(row) for row in connection.execute(query)]
+    return [_attempt(connection, row) for row in connection.execute(query).all()]
 
 
 def close_attempt(
@@ -134,6 +137,34 @@ def close_attempt(
     return _get(connection, job_id, role, number)
 
 
+def change_members(connection: Connection, job_id: str, role: str, number: int, membership: Membership) -> Attempt:
+    """Gives the attempt its next generation of members. The same generation again changes nothing.
+
+    Raises StaleAttemptError for an attempt that is closed or not the newest, and RefusedError for a generation that
+    does not follow the attempt's: another process has changed the members meanwhile.
+    """
+    job_rows.get(connection, job_id, lock=True)
+    known = current_attempt(connection, job_id, role)
+    if known is None or known.number != number or known.ended_at is not None:
+        raise StaleAttemptError(f"attempt: {number} of role {role!r} of {job_id} is not its open one; refused")
+    if membership == known.membership:
+        return known
+    if membership.generation != known.membership.generation + 1:
+        raise RefusedError(
+            f"membership: generation {membership.generation} of {job_id} does not follow {known.membership.generation}"
+        )
+    key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
+    connection.execute(update(attempts).where(key).values(**_members(membership)))
+    return _get(connection, job_id, role, number)
+
+
+def changed_members(connection: Connection) -> dict[tuple[str, str], int]:
+    """The generation of each open attempt whose members have changed since it began, by job and role."""
+    query = select(attempts.c.job_id, attempts.c.role, attempts.c.generation)
+    query = query.where(attempts.c.ended_at.is_(None), attempts.c.generation > 1)
+    return {(row.job_id, row.role): row.generation for row in connection.execute(query)}
+
+
 def note_steps(connection: Connection, job_id: str, role: str, number: int, first: int, last: int) -> Attempt:
     """Widens the attempt's range of steps. What a closed attempt still reports is not its own any more."""
     job_rows.get(connection, job_id, lock=True)
@@ -187,8 +218,19 @@ def _get(connection: Connection, job_id: str, role: str, number: int) -> Attempt
     row = connection.execute(select(attempts).where(key)).one_or_none()
     if row is None:
         raise NotFoundError(f"attempt: {job_id} has no attempt {number} of role {role!r}")
-    return _attempt(row)
+    return _attempt(connection, row)
 
 
-def _attempt(row: Row[Any]) -> Attempt:
-    return Attempt(**dict(row._mapping))
+def _members(membership: Membership) -> dict[str, Any]:
+    """The columns of a membership."""
+    return {"generation": membership.generation, "membership": membership.to_json()}
+
+
+def _attempt(connection: Connection, row: Row[Any]) -> Attempt:
+    values = dict(row._mapping)
+    del values["generation"]
+    if (found := values["membership"]) is not None:
+        return Attempt(**{**values, "membership": Membership.from_json(found)})
+    # An earlier version made it, with the manifest's learners.
+    learners = job_rows.get(connection, row.job_id).shown.learners if row.role == TRAIN_ROLE else 1
+    return Attempt(**{**values, "membership": Membership.first(learners)})

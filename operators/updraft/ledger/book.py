@@ -33,6 +33,7 @@ from updraft.ledger.records import (
     Validation,
 )
 from updraft.lifecycle import State, Verdict
+from updraft.lifecycle.membership import Membership
 
 _open: dict[tuple[int, str], Ledger] = {}
 _open_lock = threading.Lock()
@@ -295,14 +296,36 @@ class Ledger:
     # --- attempts ---
 
     def ensure_attempt(
-        self, job_id: str, role: str, *, after: int | None, resume: Mapping[str, Any] | None = None
+        self,
+        job_id: str,
+        role: str,
+        *,
+        after: int | None,
+        resume: Mapping[str, Any] | None = None,
+        learners: int = 1,
     ) -> Attempt:
         """The attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
 
         Raises RefusedError when the job has ended or was cancelled.
         """
         with writing(self._engine) as connection:
-            return attempts.ensure_attempt(connection, job_id, role, after=after, resume=resume, now=self._clock())
+            return attempts.ensure_attempt(
+                connection, job_id, role, after=after, resume=resume, learners=learners, now=self._clock()
+            )
+
+    def change_members(self, job_id: str, role: str, number: int, membership: Membership) -> Attempt:
+        """Gives an open attempt its next generation of members.
+
+        Raises StaleAttemptError for another attempt than the open one, and RefusedError for a generation that does not
+        follow the attempt's own.
+        """
+        with writing(self._engine) as connection:
+            return attempts.change_members(connection, job_id, role, number, membership)
+
+    def changed_members(self) -> dict[tuple[str, str], int]:
+        """The generation of each open attempt whose members have changed since it began, by job and role."""
+        with reading(self._engine) as connection:
+            return attempts.changed_members(connection)
 
     def current_attempt(self, job_id: str, role: str) -> Attempt | None:
         with reading(self._engine) as connection:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from updraft.lifecycle import TERMINAL, State, Verdict
+from updraft.lifecycle.membership import Membership
 
 RequestKind = Literal["halt", "resume", "cancel"]
 UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not seen yet
@@ -180,6 +181,7 @@ class Attempt:
     first_step: int | None = None  # lowest and highest step that its learners reported
     last_step: int | None = None
     revision: int = 0  # of the manifest that it was launched from
+    membership: Membership = field(default_factory=lambda: Membership.first(1))
 
 
 @dataclass(frozen=True)

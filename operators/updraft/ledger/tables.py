@@ -157,6 +157,8 @@ attempts = Table(
     Column("first_step", BigInteger),
     Column("last_step", BigInteger),
     Column("revision", Integer, nullable=False, server_default="0"),
+    Column("generation", Integer, nullable=False, server_default="1"),  # that of `membership`
+    Column("membership", JSON(none_as_null=True)),
 )
 
 checkpoints = Table(

@@ -18,6 +18,7 @@ from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.guardian import attempts, pods
 from updraft.guardian.records import (
     disk_amounts,
+    first_launch,
     launch_of,
     ledger,
     manifest_of,
@@ -109,7 +110,7 @@ class LearnerOperator(KubernetesPodOperator):
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
         if not pods.has_template(job, self.role):
-            launch = launch_of(job, manifest, self.role, 1)
+            launch = first_launch(job, manifest, self.role)
             pods.record_template(job, self.role, self._base_pod(context, job, manifest, launch, command))
         if where == Due(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(job, self.role, None)
@@ -141,7 +142,7 @@ class LearnerOperator(KubernetesPodOperator):
         if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
             raise fail(context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE
-        launch = launch_of(job, manifest, self.role, attempt.number)
+        launch = launch_of(job, attempt)
         try:
             pods.free(self._core(), launch, grace_seconds=0 if done else settings().stop_grace_seconds)
         except UnavailableError as exc:  # its end is known and recorded; `release` and the reaper remove what is left
@@ -245,7 +246,7 @@ class LearnerOperator(KubernetesPodOperator):
             role=launch.role,
             attempt=launch.attempt,
             learner=1,
-            learners=launch.learners,
+            learners=launch.membership.size,
             gpus=manifest.resources.gpus,
             run_id=job.mlflow_run_id or "",
             experiment_id=job.mlflow_experiment_id or "",

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from updraft.lifecycle import State
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.rows_cluster import WAITING_REASONS
 from updraft_learner import contract
 
@@ -174,8 +175,10 @@ def _gpus(spec: Mapping[str, Any]) -> int:
     return sum(int(str(amount)) for amount in devices if str(amount).isdigit())
 
 
-def stage_of(pods: Sequence[PodFacts], learners: int) -> tuple[State, str]:
-    """The state that people are shown while a gang lives, and its reason: the least advanced learner's."""
+def stage_of(pods: Sequence[PodFacts], membership: Membership) -> tuple[State, str]:
+    """Return the state that users see while a gang lives, and its reason: that of the least advanced member."""
+    learners = membership.size
+    pods = [pod for pod in pods if pod.learner in membership.learners]
     if len(pods) < learners:
         return State.DEPLOYING, f"{len(pods)} of {learners} learners created"
     waiting = [p for p in pods if p.phase == "Pending" and not p.begun]

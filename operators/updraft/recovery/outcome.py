@@ -6,10 +6,11 @@ of evidence means and calls for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.catalogue import GANG_ROWS, Rule
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
@@ -40,21 +41,27 @@ class Outcome:
 def judge(
     pods: Sequence[PodFacts],
     *,
-    learners: int,
+    membership: Membership,
     markers: Mapping[int, Mapping[str, Any] | None],
     tails: Mapping[int, Sequence[str]],
     memory: str,
     rules: Sequence[Rule] = (),
     more_memory: str = MORE_TO_TRAIN,
+    awaited: Collection[int] = (),
 ) -> Outcome | None:
-    """The outcome of a launch whose pods are as observed; None while nothing has failed and a pod still lives.
+    """Return the outcome of a launch whose pods are as observed; None while no member has failed and one still lives.
 
+    `membership`: who belongs to the attempt now. What became of others, which left it or have not joined it, is
+    evidence and decides nothing.
     `pods`: in the order in which they were seen to end; the times in them are of their nodes' clocks, and decide
     nothing. `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better,
     for the cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the
-    manifest's `failures`; `more_memory`: what to do where that limit is too low."""
+    manifest's `failures`; `more_memory`: what to do where that limit is too low; `awaited`: members whose pods may not
+    have been made yet."""
     seen = evidence(pods, markers)
-    missing = _missing(pods, learners)
+    pods = [pod for pod in pods if pod.learner in membership.learners]
+    absent = membership.missing(pod.learner for pod in pods)
+    missing = [learner for learner in absent if learner not in awaited]
     failures = [_gone(learner) for learner in missing if markers.get(learner) is None]
     failures += [
         f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules, more_memory)) is not None
@@ -65,7 +72,7 @@ def judge(
         return _failed(sorted(failures, key=lambda f: f.rank), seen)
     if missing:
         return _gang("pod.unseen", f"learner {missing[0]}: its pod is gone and nobody saw how its program ended", seen)
-    if not all(p.ended for p in pods):
+    if absent or not all(p.ended for p in pods):
         return None
     unseen = [p for p in pods if p.main.exit_code is None]
     if unseen:
@@ -103,11 +110,6 @@ def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] |
         "exit_codes": {str(p.learner): p.main.exit_code for p in pods},
         "markers": {str(n): marker is not None for n, marker in markers.items()},
     }
-
-
-def _missing(pods: Sequence[PodFacts], learners: int) -> list[int]:
-    present = {p.learner for p in pods}
-    return [n for n in range(1, learners + 1) if n not in present]
 
 
 def _gone(learner: int) -> Failure:

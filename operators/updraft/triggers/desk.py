@@ -37,6 +37,7 @@ class Desk:
         self._clock = clock
         self._guarded: dict[str, _Guard] = {}
         self._asked: frozenset[str] = frozenset()
+        self._generations: dict[tuple[str, str], int] = {}
         self._problem: UpdraftError | None = None
         self._look: asyncio.Task[None] | None = None
         self._touch: asyncio.Task[None] | None = None
@@ -59,6 +60,15 @@ class Desk:
 
     async def all_asked(self) -> frozenset[str]:
         """The jobs that users wait for to be halted, resumed or cancelled. Raises UpdraftError."""
+        await self._looked()
+        return self._asked
+
+    async def generation(self, job_id: str, role: str) -> int:
+        """The generation of the members of the role's open attempt. Raises UpdraftError."""
+        await self._looked()
+        return self._generations.get((job_id, role), 1)
+
+    async def _looked(self) -> None:
         if _idle(self._touch) and self._guarded and self._clock() >= self._next_touch:
             self._next_touch = self._clock() + TOUCH_SECONDS
             self._touch = asyncio.create_task(self._tell_who_guards())
@@ -69,11 +79,10 @@ class Desk:
             raise UnavailableError("the ledger does not answer")
         if self._problem is not None:
             raise self._problem
-        return self._asked
 
     async def _ask(self) -> None:
         try:
-            self._asked = await asyncio.to_thread(_asked)
+            self._asked, self._generations = await asyncio.to_thread(_asked)
             self._problem = None
         except UpdraftError as exc:
             self._problem = exc
@@ -96,8 +105,8 @@ def _idle(task: asyncio.Task[None] | None) -> bool:
     return task is None or task.done()
 
 
-def _asked() -> frozenset[str]:
-    return ledger().asked()
+def _asked() -> tuple[frozenset[str], dict[tuple[str, str], int]]:
+    return ledger().asked(), ledger().changed_members()
 
 
 def _touch(guarded: dict[str, str]) -> None:

@@ -47,6 +47,7 @@ class Observation:
         self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
         self._followers = Followers(launch, log)
         self._attention = Attention(job, launch)
+        self._members = launch.membership
         self._since: dict[str, float] = {}
         self._shown: tuple[State, str] | None = None
 
@@ -74,7 +75,7 @@ class Observation:
     async def _something_ends(self, woken: asyncio.Event) -> tuple[str, str]:
         watch, launch, attempt = self._watch, self._launch, self._attempt
         key = launch_key(launch)
-        most = 0
+        seen: set[int] = set()
         started = looked = time.monotonic()
         waited = 0.0  # for room or for an environment to be built, which is not the program's time
         built = 0.0  # of it, for environments
@@ -90,9 +91,11 @@ class Observation:
             if watch.synced.is_set():
                 self._followers.follow(watch, found)
                 await self._show(found)
-                most = max(most, len(found))
-                known = with_last_seen(found, watch.last_seen(key))
-                if len(known) == launch.learners and all(p.ended for p in known):
+                seen |= {pod.learner for pod in found}
+                found = [pod for pod in found if pod.learner in self._members.learners]
+                known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in self._members.learners]
+                missing = self._members.missing(pod.learner for pod in known)
+                if not missing and all(p.ended for p in known):
                     return "ended", "all pods have ended"
                 # One learner's end with an error ends the attempt; its sidecar may still be storing.
                 failed = [p for p in known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
@@ -105,10 +108,9 @@ class Observation:
                 lost = next((p for p in found if p.lost), None)
                 if self._lasts("lost", lost, _patience_seconds(lost, grace) if lost else 0) and lost:
                     return "failed", f"learner {lost.learner}: its node does not tell how its program ends"
-                missing = launch.learners - len(known)
-                patience = GONE_SECONDS if most == launch.learners else MISSING_SECONDS
+                patience = GONE_SECONDS if seen.issuperset(self._members.learners) else MISSING_SECONDS
                 if self._lasts("missing", missing, patience):
-                    return "missing", f"{missing} of {launch.learners} pods are gone"
+                    return "missing", f"{len(missing)} of {self._members.size} pods are gone"
                 blocked = next((p for p in found if p.blocked), None)
                 if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
                     return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
@@ -129,6 +131,7 @@ class Observation:
                 return "deadline", "budget.max_runtime is used up"
             if (asked := await self._asked()) is not None:
                 return asked
+            await self._look_at_members()
             if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
                 return stuck
             with suppress(TimeoutError):
@@ -163,6 +166,23 @@ class Observation:
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None
 
+    async def _look_at_members(self) -> None:
+        """Take over a newer generation of the attempt's members."""
+        launch = self._launch
+        try:
+            if await desk().generation(launch.job_id, launch.role) <= self._members.generation:
+                return
+            attempt = await asyncio.to_thread(ledger().current_attempt, launch.job_id, launch.role)
+        except UpdraftError as exc:  # looked at again
+            self._log.warning("The members of the attempt are not known: %s", exc)
+            return
+        if attempt is None or attempt.number != launch.attempt or attempt.membership == self._members:
+            return
+        self._members = attempt.membership
+        for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
+            self._lasts(what, False, 0)  # it was said of other members
+        self._log.info("Generation %d: learners %s", self._members.generation, list(self._members.learners))
+
     def _runtime_left_seconds(self) -> float | None:
         launch = self._launch
         limit = manifest_of(self._job).budget.max_runtime
@@ -171,7 +191,7 @@ class Observation:
     async def _show(self, found: Sequence[PodFacts]) -> None:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
         launch, shown = self._launch, self._shown
-        state, reason = stage_of(found, launch.learners)
+        state, reason = stage_of(found, self._members)
         if launch.role == PREPARE_ROLE:
             state, reason = _preparing(state, reason)
         elif launch.role != TRAIN_ROLE:

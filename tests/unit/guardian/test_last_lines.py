@@ -14,6 +14,7 @@ from updraft.kubernetes.flow import BURST_SECONDS, Flow
 from updraft.kubernetes.logend import END_LINES
 from updraft.kubernetes.logs import MAX_LINE_BYTES, MAX_LINE_CHARACTERS, Cursor, Line, Reader
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.storage.logbook import read_log
 
@@ -96,7 +97,7 @@ def test_a_log_that_is_too_long_for_the_time_is_kept_with_its_end_and_a_line_abo
     store: FolderStore,
 ) -> None:
     log = [f"2026-01-01T00:00:{n // 10_000:02d}.{n % 10_000:09d}Z line {n}" for n in range(100_000)]
-    launch = Launch("updraft-default", "default", "digits-1", "train", 1, 1)
+    launch = Launch("updraft-default", "default", "digits-1", "train", 1, Membership.first(1))
     running = ContainerFacts("running")
     pod = PodFacts("pod", "uid", 1, "Running", "", "", True, None, running, running)
     core: Any = Cluster(log)

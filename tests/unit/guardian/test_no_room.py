@@ -21,6 +21,7 @@ from updraft.kubernetes import gang, objects
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob
 from updraft.lifecycle import State
+from updraft.lifecycle.membership import Membership
 from updraft.triggers.gang import GangTrigger
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def test_a_disk_that_no_node_has_is_told_before_anything_is_made(
 
 def test_a_full_quota_takes_nothing_away_that_is_there() -> None:
     """The API server asks quotas before it looks whether a pod of that name is there already."""
-    cluster, launch = FakeCluster(), Launch("updraft-default", "default", "digits-1", "train", 1, 2)
+    cluster, launch = FakeCluster(), Launch("updraft-default", "default", "digits-1", "train", 1, Membership.first(2))
     made: dict[str, Any] = {
         "secret": objects.credentials_secret(launch, {"s3": {}}, "t"),
         "pods": [{"metadata": {"name": launch.pod_name(n), "labels": launch.labels(n)}} for n in (1, 2)],

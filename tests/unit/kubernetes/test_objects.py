@@ -17,6 +17,7 @@ from updraft.kubernetes.samples import sample_probe
 from updraft.kubernetes.secrets import object_name
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
 from updraft.lifecycle import is_job_id
+from updraft.lifecycle.membership import Membership
 from updraft.localnode.translate import expand
 from updraft.taints import Toleration
 from updraft_learner import contract
@@ -66,7 +67,7 @@ BASE: dict[str, Any] = {
 
 
 def launch(learners: int = 2) -> Launch:
-    return Launch("updraft-default", "default", "digits-1", "train", 1, learners)
+    return Launch("updraft-default", "default", "digits-1", "train", 1, Membership.first(learners))
 
 
 def config(learners: int = 2) -> PodConfig:
@@ -318,9 +319,11 @@ SECRET_NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=Tr
 
 @given(JOB_IDS, SECRET_NAMES, st.sampled_from(["train", "evaluate", "export"]), st.integers(1, 99))
 def test_no_secret_of_a_tenant_is_the_credentials_of_a_job(job_id: str, name: str, role: str, attempt: int) -> None:
-    launch = Launch("updraft-default", "default", job_id, role, attempt, 1)
+    launch = Launch("updraft-default", "default", job_id, role, attempt, Membership.first(1))
     assert object_name(name) != launch.base_name
-    assert object_name("x-t1") != Launch("updraft-default", "default", "user-x", "train", 1, 1).base_name
+    assert (
+        object_name("x-t1") != Launch("updraft-default", "default", "user-x", "train", 1, Membership.first(1)).base_name
+    )
     assert "." not in launch.base_name
 
 
@@ -381,7 +384,7 @@ def test_a_template_of_another_attempt_serves_each_attempt() -> None:
         {"name": "MASTER_ADDR", "value": "digits-1-t1-0.digits-1-t1"},
     ]
     pod = learner_pod(base)
-    third = Launch("updraft-default", "default", "digits-1", "train", 3, 2)
+    third = Launch("updraft-default", "default", "digits-1", "train", 3, Membership.first(2))
     second_learner = objects.role_to_pods(pod, third, config())[1]
     assert second_learner["metadata"]["name"] == "digits-1-t3-1"
     assert second_learner["metadata"]["labels"]["updraft.dev/attempt"] == "3"

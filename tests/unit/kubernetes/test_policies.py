@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from updraft.kubernetes import policies
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.policies import Outside, outside_of
+from updraft.lifecycle.membership import Membership
 from updraft.localnode.validation import complete
 
-LAUNCH = Launch("updraft-default", "default", "digits-1", "train", 2, 3)
+LAUNCH = Launch("updraft-default", "default", "digits-1", "train", 2, Membership.first(3))
 LABELS = {
     "updraft.dev/job": "digits-1",
     "updraft.dev/tenant": "default",

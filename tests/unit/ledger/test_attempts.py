@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
 from updraft.ledger import Attempt, Job, Ledger, NewJob
 from updraft.ledger.clock import utc_now
+from updraft.ledger.tables import attempts
 from updraft.lifecycle import State, Verdict
+from updraft.lifecycle.membership import Membership
 
 Submit = Callable[..., Job]
 ROLES = ("train", "evaluate")
@@ -263,3 +265,34 @@ def test_whoever_asks_in_whatever_order_one_attempt_of_a_role_is_open(
         assert all(sum(a.role == role and a.ended_at is None for a in after) <= 1 for role in ROLES)
         assert all(after[n - 1] == attempt for n, attempt in closed.items())
         closed |= {attempt.number: attempt for attempt in after if attempt.ended_at is not None}
+
+
+def test_the_members_of_an_open_attempt_change_one_generation_at_a_time(ledger: Ledger, submit: Submit) -> None:
+    submit()
+    first = ledger.ensure_attempt("job-1", "train", after=None, learners=2).membership
+    assert first == Membership.first(2)
+    assert ledger.changed_members() == {}
+    second = first.resized(3)
+    assert ledger.change_members("job-1", "train", 1, second).membership == second
+    assert ledger.change_members("job-1", "train", 1, second).membership == second  # again
+    assert ledger.changed_members() == {("job-1", "train"): 2}
+    with pytest.raises(RefusedError, match="generation 2 of job-1 does not follow 2"):
+        ledger.change_members("job-1", "train", 1, first.resized(1))  # another process was first
+    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost")
+    assert ledger.changed_members() == {}
+    with pytest.raises(StaleAttemptError, match="not its open one"):
+        ledger.change_members("job-1", "train", 1, second.resized(1))
+    assert ledger.ensure_attempt("job-1", "train", after=1, learners=4).membership == Membership.first(4)
+
+
+def test_an_attempt_of_an_earlier_version_has_the_manifests_learners(
+    ledger: Ledger,
+) -> None:
+    manifest = {"name": "n", "resources": {"learners": 3}}
+    ledger.record_job(NewJob("job-1", "default", "n", "train_model", "job-1", manifest, "ada"))
+    for role in ("train", "evaluate"):
+        ledger.ensure_attempt("job-1", role, after=None)
+    with ledger._engine.begin() as connection:
+        connection.execute(attempts.update().values(membership=None))
+    found = {attempt.role: attempt.membership for attempt in ledger.attempts("job-1")}
+    assert found == {"train": Membership.first(3), "evaluate": Membership.first(1)}

@@ -19,6 +19,7 @@ from updraft.ledger import Attempt, Checkpoint, Ledger, Request, Revision, Shown
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.migrate import VERSION_TABLE, configuration, upgrade
 from updraft.ledger.tables import jobs, locks, metadata
+from updraft.lifecycle.membership import Membership
 
 AT = "2026-01-01 12:00:00"
 MANIFEST = {"name": "n", "resources": {"learners": 3}, "export": {"promote_if": {"auc": "> 0.5"}}}
@@ -87,7 +88,7 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: st
     assert {job.id: job.shown for job in ledger.jobs()} == dict.fromkeys(("runs", "ended", "asked"), Shown(3, ("auc",)))
     with reading(ledger._engine) as connection:  # kept, and not made of the manifest at each look
         assert connection.execute(select(jobs.c.shown)).scalars().all() == [{"learners": 3, "metrics": ["auc"]}] * 3
-    assert ledger.attempts("runs") == [Attempt("runs", "train", 1, noon)]
+    assert ledger.attempts("runs") == [Attempt("runs", "train", 1, noon, membership=Membership.first(3))]
     assert ledger.checkpoints("runs") == [Checkpoint("runs", "s4", 4, 1, {}, 7, "s3://x", noon, noon)]
     # Whoever asked to cancel before is found by whoever asks again.
     assert ledger.request("asked", "cancel", "ada") == Request("asked", 1, "cancel", "eve", noon)

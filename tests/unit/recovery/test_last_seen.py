@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import PodFacts, pod_facts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
@@ -30,7 +31,9 @@ def pod(learner: int = 1, *, code: int | None = None, disruption: str = "", dele
 def judged(*last: PodFacts, marked: bool = False) -> Outcome | None:
     """When not one of the pods is there any more."""
     markers = {n: {"t": 1} if marked else None for n in range(1, len(last) + 1)}
-    return judge(with_last_seen([], last), learners=len(last), markers=markers, tails={}, memory="1 GiB")
+    return judge(
+        with_last_seen([], last), membership=Membership.first(len(last)), markers=markers, tails={}, memory="1 GiB"
+    )
 
 
 def told(outcome: Outcome | None) -> tuple[str, Cause, Action]:
@@ -63,7 +66,7 @@ def test_one_whose_pod_somebody_deleted_has_not(code: int, marked: bool) -> None
 
 def test_one_whose_pod_somebody_deleted_and_whose_end_no_node_tells_was_deleted() -> None:
     there = pod(deleting=True)
-    outcome = judge([there], learners=1, markers={1: None}, tails={}, memory="1 GiB")
+    outcome = judge([there], membership=Membership.first(1), markers={1: None}, tails={}, memory="1 GiB")
     assert told(outcome)[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
 
 
@@ -77,7 +80,7 @@ def test_what_had_ended_before_its_pod_was_to_go_counts(code: int, label: str, d
         last = replace(now, asked_to_leave=first.asked_to_leave)
         outcome = judge(
             [replace(p, phase="Succeeded" if code == 0 else "Failed") for p in with_last_seen(there, [last])],
-            learners=1,
+            membership=Membership.first(1),
             markers={1: {"t": 1}},
             tails={},
             memory="1 GiB",
@@ -104,6 +107,6 @@ def test_the_end_that_was_seen_first_counts_whatever_the_nodes_clocks_say() -> N
     first, second = pod(2, code=3), pod(1, code=4)
     there = with_last_seen([second, first], [first, second])
     assert [found.learner for found in there] == [2, 1]
-    outcome = judge(there, learners=2, markers={}, tails={}, memory="1 GiB")
+    outcome = judge(there, membership=Membership.first(2), markers={}, tails={}, memory="1 GiB")
     assert outcome is not None
     assert outcome.reason.startswith("learner 2: the program exited with 3")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from updraft.lifecycle import State
+from updraft.lifecycle.membership import Membership
 from updraft.manifest import Failure
 from updraft.recovery.facts import PodFacts, pod_facts, stage_of
 from updraft.recovery.matching import decisive
@@ -54,7 +55,7 @@ def verdict(
     everyone = range(1, (learners or len(pods)) + 1)
     outcome = judge(
         pods,
-        learners=len(everyone),
+        membership=Membership.first(len(everyone)),
         markers={n: {"t": 1} if marked else None for n in everyone},
         tails=tails or {},
         memory="2048 MiB",
@@ -154,13 +155,13 @@ def test_an_image_that_cannot_be_pulled_is_a_configuration_error_with_the_nodes_
 
 
 def test_a_pod_that_is_gone_without_a_marker_is_infrastructure() -> None:
-    outcome = judge([], learners=1, markers={1: None}, tails={}, memory="1 MiB")
+    outcome = judge([], membership=Membership.first(1), markers={1: None}, tails={}, memory="1 MiB")
     assert outcome is not None
     assert outcome.cause is Cause.INFRASTRUCTURE
 
 
 def test_a_pod_that_is_gone_is_no_success_although_it_left_a_marker() -> None:
-    outcome = judge([], learners=1, markers={1: {"t": 1}}, tails={}, memory="1 MiB")
+    outcome = judge([], membership=Membership.first(1), markers={1: {"t": 1}}, tails={}, memory="1 MiB")
     assert outcome is not None
     assert (outcome.cause, outcome.reason) == (
         Cause.INFRASTRUCTURE,
@@ -170,7 +171,7 @@ def test_a_pod_that_is_gone_is_no_success_although_it_left_a_marker() -> None:
 
 def test_there_is_no_outcome_while_all_is_well_and_a_pod_lives() -> None:
     pods = [pod(1), pod(2, phase="Succeeded", main=ended(0))]
-    assert judge(pods, learners=2, markers={1: None, 2: {"t": 1}}, tails={}, memory="1 MiB") is None
+    assert judge(pods, membership=Membership.first(2), markers={1: None, 2: {"t": 1}}, tails={}, memory="1 MiB") is None
 
 
 def test_the_state_shown_is_the_least_advanced_learners() -> None:
@@ -178,12 +179,15 @@ def test_the_state_shown_is_the_least_advanced_learners() -> None:
     staging = pod(2, phase="Pending", main={"waiting": {}})
     behind_the_gate = pod(2, containerStatuses=[{"name": "base", "state": {"running": {}}, "started": False}])
     running, done = pod(1), pod(2, main=ended(0))
-    assert stage_of([running], 2)[0] is State.DEPLOYING
-    assert stage_of([running, waiting], 2)[0] is State.DEPLOYING
-    assert stage_of([running, staging], 2)[0] is State.DOWNLOADING
-    assert stage_of([running, behind_the_gate], 2) == (State.DOWNLOADING, "1 of 2 learners stage code and data")
-    assert stage_of([running, done], 2)[0] is State.PROCESSING
-    assert stage_of([done], 1)[0] is State.STORING
+    assert stage_of([running], Membership.first(2))[0] is State.DEPLOYING
+    assert stage_of([running, waiting], Membership.first(2))[0] is State.DEPLOYING
+    assert stage_of([running, staging], Membership.first(2))[0] is State.DOWNLOADING
+    assert stage_of([running, behind_the_gate], Membership.first(2)) == (
+        State.DOWNLOADING,
+        "1 of 2 learners stage code and data",
+    )
+    assert stage_of([running, done], Membership.first(2))[0] is State.PROCESSING
+    assert stage_of([done], Membership.first(1))[0] is State.STORING
 
 
 def test_a_pod_that_finds_no_room_shows_the_schedulers_words() -> None:
@@ -193,7 +197,7 @@ def test_a_pod_that_finds_no_room_shows_the_schedulers_words() -> None:
         main={"waiting": {}},
         conditions=[{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu."}],
     )
-    assert stage_of([unscheduled], 1) == (State.DEPLOYING, "learner 1: 1 Insufficient cpu.")
+    assert stage_of([unscheduled], Membership.first(1)) == (State.DEPLOYING, "learner 1: 1 Insufficient cpu.")
 
 
 # --- label, action, node -------------------------------------------------------------------------------------------
@@ -297,7 +301,7 @@ def test_a_pod_is_lost_while_the_cluster_removes_it_and_nobody_sees_its_end() ->
 
 def test_a_pod_that_is_asked_to_leave_and_goes_on_has_not_failed() -> None:
     leaving = pod(1, **disruption("EvictionByEvictionAPI"))
-    assert judge([leaving], learners=1, markers={1: None}, tails={}, memory="1 MiB") is None
+    assert judge([leaving], membership=Membership.first(1), markers={1: None}, tails={}, memory="1 MiB") is None
     done = pod(1, phase="Succeeded", main=ended(0), **disruption("EvictionByEvictionAPI"))
     assert verdict(done).ok
 
@@ -393,7 +397,13 @@ def test_memory_explains_more_than_a_kill_and_a_kill_more_than_a_lost_connection
     cut_off = pod(3, main=ended(1, at="2026-01-01T00:00:00Z"), phase="Failed")
     tails = {3: ["Traceback (most recent call last):", GLOO]}
     assert verdict(killed, hungry, cut_off, tails=tails).label == "program.out_of_memory"
-    killed_only = judge([killed, replace_learner(cut_off, 2)], learners=2, markers={}, tails={2: tails[3]}, memory="1")
+    killed_only = judge(
+        [killed, replace_learner(cut_off, 2)],
+        membership=Membership.first(2),
+        markers={},
+        tails={2: tails[3]},
+        memory="1",
+    )
     assert killed_only is not None
     assert (killed_only.label, killed_only.cause) == ("container.killed", Cause.INFRASTRUCTURE)
 

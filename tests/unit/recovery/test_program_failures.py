@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
@@ -37,7 +38,7 @@ def run(command: Sequence[str] | str, folder: Path) -> Outcome:
 def judged(code: int, tail: Sequence[str]) -> Outcome:
     main = ContainerFacts("terminated", reason="Error", exit_code=code, finished_at="2026-01-01T00:00:00Z")
     pod = PodFacts("p", "u", 1, "Failed", "", "", False, None, ContainerFacts("running"), main, node="n")
-    outcome = judge([pod], learners=1, markers={1: None}, tails={1: tail}, memory="512 MiB")
+    outcome = judge([pod], membership=Membership.first(1), markers={1: None}, tails={1: tail}, memory="512 MiB")
     assert outcome is not None
     return outcome
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
@@ -94,7 +95,7 @@ def judged(folder: Path, *programs: str) -> Outcome:
         )
         for n, code in ends.items()
     ]  # fmt: skip
-    outcome = judge(pods, learners=len(pods), markers={}, tails=tails, memory="1 GiB")
+    outcome = judge(pods, membership=Membership.first(len(pods)), markers={}, tails=tails, memory="1 GiB")
     assert outcome is not None
     return outcome
 

@@ -14,12 +14,13 @@ from unit.triggers.trigger_helpers import JOB
 
 from updraft.kubernetes.logend import END_LINES
 from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.storage.logbook import read_log, read_log_end
 from updraft.triggers import followers
 from updraft.triggers.followers import Followers
 
-LAUNCH = Launch("updraft-default", "default", JOB, "train", 1, 1)
+LAUNCH = Launch("updraft-default", "default", JOB, "train", 1, Membership.first(1))
 FLOOD = 200_000
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 5', "ValueError: batch 17"]
 PRINTED = [*(f"line {n}" for n in range(1, FLOOD + 1)), *TRACEBACK]

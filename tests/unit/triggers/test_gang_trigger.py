@@ -21,6 +21,7 @@ from updraft.guardian.attempts import Seen
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
+from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft.settings import settings
 from updraft.storage import objects
@@ -106,10 +107,18 @@ class Log:
 def observation(watch: FakeWatch, learners: int | None = None, role: str = "train") -> Observation:
     """Of the job's first attempt, which is opened at the first call."""
     book = records.ledger()
-    attempt = book.current_attempt(JOB, role) or book.ensure_attempt(JOB, role, after=None)
-    launch = Launch("updraft-default", "default", JOB, role, 1, learners or len(watch.cluster.pods))
+    count = learners or len(watch.cluster.pods)
+    attempt = book.current_attempt(JOB, role) or book.ensure_attempt(JOB, role, after=None, learners=count)
+    launch = Launch("updraft-default", "default", JOB, role, 1, Membership.first(count))
     made: Any = watch
     return Observation(made, book.job(JOB), launch, attempt, Log())
+
+
+def change(book: Ledger, to: Callable[[Membership], Membership]) -> None:
+    """Give the open attempt its next members."""
+    attempt = book.current_attempt(JOB, "train")
+    assert attempt is not None
+    book.change_members(JOB, "train", attempt.number, to(attempt.membership))
 
 
 def observe(watch: FakeWatch, learners: int | None = None) -> Seen:
@@ -267,6 +276,49 @@ class TestGang:
         assert (seen.kind, seen.reason) == ("deadline", "budget.max_runtime is used up")
         assert roomy_at[0] > START + 50
         assert roomy_at[0] + 38 < quick.now < roomy_at[0] + 60
+
+    def test_a_learner_that_leaves_is_neither_a_failure_nor_missing(self, ledger: Ledger) -> None:
+        watch = FakeWatch(3)
+
+        def ends(exit_code: int, *names: str) -> None:
+            for name in names:
+                watch.cluster.set_status(name, exit_code=exit_code)
+
+        observed = observation(watch)
+        watch.at_look = {
+            5: lambda: change(ledger, lambda members: members.without([2])),
+            60: lambda: ends(1, "p-2"),
+            120: lambda: watch.cluster.pods.pop("p-2") and None,
+            180: lambda: ends(0, "p-1", "p-3"),
+        }
+        seen = asyncio.run(asyncio.wait_for(observed.run(), 100))
+        assert seen.kind == "ended"
+        assert watch.looks >= 180
+
+    def test_a_learner_that_joins_is_waited_for(self, ledger: Ledger, quick: Clock) -> None:
+        watch = FakeWatch(3)
+        newcomer = watch.cluster.pods.pop("p-3")
+        observed = observation(watch)
+
+        def ends() -> None:
+            for name in watch.cluster.pods:
+                watch.cluster.set_status(name, exit_code=0)
+
+        watch.at_look = {
+            5: lambda: change(ledger, lambda members: members.resized(3)),
+            60: lambda: watch.cluster.pods.update({"p-3": newcomer}),
+            120: ends,
+        }
+        seen = asyncio.run(asyncio.wait_for(observed.run(), 100))
+        assert (seen.kind, watch.looks >= 120) == ("ended", True)
+        assert [pod.learner for pod in seen.pods] == [1, 2, 3]
+
+    def test_a_learner_that_never_comes_is_missing_after_a_while(self, ledger: Ledger, quick: Clock) -> None:
+        watch = FakeWatch(1)
+        watch.at_look = {5: lambda: change(ledger, lambda members: members.resized(2))}
+        seen = observe(watch)
+        assert (seen.kind, seen.reason) == ("missing", "1 of 2 pods are gone")
+        assert quick.now > START + observing.MISSING_SECONDS
 
     def test_a_halt_waits_until_all_learners_have_saved_and_left(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, store: FolderStore

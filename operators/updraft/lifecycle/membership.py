@@ -1,0 +1,128 @@
+"""Who belongs to an attempt of a role: a numbered generation of members. Pure.
+
+A fixed-size job has one generation for each attempt. Each change of who belongs makes the next generation; its number
+only grows, and a learner's number is never given to another learner of the same attempt, so that what is observed late
+of an earlier generation cannot be taken for a member of a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Member:
+    """A learner of an attempt.
+
+    Args:
+        learner: its number within the attempt, from 1.
+        since: the generation in which it joined.
+        until: the generation from which on it does not belong; None while it belongs.
+    """
+
+    learner: int
+    since: int = 1
+    until: int | None = None
+
+    @property
+    def belongs(self) -> bool:
+        """Whether it has its part in the attempt's work."""
+        return self.until is None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The members of one attempt at one generation.
+
+    Args:
+        generation: from 1; each change of who belongs counts one.
+        desired: how many learners the attempt should have.
+        members: all learners that this attempt ever had, by number; those that left stay, with `until`.
+
+    Raises ValueError for members that contradict each other.
+    """
+
+    generation: int
+    desired: int
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        numbers = [member.learner for member in self.members]
+        if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
+            raise ValueError(f"members {numbers}: the numbers must be positive, ascending and different")
+        if self.generation < 1 or self.desired < 1 or not self.learners:
+            raise ValueError(
+                f"generation {self.generation}, desired {self.desired}, {len(self.learners)} learners belong: "
+                "each must be at least 1"
+            )
+        for member in self.members:
+            last = self.generation if member.until is None else member.until
+            if not 1 <= member.since <= last <= self.generation or member.since == member.until:
+                raise ValueError(f"learner {member.learner}: belongs from {member.since} to {member.until}")
+
+    @classmethod
+    def first(cls, learners: int) -> Membership:
+        """Return generation 1 with learners 1 to `learners`."""
+        return cls(1, learners, tuple(Member(n) for n in range(1, learners + 1)))
+
+    @property
+    def learners(self) -> tuple[int, ...]:
+        """The numbers of those that belong, ascending."""
+        return tuple(member.learner for member in self.members if member.belongs)
+
+    @property
+    def ever(self) -> tuple[int, ...]:
+        """The numbers of all learners that the attempt ever had: whose logs, metrics and checkpoints there are."""
+        return tuple(member.learner for member in self.members)
+
+    @property
+    def joined_later(self) -> tuple[int, ...]:
+        """The numbers of those that belong and were not there at the attempt's begin."""
+        return tuple(member.learner for member in self.members if member.belongs and member.since > 1)
+
+    @property
+    def size(self) -> int:
+        """How many belong: the world size of the collective."""
+        return len(self.learners)
+
+    def rank(self, learner: int) -> int:
+        """Return the learner's rank, from 0. Raises ValueError for one that does not belong."""
+        return self.learners.index(learner)
+
+    def missing(self, present: Iterable[int]) -> tuple[int, ...]:
+        """Return the learners that belong and are not among those present."""
+        known = set(present)
+        return tuple(n for n in self.learners if n not in known)
+
+    def resized(self, desired: int) -> Membership:
+        """Return the next generation with `desired` learners: new numbers join, the highest numbers leave."""
+        if desired == self.size:
+            return self if desired == self.desired else replace(self, desired=desired)
+        if desired < self.size:
+            return self.without(self.learners[desired:], desired)
+        number = self.generation + 1
+        last = self.members[-1].learner
+        joining = tuple(Member(last + k, number) for k in range(1, desired - self.size + 1))
+        return Membership(number, desired, (*self.members, *joining))
+
+    def without(self, leaving: Sequence[int], desired: int | None = None) -> Membership:
+        """Return the next generation without these learners. Raises ValueError if one does not belong."""
+        if strangers := set(leaving) - set(self.learners):
+            raise ValueError(f"learners {sorted(strangers)} do not belong to generation {self.generation}")
+        if not leaving:
+            return self
+        number = self.generation + 1
+        members = tuple(replace(m, until=number) if m.learner in leaving else m for m in self.members)
+        return Membership(number, self.desired if desired is None else desired, members)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        members = [[member.learner, member.since, member.until] for member in self.members]
+        return {"generation": self.generation, "desired": self.desired, "members": members}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Membership:
+        """Read what `to_json` wrote. Raises ValueError."""
+        return cls(document["generation"], document["desired"], tuple(Member(*each) for each in document["members"]))
