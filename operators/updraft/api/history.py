@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from updraft import wire
@@ -38,8 +39,8 @@ def _attempt(attempt: Attempt, then: Attempt | None) -> wire.Attempt:
         reason=attempt.reason,
         action=action(attempt),
         done=done(attempt, then),
-        resume=None if attempt.resume is None else wire.ResumePlan.model_validate(dict(attempt.resume)),
-        relaunch=None if attempt.relaunch is None else wire.Relaunch.model_validate(dict(attempt.relaunch)),
+        resume=None if attempt.resume is None else wire.ResumePlan(**asdict(attempt.resume)),
+        relaunch=None if attempt.relaunch is None else wire.Relaunch(**asdict(attempt.relaunch)),
         first_step=attempt.first_step,
         last_step=attempt.last_step,
         revision=attempt.revision,
@@ -62,9 +63,9 @@ def action(attempt: Attempt) -> str | None:
         return "wait"
     if attempt.relaunch is None:
         return "stop"
-    if attempt.relaunch.get("older_checkpoint"):
+    if attempt.relaunch.older_checkpoint:
         return "older_checkpoint"
-    return "relaunch_elsewhere" if attempt.relaunch.get("avoid_nodes") else "relaunch"
+    return "relaunch_elsewhere" if attempt.relaunch.avoid_nodes else "relaunch"
 
 
 def done(attempt: Attempt, then: Attempt | None) -> str:
@@ -77,9 +78,9 @@ def done(attempt: Attempt, then: Attempt | None) -> str:
     if what == "wait":
         return "waits to be resumed" if then is None else f"resumed {_origin(then)}"
     assert attempt.relaunch is not None
-    seconds = float(attempt.relaunch.get("delay_seconds") or 0)
+    seconds = attempt.relaunch.delay_seconds
     parts = ["is relaunched" if then is None else "relaunched", f"after {seconds:g} s" if seconds else "at once"]
-    if attempt.relaunch.get("avoid_nodes"):
+    if attempt.relaunch.avoid_nodes:
         parts.append("on another node")
     if then is not None:
         parts.append(_origin(then))
@@ -89,7 +90,7 @@ def done(attempt: Attempt, then: Attempt | None) -> str:
 
 
 def _origin(attempt: Attempt) -> str:
-    name = (attempt.resume or {}).get("checkpoint")
+    name = attempt.resume.checkpoint if attempt.resume else None
     return f"from {name}" if name else "from the beginning"
 
 

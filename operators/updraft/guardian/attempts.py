@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import learner_of
@@ -22,7 +22,17 @@ from updraft.lifecycle import State
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import MORE_TO_TRAIN, Action, Cause, Outcome, evidence, judge, with_checkpoint
-from updraft.recovery.policy import NO_QUOTA, NO_ROOM, QUOTA_TOO_SMALL, Budgets, Loss, Relaunch, decide, gives_back
+from updraft.recovery.policy import (
+    NO_QUOTA,
+    NO_ROOM,
+    QUOTA_TOO_SMALL,
+    Budgets,
+    Loss,
+    PlannedRelaunch,
+    Relaunch,
+    decide,
+    gives_back,
+)
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 from updraft.settings import settings
 from updraft_learner.checkpoint import DEFAULT_EVERY_SECONDS
@@ -30,7 +40,7 @@ from updraft_learner.checkpoint import DEFAULT_EVERY_SECONDS
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
-    from updraft.ledger import Attempt, Job
+    from updraft.ledger import Attempt, Job, Shift
     from updraft.manifest import Manifest
     from updraft_learner.contract import LearnerStatus
 
@@ -77,11 +87,10 @@ def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
     """The role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is over."""
     plan = resume_plan(job, role) if after is not None else None
     number = None if after is None else after.number
-    resume = None if plan is None else asdict(plan)
     learners = learners_of(manifest_of(job), role)
-    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=resume, learners=learners)
+    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=plan, learners=learners)
     if attempt.resume:
-        log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume["reason"])
+        log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume.reason)
     return attempt
 
 
@@ -101,7 +110,7 @@ def resume_plan(job: Job, role: str) -> ResumePlan | None:
     tried = [
         Tried(
             attempt=a.number,
-            resumed_from=(a.resume or {}).get("checkpoint"),
+            resumed_from=a.resume.checkpoint if a.resume else None,
             stored_new=any(c.attempt == a.number for c in checkpoints),
             cause=Cause(str(a.outcome)),
         )
@@ -109,7 +118,7 @@ def resume_plan(job: Job, role: str) -> ResumePlan | None:
         if a.ended_at is not None and a.outcome in set(Cause)
     ]
     last_steps = [a.last_step for a in earlier if a.last_step is not None]
-    older = bool(earlier and (earlier[-1].relaunch or {}).get("older_checkpoint"))
+    older = bool(earlier and earlier[-1].relaunch and earlier[-1].relaunch.older_checkpoint)
     return plan_resume(stored, tried, last_step=max(last_steps, default=None), older=older)
 
 
@@ -152,57 +161,56 @@ def stop(core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> 
 
 
 def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outcome: Outcome) -> Attempt:
+    from updraft.ledger import AttemptClosure
     from updraft.storage import objects as stored
 
     book = ledger()
     following = _following(job, manifest, launch, outcome)
     relaunch = None
     if isinstance(following, Relaunch):
-        until = book.now() + timedelta(seconds=following.delay_seconds)
-        relaunch = {**asdict(following), "not_before": until.isoformat()}
-        relaunch["avoid_nodes"] = list(following.avoid_nodes)
+        relaunch = PlannedRelaunch.of(following, book.now())
     elif not outcome.ok and following is not None:
         outcome = replace(
             outcome, reason=f"{outcome.reason} ({following.reason})" if following.reason else outcome.reason
         )
-    recovering = None if relaunch is None else _recovering(launch, outcome, relaunch)
     checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == TRAIN_ROLE else []
     _quarantine(job, attempt, outcome)
-    return book.close_attempt(
-        job.id,
-        launch.role,
-        launch.attempt,
+    closure = AttemptClosure(
         outcome.cause.value,
         outcome.reason,
-        dict(outcome.evidence),
+        outcome.evidence,
         label=outcome.label or None,
         relaunch=relaunch,
         checkpoints=checkpoints,
-        recovering=recovering,
-        gives_back=relaunch is not None and gives_back(outcome.label),
+        shift=None if relaunch is None else _shift(launch, outcome, relaunch),
+        releases_grant=relaunch is not None and gives_back(outcome.label),
     )
+    return book.close_attempt(job.id, launch.role, launch.attempt, closure)
 
 
 def _quarantine(job: Job, attempt: Attempt, outcome: Outcome) -> None:
     """The checkpoint that could not be restored is not tried again."""
     from updraft.storage import objects as stored
 
-    name = (attempt.resume or {}).get("checkpoint")
+    name = attempt.resume.checkpoint if attempt.resume else None
     if name is None or outcome.action is not Action.OLDER_CHECKPOINT or outcome.label != "checkpoint.damaged":
         return
     ledger().quarantine_checkpoint(job.id, name, outcome.reason)
     stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason)
 
 
-def _recovering(launch: Launch, outcome: Outcome, relaunch: Mapping[str, Any]) -> dict[str, Any]:
-    """RECOVERING, or QUEUED again, with the attempt's number and cause, for people and for MLflow."""
+def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift:
+    """RECOVERING, or QUEUED again, with the attempt's number and cause, for users and for MLflow."""
+    from updraft.ledger import Shift
+
     number, label = launch.attempt, outcome.label or None
+    decided = {**asdict(relaunch), "not_before": relaunch.not_before.isoformat()}
     became = "was refused" if gives_back(label) else "was lost"
-    return {
-        "reason": f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch['reason']}",
-        "evidence": {"attempt": number, "cause": outcome.cause.value, "label": label, "relaunch": dict(relaunch)},
-        "tags": {"updraft.attempt": str(number + 1), "updraft.last_loss": f"{label}: {outcome.reason}"},
-    }
+    return Shift(
+        f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch.reason}",
+        {"attempt": number, "cause": outcome.cause.value, "label": label, "relaunch": decided},
+        {"updraft.attempt": str(number + 1), "updraft.last_loss": f"{label}: {outcome.reason}"},
+    )
 
 
 def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
@@ -238,7 +246,7 @@ def _avoided(ended: Sequence[Attempt]) -> dict[str, Attempt]:
     found: dict[str, Attempt] = {}
     before: Sequence[str] = ()
     for attempt in ended:
-        nodes = (attempt.relaunch or {}).get("avoid_nodes") or ()
+        nodes = attempt.relaunch.avoid_nodes if attempt.relaunch else ()
         found |= {node: attempt for node in nodes if node not in before}
         before = nodes
     return found

@@ -148,10 +148,12 @@ def why_marked(marked: Mapping[str, Any] | None) -> str | None:
 
 def _close_attempts(job: Job, verdict: Verdict) -> None:
     """A job that has ended has no open attempt, whoever ended its task."""
+    from updraft.ledger import AttemptClosure
+
     cause = Cause.CANCELLED if verdict.state is State.CANCELLED else Cause.INFRASTRUCTURE
     for attempt in ledger().attempts(job.id):
         if attempt.ended_at is None:
-            ledger().close_attempt(job.id, attempt.role, attempt.number, cause.value, verdict.reason)
+            ledger().close_attempt(job.id, attempt.role, attempt.number, AttemptClosure(cause.value, verdict.reason))
 
 
 def _missing(job: Job, version: object, promotion: object) -> list[str]:

@@ -165,12 +165,11 @@ def _avoid_nodes(attempt: Attempt) -> tuple[str, ...]:
     decision to launch again says, which has forgotten the others."""
     for earlier in sorted(ledger().attempts(attempt.job_id), key=lambda a: a.number, reverse=True):
         if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
-            return tuple(sorted(earlier.relaunch.get("avoid_nodes") or ()))
+            return tuple(sorted(earlier.relaunch.avoid_nodes))
     return ()
 
 
 def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
-    resume = attempt.resume or {}
     first = min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role)
     manifest = manifest_of(job)
     # These run the platform's program: on the training's results alone, or on what is to become code and data.
@@ -190,7 +189,7 @@ def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
         code_tree=None if without_inputs else job.code_tree,
         data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in data if "claim" not in d),
         params=dict(manifest.params),
-        restore_checkpoint=resume.get("checkpoint"),
+        restore_checkpoint=attempt.resume.checkpoint if attempt.resume else None,
         # Of an evaluation or an export MLflow would show series of one point, before the training's own.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),

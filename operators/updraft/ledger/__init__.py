@@ -12,6 +12,7 @@ from updraft.ledger.migrate import upgrade
 from updraft.ledger.records import (
     Admission,
     Attempt,
+    AttemptClosure,
     Checkpoint,
     Job,
     ListedJob,
@@ -21,6 +22,7 @@ from updraft.ledger.records import (
     Request,
     RequestKind,
     Revision,
+    Shift,
     Shown,
     Transition,
     Validation,
@@ -29,6 +31,7 @@ from updraft.ledger.records import (
 __all__ = [
     "Admission",
     "Attempt",
+    "AttemptClosure",
     "Checkpoint",
     "Job",
     "Ledger",
@@ -39,6 +42,7 @@ __all__ = [
     "Request",
     "RequestKind",
     "Revision",
+    "Shift",
     "Shown",
     "Transition",
     "Validation",

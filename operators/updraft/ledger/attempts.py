@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
-from updraft.ledger import admission, bounds, facts
+from updraft.ledger import admission, bounds, documents, facts
 from updraft.ledger import jobs as job_rows
-from updraft.ledger.records import Attempt
+from updraft.ledger.records import Attempt, AttemptClosure
 from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.outcome import Cause
-from updraft.recovery.policy import NO_ROOM
+from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
+from updraft.recovery.resume import ResumePlan
 
 UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
 STARTING = frozenset({State.DEPLOYING, State.DOWNLOADING})
@@ -30,7 +30,7 @@ def ensure_attempt(
     role: str,
     *,
     after: int | None,
-    resume: Mapping[str, Any] | None,
+    resume: ResumePlan | None,
     learners: int,
     now: datetime,
 ) -> Attempt:
@@ -58,7 +58,7 @@ def ensure_attempt(
     values: dict[str, Any] = {
         "started_at": now,
         "evidence": {},
-        "resume": None if resume is None else bounds.document("resume", resume),
+        "resume": documents.written("resume", resume),
         "revision": job.revision,
         **_members(Membership.first(learners)),
     }
@@ -85,22 +85,12 @@ def close_attempt(
     job_id: str,
     role: str,
     number: int,
-    outcome: str,
-    reason: str,
-    evidence: Mapping[str, Any] | None,
-    *,
-    label: str | None,
-    relaunch: Mapping[str, Any] | None,
-    checkpoints: Sequence[Mapping[str, Any]],
-    recovering: Mapping[str, Any] | None,
-    gives_back: bool = False,
+    closure: AttemptClosure,
     now: datetime,
 ) -> Attempt:
-    """The first close stands. Its own checkpoints that are not recorded yet are recorded with it, others never.
+    """Close the attempt, once: the first closure stands.
 
-    `recovering` is shown with it where the job's state allows it; later, another guardian may have gone on already.
-    `gives_back`: what the job was granted is released with it, and it is shown QUEUED: it joins the end of the line
-    again when its back-off is over (`admission.requeue`).
+    A job whose grant is released joins the end of the queue when its back-off is over (`admission.requeue`).
 
     Raises StaleAttemptError when a newer attempt of the role exists.
     """
@@ -114,26 +104,25 @@ def close_attempt(
         )
     if current.ended_at is not None:
         return current
-    for found in checkpoints:
+    for found in closure.checkpoints:
         if found["attempt"] == number:
             facts.put_checkpoint(connection, facts.new_checkpoint(job_id, found, now))
     values = {
         "ended_at": now,
-        "outcome": bounds.word("outcome", outcome, WORD_LENGTH),
-        "reason": bounds.prose(reason),
-        "evidence": bounds.evidence(evidence),
-        "label": None if not label else bounds.word("label", label, WORD_LENGTH),
-        "relaunch": None if relaunch is None else bounds.document("relaunch", relaunch),
+        "outcome": bounds.word("outcome", closure.outcome, WORD_LENGTH),
+        "reason": bounds.prose(closure.reason),
+        "evidence": bounds.evidence(closure.evidence),
+        "label": bounds.word("label", closure.label, WORD_LENGTH) if closure.label else None,
+        "relaunch": documents.written("relaunch", closure.relaunch),
     }
     key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
     connection.execute(update(attempts).where(key).values(**values))
-    shown = State.QUEUED if gives_back else State.RECOVERING
-    if recovering is not None and is_legal(job.state, shown):
-        if gives_back:
+    shown = State.QUEUED if closure.releases_grant else State.RECOVERING
+    if (shift := closure.shift) is not None and is_legal(job.state, shown):
+        if closure.releases_grant:
             admission.release(connection, job_id, now)
-        tell = {"state": shown.value, "tags": recovering["tags"]}
-        reason, seen = recovering["reason"], recovering["evidence"]
-        job_rows.move(connection, job_id, shown, reason, seen, now, tell=tell)
+        tell = {"state": shown.value, "tags": dict(shift.tags)}
+        job_rows.move(connection, job_id, shown, shift.reason, shift.evidence, now, tell=tell)
     return _get(connection, job_id, role, number)
 
 
@@ -229,6 +218,8 @@ def _members(membership: Membership) -> dict[str, Any]:
 def _attempt(connection: Connection, row: Row[Any]) -> Attempt:
     values = dict(row._mapping)
     del values["generation"]
+    values["relaunch"] = documents.read(PlannedRelaunch, row.relaunch)
+    values["resume"] = documents.read(ResumePlan, row.resume)
     if (found := values["membership"]) is not None:
         return Attempt(**{**values, "membership": Membership.from_json(found)})
     # An earlier version made it, with the manifest's learners.

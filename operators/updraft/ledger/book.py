@@ -20,6 +20,7 @@ from updraft.ledger.leases import LEASE_SECONDS, WAIT_SECONDS, give_lease, lease
 from updraft.ledger.records import (
     Admission,
     Attempt,
+    AttemptClosure,
     Checkpoint,
     Job,
     ListedJob,
@@ -34,6 +35,7 @@ from updraft.ledger.records import (
 )
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.membership import Membership
+from updraft.recovery.resume import ResumePlan
 
 _open: dict[tuple[int, str], Ledger] = {}
 _open_lock = threading.Lock()
@@ -301,7 +303,7 @@ class Ledger:
         role: str,
         *,
         after: int | None,
-        resume: Mapping[str, Any] | None = None,
+        resume: ResumePlan | None = None,
         learners: int = 1,
     ) -> Attempt:
         """The attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
@@ -340,38 +342,14 @@ class Ledger:
         job_id: str,
         role: str,
         number: int,
-        outcome: str,
-        reason: str,
-        evidence: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        relaunch: Mapping[str, Any] | None = None,
-        checkpoints: Sequence[Mapping[str, Any]] = (),
-        recovering: Mapping[str, Any] | None = None,
-        gives_back: bool = False,
+        closure: AttemptClosure,
     ) -> Attempt:
-        """The first close stands, and records those of `checkpoints` that are this attempt's.
+        """The first closure stands.
 
-        `recovering`: {"reason", "evidence", "tags"} with which the job is shown RECOVERING from then on; with
-        `gives_back` QUEUED, and what it was granted is released.
         Raises StaleAttemptError when a newer attempt of the role exists.
         """
         with writing(self._engine) as connection:
-            return attempts.close_attempt(
-                connection,
-                job_id,
-                role,
-                number,
-                outcome,
-                reason,
-                evidence,
-                label=label,
-                relaunch=relaunch,
-                checkpoints=checkpoints,
-                recovering=recovering,
-                gives_back=gives_back,
-                now=self._clock(),
-            )
+            return attempts.close_attempt(connection, job_id, role, number, closure, self._clock())
 
     def note_steps(self, job_id: str, role: str, number: int, first: int, last: int) -> None:
         """Widens the range of steps of an open attempt."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from updraft.lifecycle import TERMINAL, State, Verdict
 from updraft.lifecycle.membership import Membership
+from updraft.recovery.policy import PlannedRelaunch
+from updraft.recovery.resume import ResumePlan
 
 RequestKind = Literal["halt", "resume", "cancel"]
 UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not seen yet
@@ -176,12 +178,41 @@ class Attempt:
     reason: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     label: str | None = None  # row of the failure catalogue
-    relaunch: Mapping[str, Any] | None = None  # closed, and another attempt follows: when, why, where not
-    resume: Mapping[str, Any] | None = None  # what it went on from: checkpoint, step, repeats, reason
+    relaunch: PlannedRelaunch | None = None  # closed, and another attempt follows: when, why, where not
+    resume: ResumePlan | None = None  # what it went on from
     first_step: int | None = None  # lowest and highest step that its learners reported
     last_step: int | None = None
     revision: int = 0  # of the manifest that it was launched from
     membership: Membership = field(default_factory=lambda: Membership.first(1))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The state in which a job is shown once its attempt is closed and another one follows."""
+
+    reason: str
+    evidence: Mapping[str, Any]
+    tags: Mapping[str, str]  # for its MLflow run
+
+
+@dataclass(frozen=True)
+class AttemptClosure:
+    """How an attempt ended, with all that is recorded in the same transaction.
+
+    Args:
+        checkpoints: what the store holds; those of this attempt that are not recorded yet are recorded.
+        shift: shown as RECOVERING where the job's state allows it; later, another guardian may have gone on already.
+        releases_grant: the job's grant is released, and it is shown as QUEUED in place of RECOVERING.
+    """
+
+    outcome: str
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None  # row of the failure catalogue
+    relaunch: PlannedRelaunch | None = None  # another attempt follows
+    checkpoints: Sequence[Mapping[str, Any]] = ()
+    shift: Shift | None = None
+    releases_grant: bool = False
 
 
 @dataclass(frozen=True)

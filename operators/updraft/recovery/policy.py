@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from updraft.recovery.causes import Action, Cause
 from updraft.recovery.outcome import Outcome
@@ -48,6 +49,28 @@ class Relaunch:
     reason: str  # what is done and what it costs: "infrastructure loss 2 of 5: launched again in 5 s"
     avoid_nodes: tuple[str, ...] = ()
     older_checkpoint: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedRelaunch:
+    """A `Relaunch` as it is recorded with the attempt that it follows.
+
+    Args:
+        not_before: when the back-off is over, by the ledger's clock.
+    """
+
+    not_before: datetime
+    delay_seconds: float
+    reason: str
+    avoid_nodes: tuple[str, ...] = ()
+    older_checkpoint: bool = False
+
+    @classmethod
+    def of(cls, relaunch: Relaunch, now: datetime) -> PlannedRelaunch:
+        """Return it with its time."""
+        not_before = now + timedelta(seconds=relaunch.delay_seconds)
+        nodes, older = tuple(relaunch.avoid_nodes), relaunch.older_checkpoint
+        return cls(not_before, relaunch.delay_seconds, relaunch.reason, nodes, older)
 
 
 @dataclass(frozen=True)

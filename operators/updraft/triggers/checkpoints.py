@@ -210,7 +210,7 @@ def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
     newest = training[-1] if training else None
     if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
         return  # another attempt follows: which checkpoint it goes on from is not decided yet
-    protected = {str((newest.resume or {}).get("checkpoint"))} if newest is not None else set()
+    protected = {str(newest.resume.checkpoint)} if newest is not None and newest.resume is not None else set()
     counts: Counter[int] = Counter()
     live = []
     recorded = ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from unit.api.api_fakes import Platform
 
 from updraft.api import curves, html, listing, timeline
+from updraft.ledger import AttemptClosure
 from updraft.lifecycle import State, Verdict
 from updraft.storage.logbook import LogBook
 from updraft.wire import (
@@ -219,7 +220,7 @@ def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_fai
     assert "attempt=1#log" not in platform.client().get("/updraft/jobs/digits-1").text
     write(1, 2)
     platform.ledger.close_attempt(
-        "digits-1", "train", 1, "halted", "it was halted", {"exit_codes": {"1": None, "2": 3}}
+        "digits-1", "train", 1, AttemptClosure("halted", "it was halted", {"exit_codes": {"1": None, "2": 3}})
     )
     assert shown() == {"one breaks"}
     platform.ledger.ensure_attempt("digits-1", "train", after=1)
@@ -239,7 +240,9 @@ def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, rol
         number = platform.ledger.ensure_attempt("digits-1", role, after=None).number
         book = LogBook.open("default", "digits-1", role, number, 1, store=platform.store)
         book.append([{"n": 1, "t": "2026-01-01T00:00:00Z", "line": f"the words of {role}"}])
-        platform.ledger.close_attempt("digits-1", role, number, outcome, "because", {"exit_codes": {"1": 1}})
+        platform.ledger.close_attempt(
+            "digits-1", role, number, AttemptClosure(outcome, "because", {"exit_codes": {"1": 1}})
+        )
 
     def shown(query: str = "") -> str:
         page = platform.client().get(f"/updraft/jobs/digits-1{query}").text

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from unit.api.api_fakes import MANIFEST, Platform
 
-from updraft.ledger import Attempt
+from updraft.ledger import Attempt, AttemptClosure
 from updraft.lifecycle import State, Verdict
 from updraft.manifest import parse
+from updraft.recovery.policy import PlannedRelaunch
+from updraft.recovery.resume import ResumePlan
 
 API = "/updraft/api/v1"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +32,7 @@ def run(platform: Platform) -> int:
 def halt(platform: Platform) -> None:
     run(platform)
     request = platform.ledger.request(JOB, "halt", "ada")
-    platform.ledger.close_attempt(JOB, "train", 1, "halted", "halted by ada")
+    platform.ledger.close_attempt(JOB, "train", 1, AttemptClosure("halted", "halted by ada"))
     platform.ledger.move(JOB, State.HALTED, "halted by ada")
     platform.ledger.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
 
@@ -117,24 +119,29 @@ def recovered(platform: Platform) -> None:
                 "created_at": NOW}  # fmt: skip
 
     ledger.note_steps(JOB, "train", 1, 1, 340)
-    relaunch = {"delay_seconds": 5.0, "not_before": NOW.isoformat(), "reason": "infrastructure loss 1 of 5",
-                "avoid_nodes": ["node-a"], "older_checkpoint": False}  # fmt: skip
-    ledger.close_attempt(
-        JOB, "train", 1, "infrastructure", "learner 1: its node is lost", {"exit_codes": {"1": None}},
-        label="node.lost", relaunch=relaunch, checkpoints=[checkpoint(200, 1), checkpoint(300, 1)],
-    )  # fmt: skip
+    lost = AttemptClosure(
+        "infrastructure",
+        "learner 1: its node is lost",
+        {"exit_codes": {"1": None}},
+        label="node.lost",
+        relaunch=PlannedRelaunch(NOW, 5.0, "infrastructure loss 1 of 5", ("node-a",)),
+        checkpoints=[checkpoint(200, 1), checkpoint(300, 1)],
+    )
+    ledger.close_attempt(JOB, "train", 1, lost)
     ledger.move(JOB, State.RECOVERING, "attempt 1 was lost")
-    plan = {"checkpoint": "step-300", "step": 300, "repeats": 40, "reason": "the newest"}
+    plan = ResumePlan("step-300", 300, 40, "the newest")
     ledger.ensure_attempt(JOB, "train", after=1, resume=plan)
-    older = {**relaunch, "delay_seconds": 0.0, "avoid_nodes": [], "older_checkpoint": True}
+    older = PlannedRelaunch(NOW, 0.0, "infrastructure loss 1 of 5", older_checkpoint=True)
     reason = "its checkpoint is damaged"
-    ledger.close_attempt(JOB, "train", 2, "infrastructure", reason, label="checkpoint.damaged", relaunch=older)
+    ledger.close_attempt(
+        JOB, "train", 2, AttemptClosure("infrastructure", reason, label="checkpoint.damaged", relaunch=older)
+    )
     ledger.quarantine_checkpoint(JOB, "step-300", "its checksum is wrong")
 
 
 def test_attempts_say_how_they_ended_and_what_was_done(platform: Platform) -> None:
     recovered(platform)
-    plan = {"checkpoint": "step-200", "step": 200, "repeats": 140, "reason": "an older one"}
+    plan = ResumePlan("step-200", 200, 140, "an older one")
     platform.ledger.ensure_attempt(JOB, "train", after=2, resume=plan)
     attempts = platform.client().get(f"{API}/jobs/{JOB}/attempts").json()["attempts"]
     brief = [(a["number"], a["cause"], a["label"], a["action"], a["done"]) for a in attempts]
@@ -179,7 +186,7 @@ def test_a_halted_attempt_waits_and_is_resumed(platform: Platform) -> None:
     assert platform.client().get(f"{API}/jobs/{JOB}").json()["loss"] is None  # a person's wish is no loss
     platform.ledger.move(JOB, State.QUEUED, "resumed by ada")
     platform.ledger.move(JOB, State.DEPLOYING, "admitted")
-    platform.ledger.ensure_attempt(JOB, "train", after=1, resume={"checkpoint": None, "reason": "none"})
+    platform.ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan(None, None, None, "none"))
     assert done()[0] == ("wait", "resumed from the beginning")
 
 

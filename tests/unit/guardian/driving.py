@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
 from updraft.lifecycle import State
 from updraft.recovery.facts import pod_facts
+from updraft.recovery.policy import PlannedRelaunch
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.backoff import Backoff
@@ -356,5 +357,5 @@ def facts(platform: Platform) -> dict[str, Any]:
     }
 
 
-def _timeless(relaunch: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if relaunch is None else {k: v for k, v in relaunch.items() if k != "not_before"}
+def _timeless(relaunch: PlannedRelaunch | None) -> PlannedRelaunch | None:
+    return None if relaunch is None else replace(relaunch, not_before=datetime.min)

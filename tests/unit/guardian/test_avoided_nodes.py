@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 from updraft.guardian.attempts import _avoided
 from updraft.ledger import Attempt
+from updraft.recovery.policy import PlannedRelaunch
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def attempt(number: int, *nodes: str) -> Attempt:
     ended = BEGIN + timedelta(hours=number)
-    return Attempt("j", "train", number, BEGIN, ended, "infrastructure", relaunch={"avoid_nodes": list(nodes)})
+    return Attempt("j", "train", number, BEGIN, ended, "infrastructure", relaunch=PlannedRelaunch(ended, 0, "", nodes))
 
 
 def test_a_node_counts_from_the_loss_that_brought_it_in_and_not_from_its_repetitions() -> None:

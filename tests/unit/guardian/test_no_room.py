@@ -44,11 +44,11 @@ def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert [label == "pod.no_room" for label in labels(platform)] == [False, *[True] * 8, False, True, False]
     tries = platform.ledger.attempts(platform.job.id)
-    assert {a.resume["checkpoint"] for a in tries[1:] if a.resume} == {"step-3"}  # none is given up for want of room
+    assert {a.resume.checkpoint for a in tries[1:] if a.resume} == {"step-3"}  # none is given up for want of room
     assert tries[1].relaunch is not None
-    assert tries[1].relaunch["reason"] == "no room so far, which is no loss: launched again in 5 s"
+    assert tries[1].relaunch.reason == "no room so far, which is no loss: launched again in 5 s"
     assert tries[9].relaunch is not None
-    assert tries[9].relaunch["reason"].startswith("infrastructure loss 2 of 5")
+    assert tries[9].relaunch.reason.startswith("infrastructure loss 2 of 5")
 
 
 def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(
@@ -71,7 +71,7 @@ def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, mon
     assert labels(platform) == [*["quota.exceeded"] * 8, "done"]
     assert USED_UP in str(tries[0].reason)
     assert tries[0].relaunch is not None
-    assert tries[0].relaunch["reason"] == "no room in the quota so far, which is no loss: in line again in 5 s"
+    assert tries[0].relaunch.reason == "no room in the quota so far, which is no loss: in line again in 5 s"
     shown = [t for t in platform.ledger.transitions(platform.job.id) if "was refused" in t.reason]
     assert [t.to_state for t in shown] == [State.QUEUED] * 8
     assert all(USED_UP in t.reason for t in shown)
@@ -181,7 +181,7 @@ def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
         assert "have the quota raised first" in reason
     last = platform.ledger.attempts(platform.job.id)[-1]
     assert last.resume is not None
-    assert last.resume["checkpoint"] == "step-3"
+    assert last.resume.checkpoint == "step-3"
 
 
 def test_a_disk_that_no_node_has_is_told_before_anything_is_made(

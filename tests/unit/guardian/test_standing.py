@@ -9,11 +9,12 @@ import pytest
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Standing, standing
 from updraft.ledger import Attempt, Job
 from updraft.lifecycle import State
+from updraft.recovery.policy import PlannedRelaunch
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UNTIL = NOW + timedelta(seconds=5)
 JOB = Job("job-1", "default", "n", "d", "job-1", {}, State.QUEUED, "exceeded quota: small", "ada", NOW)
-RELAUNCH = {"not_before": UNTIL.isoformat(), "reason": "in line again in 5 s"}
+RELAUNCH = PlannedRelaunch(UNTIL, 5, "in line again in 5 s")
 REFUSED = Attempt("job-1", "train", 1, NOW, NOW, "infrastructure", "x", label="quota.exceeded", relaunch=RELAUNCH)
 WAITS = BackOff(REFUSED, UNTIL, "in line again in 5 s")
 

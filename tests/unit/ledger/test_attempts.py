@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,21 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from updraft.exceptions import NotFoundError, RefusedError, StaleAttemptError
-from updraft.ledger import Attempt, Job, Ledger, NewJob
+from updraft.ledger import Attempt, AttemptClosure, Job, Ledger, NewJob
 from updraft.ledger.clock import utc_now
 from updraft.ledger.tables import attempts
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.membership import Membership
+from updraft.recovery.policy import PlannedRelaunch
+from updraft.recovery.resume import ResumePlan
 
 Submit = Callable[..., Job]
 ROLES = ("train", "evaluate")
-RELAUNCH = {
-    "delay_seconds": 0.0,
-    "not_before": "2026-01-01T12:00:00+00:00",
-    "reason": "infrastructure loss 1 of 5: the node was lost",
-    "avoid_nodes": ["n1"],
-    "older_checkpoint": False,
-}
+RELAUNCH = PlannedRelaunch(
+    datetime(2026, 1, 1, 12, tzinfo=UTC), 0.0, "infrastructure loss 1 of 5: the node was lost", ("n1",)
+)
 
 
 def stored(name: str, attempt: int, step: int = 4) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def test_numbers_rise_over_all_roles_of_a_job(ledger: Ledger, submit: Submit) ->
     submit("a")
     submit("b")
     assert ledger.ensure_attempt("a", "train", after=None).number == 1
-    ledger.close_attempt("a", "train", 1, "infrastructure", "the node was lost")
+    ledger.close_attempt("a", "train", 1, AttemptClosure("infrastructure", "the node was lost"))
     numbers = [ledger.ensure_attempt("a", role, after=n).number for role, n in (("train", 1), ("evaluate", None))]
     assert numbers == [2, 3]
     assert ledger.ensure_attempt("b", "train", after=None).number == 1
@@ -56,12 +55,12 @@ def test_who_asks_late_gets_what_another_has_made(ledger: Ledger, submit: Submit
     first = ledger.ensure_attempt("job-1", "train", after=None)
     clock.forward(1)
     assert ledger.ensure_attempt("job-1", "train", after=None) == first
-    closed = ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", relaunch=RELAUNCH)
+    closed = ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     assert ledger.ensure_attempt("job-1", "train", after=None) == closed  # not after the newest: nothing is made
-    resume = {"checkpoint": "step-4", "step": 4, "repeats": 2, "reason": "the newest"}
+    resume = ResumePlan("step-4", 4, 2, "the newest")
     second = ledger.ensure_attempt("job-1", "train", after=1, resume=resume)
     assert second == Attempt("job-1", "train", 2, clock.now, resume=resume)
-    assert ledger.ensure_attempt("job-1", "train", after=1, resume={"checkpoint": None}) == second
+    assert ledger.ensure_attempt("job-1", "train", after=1, resume=ResumePlan(None, None, None, "none")) == second
     with pytest.raises(NotFoundError, match="no attempt 7 of role 'evaluate'"):
         ledger.ensure_attempt("job-1", "evaluate", after=7)
 
@@ -85,7 +84,10 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
     ledger.ensure_attempt("job-1", "train", after=None)
     clock.forward(60)
     lost = ledger.close_attempt(
-        "job-1", "train", 1, "infrastructure", "the node was lost", {"n": 1}, label="node.lost", relaunch=RELAUNCH
+        "job-1",
+        "train",
+        1,
+        AttemptClosure("infrastructure", "the node was lost", {"n": 1}, label="node.lost", relaunch=RELAUNCH),
     )
     assert lost == Attempt(
         job_id="job-1",
@@ -99,25 +101,32 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
         label="node.lost",
         relaunch=RELAUNCH,
     )
-    assert ledger.close_attempt("job-1", "train", 1, "program", "no", checkpoints=[stored("late", 1)]) == lost
+    assert (
+        ledger.close_attempt("job-1", "train", 1, AttemptClosure("program", "no", checkpoints=[stored("late", 1)]))
+        == lost
+    )
     ledger.ensure_attempt("job-1", "train", after=1)
     with pytest.raises(StaleAttemptError, match=r"1 of role 'train' of job-1 is not the newest \(2 is\)"):
-        ledger.close_attempt("job-1", "train", 1, "failed", "late news", checkpoints=[stored("late", 1)])
-    closed = ledger.close_attempt("job-1", "train", 2, "done", "all left with 0", {"exit_codes": [0, 0]})
+        ledger.close_attempt(
+            "job-1", "train", 1, AttemptClosure("failed", "late news", checkpoints=[stored("late", 1)])
+        )
+    closed = ledger.close_attempt(
+        "job-1", "train", 2, AttemptClosure("done", "all left with 0", {"exit_codes": [0, 0]})
+    )
     assert ledger.attempts("job-1") == [lost, closed]
     assert ledger.checkpoints("job-1") == []
     with pytest.raises(NotFoundError, match="no attempt 9"):
-        ledger.close_attempt("job-1", "train", 9, "failed", "?")
+        ledger.close_attempt("job-1", "train", 9, AttemptClosure("failed", "?"))
 
 
 def test_a_close_records_its_own_last_checkpoints_with_it(ledger: Ledger, submit: Submit) -> None:
     submit()
     ledger.ensure_attempt("job-1", "train", after=None)
-    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", checkpoints=[stored("s4", 1)])
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", checkpoints=[stored("s4", 1)]))
     ledger.ensure_attempt("job-1", "train", after=1)
     last = [stored("s4-late", 1, 5), stored("s8", 2, 8), stored("s9", 2, 9)]
     ledger.record_checkpoint("job-1", **last[1])
-    ledger.close_attempt("job-1", "train", 2, "done", "done", checkpoints=last)
+    ledger.close_attempt("job-1", "train", 2, AttemptClosure("done", "done", checkpoints=last))
     assert [(c.name, c.attempt, c.verified_at is not None) for c in ledger.checkpoints("job-1")] == [
         ("s4", 1, True),
         ("s8", 2, True),
@@ -129,7 +138,7 @@ def test_a_close_that_fails_records_no_checkpoint(ledger: Ledger, submit: Submit
     submit()
     opened = ledger.ensure_attempt("job-1", "train", after=None)
     with pytest.raises(RefusedError, match="outcome"):
-        ledger.close_attempt("job-1", "train", 1, "x" * 101, "lost", checkpoints=[stored("s4", 1)])
+        ledger.close_attempt("job-1", "train", 1, AttemptClosure("x" * 101, "lost", checkpoints=[stored("s4", 1)]))
     assert ledger.checkpoints("job-1") == []
     assert ledger.current_attempt("job-1", "train") == opened
 
@@ -138,7 +147,7 @@ def test_what_an_attempt_stores_after_its_end_is_refused(ledger: Ledger, submit:
     submit()
     ledger.ensure_attempt("job-1", "train", after=None)
     kept = ledger.record_checkpoint("job-1", **stored("s4", 1))
-    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", relaunch=RELAUNCH)
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     with pytest.raises(StaleAttemptError, match="'s5' of job-1 came after the end of attempt 1; refused"):
         ledger.record_checkpoint("job-1", **stored("s5", 1))
     assert ledger.record_checkpoint("job-1", **stored("s4", 1)) == kept
@@ -171,7 +180,7 @@ def test_the_steps_of_an_attempt_are_their_lowest_and_highest(ledger: Ledger, su
     ledger.ensure_attempt("job-1", "train", after=None)
     for first, last in ((5, 9), (5, 7), (3, 8), (3, 12)):
         ledger.note_steps("job-1", "train", 1, first, last)
-    closed = ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost")
+    closed = ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
     assert (closed.first_step, closed.last_step) == (3, 12)
     ledger.note_steps("job-1", "train", 1, 0, 99)  # a twin that lives on
     assert ledger.current_attempt("job-1", "train") == closed
@@ -190,11 +199,11 @@ def test_the_runtime_counts_neither_halts_nor_lines(ledger: Ledger, submit: Subm
     assert ledger.runtime_seconds("job-1", "train") == 0
     ledger.ensure_attempt("job-1", "train", after=None)
     at(State.PROCESSING, 10)
-    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", relaunch=RELAUNCH)
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     at(State.RECOVERING, 2)
     ledger.ensure_attempt("job-1", "train", after=1)
     at(State.PROCESSING, 20)
-    ledger.close_attempt("job-1", "train", 2, "halted", "halted by ada")
+    ledger.close_attempt("job-1", "train", 2, AttemptClosure("halted", "halted by ada"))
     at(State.HALTED, 1000)
     assert ledger.runtime_seconds("job-1", "train") == 32
     at(State.QUEUED, 500)
@@ -202,7 +211,7 @@ def test_the_runtime_counts_neither_halts_nor_lines(ledger: Ledger, submit: Subm
     ledger.ensure_attempt("job-1", "train", after=2)
     at(State.PROCESSING, 40)
     assert ledger.runtime_seconds("job-1", "train") == 75
-    ledger.close_attempt("job-1", "train", 3, "done", "done")
+    ledger.close_attempt("job-1", "train", 3, AttemptClosure("done", "done"))
     at(State.STORING, 50)
     ledger.ensure_attempt("job-1", "evaluate", after=None)
     clock.forward(6)
@@ -216,11 +225,13 @@ def test_the_runtime_does_not_count_attempts_that_found_no_room(ledger: Ledger, 
     submit()
     ledger.ensure_attempt("job-1", "train", after=None)
     clock.forward(10)
-    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost", relaunch=RELAUNCH)
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     clock.forward(2)
     ledger.ensure_attempt("job-1", "train", after=1)
     clock.forward(600)
-    ledger.close_attempt("job-1", "train", 2, "infrastructure", "full", label="pod.no_room", relaunch=RELAUNCH)
+    ledger.close_attempt(
+        "job-1", "train", 2, AttemptClosure("infrastructure", "full", label="pod.no_room", relaunch=RELAUNCH)
+    )
     assert ledger.runtime_seconds("job-1", "train") == 12
     clock.forward(5)
     ledger.move("job-1", State.QUEUED, "halted and resumed meanwhile: it counts once")
@@ -257,7 +268,7 @@ def test_whoever_asks_in_whatever_order_one_attempt_of_a_role_is_open(
                     assert followers.setdefault((role, number or None), attempt.number) == attempt.number
             else:
                 relaunch = RELAUNCH if verb == "relaunch" else None
-                ledger.close_attempt("job-1", role, number, verb, "an end", relaunch=relaunch)
+                ledger.close_attempt("job-1", role, number, AttemptClosure(verb, "an end", relaunch=relaunch))
         except (NotFoundError, StaleAttemptError):
             assert ledger.attempts("job-1") == before
         after = ledger.attempts("job-1")
@@ -278,7 +289,7 @@ def test_the_members_of_an_open_attempt_change_one_generation_at_a_time(ledger: 
     assert ledger.changed_members() == {("job-1", "train"): 2}
     with pytest.raises(RefusedError, match="generation 2 of job-1 does not follow 2"):
         ledger.change_members("job-1", "train", 1, first.resized(1))  # another process was first
-    ledger.close_attempt("job-1", "train", 1, "infrastructure", "lost")
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
     assert ledger.changed_members() == {}
     with pytest.raises(StaleAttemptError, match="not its open one"):
         ledger.change_members("job-1", "train", 1, second.resized(1))

@@ -13,14 +13,15 @@ from ledger_helpers import grants, try_admit
 
 from updraft.allocation import Capacity, Node, Request
 from updraft.exceptions import RefusedError
-from updraft.ledger import Job, Ledger, NewJob
+from updraft.ledger import AttemptClosure, Job, Ledger, NewJob, Shift
 from updraft.lifecycle import State, Verdict
+from updraft.recovery.policy import PlannedRelaunch
 
 ROOM = Capacity((Node("local", 4, 4096),))
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WORDS = "exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4"
-RECOVERING = {"reason": f"attempt 1 of train was refused: {WORDS}", "evidence": {}, "tags": {"updraft.attempt": "2"}}
-RELAUNCH = {"not_before": "2026-01-01T12:05:00+00:00", "reason": "no room in the quota so far"}
+SHIFT = Shift(f"attempt 1 of train was refused: {WORDS}", {}, {"updraft.attempt": "2"})
+RELAUNCH = PlannedRelaunch(datetime(2026, 1, 1, 12, 5, tzinfo=UTC), 300, "no room in the quota so far")
 
 
 def wants(job_id: str, cpus: int = 4, at: datetime = NOW) -> Request:
@@ -38,10 +39,10 @@ def launched(ledger: Ledger, job_id: str) -> None:
 def refused(ledger: Ledger, job_id: str) -> None:
     newest = ledger.current_attempt(job_id, "train")
     assert newest is not None
-    ledger.close_attempt(
-        job_id, "train", newest.number, "infrastructure", WORDS,
-        label="quota.exceeded", relaunch=RELAUNCH, recovering=RECOVERING, gives_back=True,
-    )  # fmt: skip
+    closure = AttemptClosure(
+        "infrastructure", WORDS, label="quota.exceeded", relaunch=RELAUNCH, shift=SHIFT, releases_grant=True
+    )
+    ledger.close_attempt(job_id, "train", newest.number, closure)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def waiting(ledger: Ledger, submit: Callable[..., Job], clock: Any) -> Ledger:
 
 
 def test_what_it_was_granted_is_anothers_at_once(waiting: Ledger) -> None:
-    assert (waiting.job("job-1").state, waiting.job("job-1").reason) == (State.QUEUED, RECOVERING["reason"])
+    assert (waiting.job("job-1").state, waiting.job("job-1").reason) == (State.QUEUED, SHIFT.reason)
     assert (waiting.in_line("job-1"), grants(waiting)) == (False, [])
     assert [m.state for m in waiting.outbox("job-1")] == [State.QUEUED]
     assert try_admit(waiting, "job-2", ROOM).granted
@@ -70,7 +71,9 @@ def test_closing_it_again_takes_nothing_from_the_next_launch(waiting: Ledger) ->
     waiting.release("job-2")
     launched(waiting, "job-1")
     with pytest.raises(Exception, match="not the newest"):
-        waiting.close_attempt("job-1", "train", 1, "infrastructure", WORDS, recovering=RECOVERING, gives_back=True)
+        waiting.close_attempt(
+            "job-1", "train", 1, AttemptClosure("infrastructure", WORDS, shift=SHIFT, releases_grant=True)
+        )
     assert [grant.request.job_id for grant in grants(waiting)] == ["job-1"]
 
 

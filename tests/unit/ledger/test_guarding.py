@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from updraft.exceptions import NotFoundError, RefusedError
-from updraft.ledger import Job, Ledger, Revision
+from updraft.ledger import AttemptClosure, Job, Ledger, Revision
 from updraft.lifecycle import State, Verdict
 
 Submit = Callable[..., Job]
@@ -81,7 +81,7 @@ def test_a_revision_replaces_the_manifest_and_keeps_the_old_one(ledger: Ledger, 
     first = Revision("job-1", 0, {"name": "digits"}, {}, "ada", job.submitted_at)
     assert ledger.revisions("job-1") == [first]
     ledger.ensure_attempt("job-1", "train", after=None)
-    ledger.close_attempt("job-1", "train", 1, "halted", "halted by ada")
+    ledger.close_attempt("job-1", "train", 1, AttemptClosure("halted", "halted by ada"))
     clock.forward(60)
     second = ledger.revise("job-1", {"name": "digits", "command": "new"}, {"command": "new"}, "bob")
     assert second == Revision("job-1", 1, {"name": "digits", "command": "new"}, {"command": "new"}, "bob", clock.now)

@@ -10,7 +10,7 @@ from ledger_helpers import grants, try_admit
 from updraft.allocation import Capacity, Node
 from updraft.allocation import Request as Place
 from updraft.exceptions import RefusedError
-from updraft.ledger import Job, Ledger
+from updraft.ledger import AttemptClosure, Job, Ledger, Shift
 from updraft.lifecycle import State
 
 ROOM = Capacity((Node("local", 8, 16384),))
@@ -34,7 +34,7 @@ def running(ledger: Ledger, submit: Callable[..., Job]) -> Ledger:
 
 
 def lose(ledger: Ledger, number: int, outcome: str = "halted") -> None:
-    ledger.close_attempt("job-1", "train", number, outcome, "over")
+    ledger.close_attempt("job-1", "train", number, AttemptClosure(outcome, "over"))
 
 
 def test_a_halted_job_holds_nothing_and_its_request_is_answered(running: Ledger) -> None:
@@ -111,12 +111,12 @@ def test_the_same_resume_again_does_not_withdraw_the_halt_that_its_changes_need(
     assert running.pending("job-1", "halt") is not None
 
 
-RECOVERING = {"reason": "attempt 1 was lost", "evidence": {"attempt": 1}, "tags": {"updraft.attempt": "2"}}
+SHIFT = Shift("attempt 1 was lost", {"attempt": 1}, {"updraft.attempt": "2"})
 
 
 def test_the_first_close_alone_is_shown(running: Ledger) -> None:
     for _ in range(2):
-        running.close_attempt("job-1", "train", 1, "infrastructure", "lost", recovering=RECOVERING)
+        running.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", shift=SHIFT))
         running.move("job-1", State.PROCESSING, "the next one runs")
     states = [t.to_state for t in running.transitions("job-1")]
     assert states.count(State.RECOVERING) == 1
@@ -127,7 +127,7 @@ def test_a_job_that_has_ended_is_not_shown_recovering(running: Ledger) -> None:
     from updraft.lifecycle import Verdict
 
     running.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
-    running.close_attempt("job-1", "train", 1, "infrastructure", "lost", recovering=RECOVERING)
+    running.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", shift=SHIFT))
     assert running.job("job-1").state is State.CANCELLED
 
 

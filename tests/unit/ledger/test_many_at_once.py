@@ -30,7 +30,7 @@ while len(seen) < int(sys.argv[2]):
         seen.append(attempt.number)
     if attempt.ended_at is None:
         try:
-            book.close_attempt("job-1", "train", attempt.number, "infrastructure", "lost")
+            book.close_attempt("job-1", "train", attempt.number, AttemptClosure("infrastructure", "lost"))
         except Exception as exc:
             if type(exc).__name__ != "StaleAttemptError":
                 raise

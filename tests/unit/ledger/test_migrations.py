@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.dialects import postgresql
 
 from updraft.exceptions import UpdraftError
-from updraft.ledger import Attempt, Checkpoint, Ledger, Request, Revision, Shown
+from updraft.ledger import Attempt, AttemptClosure, Checkpoint, Ledger, Request, Revision, Shown
 from updraft.ledger.engine import make_engine, reading, writing
 from updraft.ledger.migrate import VERSION_TABLE, configuration, upgrade
 from updraft.ledger.tables import jobs, locks, metadata
@@ -95,7 +95,7 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: st
     assert ledger.requests("ended") == [
         Request("ended", 1, "cancel", "bob", noon, answered_at=noon, answer="the job has ended CANCELLED")
     ]
-    ledger.close_attempt("runs", "train", 1, "infrastructure", "lost")
+    ledger.close_attempt("runs", "train", 1, AttemptClosure("infrastructure", "lost"))
     assert ledger.ensure_attempt("runs", "train", after=1).number == 2
     assert ledger.outbox() == []
     ledger.close()

@@ -182,7 +182,7 @@ def test_a_pod_that_is_gone_is_no_success_even_with_its_marker(make_platform: Ma
     assert (first.outcome, second.outcome) == ("infrastructure", "done")
     # It goes on from what the first attempt had stored before it was lost.
     assert second.resume is not None
-    assert (second.resume["checkpoint"], second.resume["step"]) == ("step-4", 4)
+    assert (second.resume.checkpoint, second.resume.step) == ("step-4", 4)
     states = [t.to_state for t in platform.ledger.transitions(platform.job.id)]
     assert State.RECOVERING in states
 

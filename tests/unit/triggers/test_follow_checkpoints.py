@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,13 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.triggers.trigger_helpers import JOB
 
-from updraft.ledger import Ledger, NewJob
+from updraft.ledger import AttemptClosure, Ledger, NewJob
+from updraft.recovery.policy import PlannedRelaunch
+from updraft.recovery.resume import ResumePlan
 from updraft.storage import objects
 from updraft.triggers.checkpoints import follow_checkpoints
 from updraft_learner.checkpoint_names import part_name
 from updraft_learner.contract import Keys
 
 KEYS = Keys("default")
+AGAIN = PlannedRelaunch(datetime(2026, 1, 1, tzinfo=UTC), 0, "launched again")
 DIGEST = "0" * 64
 
 
@@ -56,8 +60,8 @@ def whole(store: FolderStore) -> list[str]:
 def second_attempt(ledger: Ledger, resumed_from: str | None = None) -> None:
     """The first is lost; the second goes on from there."""
     ledger.ensure_attempt(JOB, "train", after=None)
-    ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost", relaunch={"delay_seconds": 0})
-    ledger.ensure_attempt(JOB, "train", after=1, resume={"checkpoint": resumed_from, "step": 1})
+    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=AGAIN))
+    ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan(resumed_from, 1, None, ""))
 
 
 def test_what_a_twin_still_stores_is_removed_and_told_once(
@@ -87,7 +91,7 @@ def test_what_was_stored_before_the_attempts_end_is_recorded_with_it(ledger: Led
     put_part(store, "step-8-a1-s01234567", 1)
     put_part(store, "step-8-a1-s01234567", 2)
     found = objects.new_checkpoints("default", JOB, 1)
-    ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost", checkpoints=found)
+    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", checkpoints=found))
     assert follow_checkpoints(JOB, None) == []
     assert good(ledger) == whole(store) == ["step-1-a1", "step-8-a1-s01234567"]
 
@@ -155,13 +159,13 @@ def test_nothing_is_let_go_between_two_attempts(ledger: Ledger, store: FolderSto
     for step in (1, 2, 3):
         put(store, f"step-{step}-a1", step)
     found = objects.new_checkpoints("default", JOB, 1)
-    ledger.close_attempt(JOB, "train", 1, "program", "no", relaunch={"older_checkpoint": True}, checkpoints=found)
+    ledger.close_attempt(JOB, "train", 1, AttemptClosure("program", "no", relaunch=AGAIN, checkpoints=found))
     follow_checkpoints(JOB, keep(1))
     assert len(good(ledger)) == 3
-    ledger.ensure_attempt(JOB, "train", after=1, resume={"checkpoint": "step-2-a1", "step": 2})
+    ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan("step-2-a1", 2, None, ""))
     follow_checkpoints(JOB, keep(1))
     assert good(ledger) == ["step-2-a1", "step-3-a1"]
-    ledger.close_attempt(JOB, "train", 2, "done", "done")
+    ledger.close_attempt(JOB, "train", 2, AttemptClosure("done", "done"))
     follow_checkpoints(JOB, keep(1))
     assert len(good(ledger)) == 2
 
@@ -242,11 +246,14 @@ def test_while_there_is_a_good_one_the_ledger_never_has_none(
         elif move == "relaunch":
             found = objects.new_checkpoints("default", job, attempt.number)
             ledger.close_attempt(
-                job, "train", attempt.number, "program", "no", relaunch={"reason": "again"}, checkpoints=found
+                job,
+                "train",
+                attempt.number,
+                AttemptClosure("program", "no", relaunch=AGAIN, checkpoints=found),
             )
             follow_checkpoints(job, kept)
             choice = [c.name for c in ledger.checkpoints(job)]
-            resume = {"checkpoint": choice[which % len(choice)]} if choice else None
+            resume = ResumePlan(choice[which % len(choice)], None, None, "") if choice else None
             attempt = ledger.ensure_attempt(job, "train", after=attempt.number, resume=resume)
         before = {c.name for c in ledger.checkpoints(job)}
         follow_checkpoints(job, kept)
@@ -255,5 +262,5 @@ def test_while_there_is_a_good_one_the_ledger_never_has_none(
         assert names == {info.name for info in objects.list_checkpoints("default", job, store=store)}
         damaged = {c.name for c in ledger.checkpoints(job, with_quarantined=True)} - names
         assert names or not before - damaged
-        resumed = (attempt.resume or {}).get("checkpoint")
+        resumed = attempt.resume.checkpoint if attempt.resume else None
         assert resumed is None or resumed in names | damaged

@@ -16,8 +16,9 @@ from unit.triggers.trigger_helpers import JOB
 from updraft.exceptions import UnavailableError
 from updraft.guardian import pods
 from updraft.guardian.attempts import Seen
-from updraft.ledger import Ledger
+from updraft.ledger import AttemptClosure, Ledger
 from updraft.lifecycle import State
+from updraft.recovery.policy import PlannedRelaunch
 from updraft.triggers import gang, queue
 from updraft.triggers.desk import Desk
 from updraft.triggers.gang import GangTrigger
@@ -101,8 +102,8 @@ def stopped(made: GangTrigger) -> None:
 def lost(ledger: Ledger, delay_seconds: float) -> None:
     until = datetime.now(UTC) + timedelta(seconds=delay_seconds)
     ledger.ensure_attempt(JOB, "train", after=None)
-    again = {"not_before": until.isoformat(), "reason": "infrastructure loss 2 of 5: launched again in 300 s"}
-    ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost", relaunch=again)
+    again = PlannedRelaunch(until, delay_seconds, "infrastructure loss 2 of 5: launched again in 300 s")
+    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=again))
 
 
 def halted(ledger: Ledger) -> None:

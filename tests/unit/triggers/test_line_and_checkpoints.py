@@ -14,7 +14,7 @@ from unit.triggers.trigger_helpers import JOB, events
 from updraft.allocation import Request
 from updraft.exceptions import UnavailableError
 from updraft.guardian import line
-from updraft.ledger import Ledger, NewJob
+from updraft.ledger import AttemptClosure, Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage import objects
 from updraft.triggers import admit, queue
@@ -185,7 +185,7 @@ class TestCheckpoints:
         ledger.ensure_attempt(JOB, "train", after=None)
         store_checkpoint(store, JOB, "step-1", 1, {})
         assert [c.name for c in follow_checkpoints(JOB, None)] == ["step-1"]
-        ledger.close_attempt(JOB, "train", 1, "infrastructure", "its node was lost")
+        ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost"))
         store_checkpoint(store, JOB, "step-2", 2, {})  # the node is only cut off, and its learner lives on
         assert follow_checkpoints(JOB, None) == []
         assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
