@@ -20,6 +20,7 @@ from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.recovery.ends import MEANINGS, EndKind
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import MORE_TO_TRAIN, Action, Cause, Outcome, evidence, judge, with_checkpoint
 from updraft.recovery.policy import (
@@ -48,36 +49,13 @@ log = logging.getLogger(__name__)
 
 PEER_STOP_SECONDS = 10  # learners whose peer was lost cannot go on: they only have to leave
 MORE_TO_PREPARE = "judge a part of the data, or raise UPDRAFT_VALIDATION_MEMORY_BYTES"
-# Why the watching ended, where that is itself the cause.
-ENDINGS = {
-    "cancelled": Cause.CANCELLED,
-    "halted": Cause.HALTED,
-    "deadline": Cause.DEADLINE,
-    "blocked": Cause.CONFIGURATION,
-    "late": Cause.INFRASTRUCTURE,
-    "quota": Cause.INFRASTRUCTURE,
-    "no secret": Cause.INFRASTRUCTURE,
-    "refused": Cause.CONFIGURATION,
-    "stalled": Cause.INFRASTRUCTURE,
-    "given up": Cause.PROGRAM,
-}
-LABELS = {
-    "late": "pod.not_started",
-    "quota": NO_QUOTA,
-    "no secret": "secret.gone",
-    "cancelled": "job.cancelled",
-    "halted": "job.halted",
-    "deadline": "job.deadline",
-    "stalled": "progress.stalled",
-    "given up": "progress.stalled",
-}
 
 
 @dataclass(frozen=True)
 class Seen:
     """Why a trigger stopped watching an attempt, and what it knows that nobody can read afresh."""
 
-    kind: str  # ended, failed, missing, or a key of ENDINGS
+    kind: EndKind
     reason: str
     tails: Mapping[int, Sequence[str]] = field(default_factory=dict)
     pods: Sequence[PodFacts] = ()  # as they were last seen: what counts of those that are gone by now
@@ -139,7 +117,7 @@ def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -
         if outcome is None:
             return None
         if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
-            outcome = replace(outcome, cause=Cause.HALTED, label=LABELS["halted"], action=Action.STOP)
+            outcome = replace(outcome, cause=Cause.HALTED, label=MEANINGS[EndKind.HALTED].label, action=Action.STOP)
         note_steps(launch, _statuses(launch))
         try:
             attempt = _close(job, manifest, launch, attempt, outcome)
@@ -233,7 +211,7 @@ def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -
         app_attempts=0 if budget.app_attempts is None else budget.app_attempts,
     )
     preempted = sum(a.outcome == Cause.PREEMPTED for a in ended)
-    had_room = any(a.label not in (NO_ROOM, NO_QUOTA, LABELS["late"]) for a in ended)
+    had_room = any(a.label not in (NO_ROOM, NO_QUOTA, MEANINGS[EndKind.LATE].label) for a in ended)
     return decide(outcome, losses, budgets, preempted_before=preempted, had_room=had_room)
 
 
@@ -262,28 +240,26 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         pods,
         membership=launch.membership,
         # A learner that joins is not lost before its pod was made; the watching of the attempt waits for it.
-        awaited=() if seen.kind == "missing" else launch.membership.joined_later,
+        awaited=() if seen.kind is EndKind.MISSING else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_limit_mib(manifest, launch.role)} MiB",
         rules=() if launch.role == PREPARE_ROLE else manifest.failures,
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )
-    kind = seen.kind
-    if kind == "halted" and ledger().pending(job.id, "halt") is None:
-        kind = "failed"  # withdrawn since: only what the learners show counts
-    if outcome is None and kind not in ENDINGS:
+    meaning = MEANINGS.get(seen.kind)
+    if seen.kind is EndKind.HALTED and ledger().pending(job.id, "halt") is None:
+        meaning = None  # withdrawn since: only what the learners show counts
+    if outcome is None and meaning is None:
         return None
-    if kind in ENDINGS and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
-        cause = ENDINGS[kind]
-        action = Action.RELAUNCH if kind in ("stalled", "late", "quota", "no secret") else Action.STOP
+    if meaning is not None and (outcome is None or not (outcome.ok or outcome.cause is Cause.PROGRAM)):
+        if meaning.catalogue_first and outcome is not None and outcome.label:
+            return outcome
         facts = outcome.evidence if outcome else evidence(pods, markers)
-        if kind in ("blocked", "late") and outcome is not None and outcome.label:
-            return outcome  # the catalogue knows more than "it does not start"
-        if kind == "quota" and (never := _why_never(job, launch, seen.reason)) is not None:
+        if seen.kind is EndKind.QUOTA and (never := _why_never(job, launch, seen.reason)) is not None:
             return Outcome(Cause.CONFIGURATION, f"{seen.reason} ({never})", facts, QUOTA_TOO_SMALL)
-        label = NO_ROOM if kind == "late" and any(pod.unscheduled for pod in pods) else LABELS.get(kind, "")
-        return Outcome(cause, seen.reason, facts, label, action)
+        no_room = seen.kind is EndKind.LATE and any(pod.unscheduled for pod in pods)
+        return Outcome(meaning.cause, seen.reason, facts, NO_ROOM if no_room else meaning.label, meaning.action)
     assert outcome is not None
     if outcome.ok and launch.role == TRAIN_ROLE and manifest.checkpoints is not None:
         every = manifest.checkpoints.every

@@ -18,6 +18,7 @@ from updraft.guardian.attempts import note_steps
 from updraft.guardian.pace import Pace
 from updraft.guardian.records import ledger, manifest_of
 from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.recovery.ends import EndKind
 from updraft.recovery.progress import Finding, Limits, Seen, Watch, observe
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Attention:
         self._next = clock() + PACE.turn_seconds()
         self._dumps = 0
 
-    async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[str, str] | None:
-        """Why the attempt is to be ended (`stalled` or `given up`), if it is."""
+    async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
+        """Why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
         if self._clock() < self._next or self._launch.role != TRAIN_ROLE:
             return None
         self._next = self._clock() + PACE.turn_seconds()
@@ -56,11 +57,11 @@ class Attention:
             log.warning("Progress is not known: %s", exc)
             return None
 
-    def _look(self, running: Sequence[int], lines: Mapping[int, int]) -> tuple[str, str] | None:
+    def _look(self, running: Sequence[int], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
         from updraft.storage import objects as stored
 
         launch = self._launch
-        end: tuple[str, str] | None = None
+        end: tuple[EndKind, str] | None = None
         statuses: list[LearnerStatus] = []
         for learner in running:
             status = stored.read_status(launch.tenant, launch.job_id, launch.role, launch.attempt, learner)
@@ -73,7 +74,8 @@ class Attention:
             if finding is not None:
                 self._tell(finding)
                 if finding.act:
-                    end = ("stalled" if self._limits.on_no_progress == "restart" else "given up", finding.reason)
+                    restart = self._limits.on_no_progress == "restart"
+                    end = (EndKind.STALLED if restart else EndKind.GIVEN_UP, finding.reason)
         note_steps(launch, statuses)
         return end
 

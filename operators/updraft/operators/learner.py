@@ -32,6 +32,7 @@ from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE,
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
+from updraft.recovery.ends import EndKind
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
 from updraft.taints import GPU_RESOURCE, GPU_TAINT
@@ -133,7 +134,7 @@ class LearnerOperator(KubernetesPodOperator):
         try:
             pods.deploy(core, job, attempt)
         except QuotaError as exc:  # learners that were made are gone again: the number has been used
-            attempts.conclude(core, job.id, self.role, attempt.number, attempts.Seen("quota", str(exc)))
+            attempts.conclude(core, job.id, self.role, attempt.number, attempts.Seen(EndKind.QUOTA, str(exc)))
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
         """Ends the task as the role ended; before that, what its trigger may have left is freed."""

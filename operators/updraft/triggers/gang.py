@@ -24,6 +24,7 @@ from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
 from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
 from updraft.lifecycle import State
+from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import gives_back
 from updraft.settings import settings
 from updraft.triggers.desk import desk
@@ -244,9 +245,9 @@ class GangTrigger(BaseTrigger):
         try:
             launch = await self._call(pods.deploy, core, job, attempt)
         except QuotaError as exc:
-            seen = Seen("quota", str(exc))
+            seen = Seen(EndKind.QUOTA, str(exc))
         except RefusedError as exc:
-            seen = Seen("refused", str(exc))
+            seen = Seen(EndKind.REFUSED, str(exc))
         else:
             seen = await Observation(watch, job, launch, attempt, self.log).run()
         closed = await self._call(attempts.conclude, core, self.job_id, self.role, attempt.number, seen)

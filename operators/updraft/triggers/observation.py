@@ -20,21 +20,17 @@ from updraft.guardian.records import ledger, manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.recovery.ends import DETECTORS, EndKind, GangView
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.followers import Followers
-from updraft_learner.contract import ExitCode
 
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Attempt, Job
 
 TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
-MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
-GONE_SECONDS = 2.0  # one that it has shown, and shows no more
-BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not come by itself
-LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
@@ -62,7 +58,7 @@ class Observation:
             await self._followers.stop()
         return Seen(kind, reason, self._followers.tails, last)
 
-    async def _watch_pods(self) -> tuple[str, str, tuple[PodFacts, ...]]:
+    async def _watch_pods(self) -> tuple[EndKind, str, tuple[PodFacts, ...]]:
         """What ended, why, and every pod as it was last seen."""
         key = launch_key(self._launch)
         woken = self._watch.subscribe(key)
@@ -72,7 +68,7 @@ class Observation:
         finally:
             self._watch.unsubscribe(key, woken)
 
-    async def _something_ends(self, woken: asyncio.Event) -> tuple[str, str]:
+    async def _something_ends(self, woken: asyncio.Event) -> tuple[EndKind, str]:
         watch, launch, attempt = self._watch, self._launch, self._attempt
         key = launch_key(launch)
         seen: set[int] = set()
@@ -94,41 +90,28 @@ class Observation:
                 seen |= {pod.learner for pod in found}
                 found = [pod for pod in found if pod.learner in self._members.learners]
                 known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in self._members.learners]
-                missing = self._members.missing(pod.learner for pod in known)
-                if not missing and all(p.ended for p in known):
-                    return "ended", "all pods have ended"
-                # One learner's end with an error ends the attempt; its sidecar may still be storing.
-                failed = [p for p in known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
-                if "halt" in self._since:  # whoever has saved and left waits for its peers
-                    failed = [p for p in failed if p.main.exit_code != ExitCode.PREEMPTED]
-                storing = self._lasts("failed", failed, grace)
-                if failed and (all(p.ended for p in failed) or storing):
-                    said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
-                    return "failed", f"learner {failed[0].learner}: {said or 'failed'}"
-                lost = next((p for p in found if p.lost), None)
-                if self._lasts("lost", lost, _patience_seconds(lost, grace) if lost else 0) and lost:
-                    return "failed", f"learner {lost.learner}: its node does not tell how its program ends"
-                patience = GONE_SECONDS if seen.issuperset(self._members.learners) else MISSING_SECONDS
-                if self._lasts("missing", missing, patience):
-                    return "missing", f"{len(missing)} of {self._members.size} pods are gone"
-                blocked = next((p for p in found if p.blocked), None)
-                if self._lasts("blocked", blocked, BLOCKED_SECONDS) and blocked:
-                    return "blocked", f"learner {blocked.learner}: {blocked.blocked}"
-                if self._lasts("mounting", any(p.mounting for p in found), BLOCKED_SECONDS):
-                    self._since.pop("mounting")  # looked at again after as long a time
-                    if await watch.lacks_secret(launch.base_name):
-                        return "no secret", f"secret {launch.base_name} was deleted before its learners began"
                 not_running = any(p.main.state in ("absent", "waiting") for p in found)
                 building = any(p.building for p in found)  # bounded by the node
                 built += now - before if building else 0.0
-                waits = not_running and not building and now - started - built > late
-                if self._lasts("late", waits, LATE_SECONDS):
-                    return "late", self._shown[1] if self._shown else "the learners did not start in time"
+                view = GangView(
+                    found,
+                    known,
+                    self._members.missing(pod.learner for pod in known),
+                    self._members.size,
+                    all_seen=seen.issuperset(self._members.learners),
+                    halting="halt" in self._since,
+                    grace_seconds=grace,
+                    node_lost_seconds=settings().node_lost_seconds,
+                    start_overdue=not_running and not building and now - started - built > late,
+                    shown=self._shown[1] if self._shown else "",
+                    secret=launch.base_name,
+                )
+                if (end := await self._detect(view)) is not None:
+                    return end
             else:  # what is said of pods from here on is news, and has to last anew
-                for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
-                    self._lasts(what, False, 0)
+                self._forget()
             if limit is not None and now - started - waited > limit:
-                return "deadline", "budget.max_runtime is used up"
+                return EndKind.DEADLINE, "budget.max_runtime is used up"
             if (asked := await self._asked()) is not None:
                 return asked
             await self._look_at_members()
@@ -138,15 +121,32 @@ class Observation:
                 await asyncio.wait_for(woken.wait(), TICK_SECONDS)
             woken.clear()
 
-    def _lasts(self, what: str, holds: object, seconds: float) -> bool:
-        """Whether it has been so for longer than that, by this process's monotonic clock."""
+    async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
+        """The first detector whose finding has lasted for its patience."""
+        for detector in DETECTORS:
+            reason = detector.finds(view)
+            if not self._lasts(detector.name, reason, detector.patience(view)):
+                continue
+            if detector.kind is EndKind.NO_SECRET and not await self._watch.lacks_secret(self._launch.base_name):
+                self._since.pop(detector.name)  # looked at again after as long a time
+                continue
+            return detector.kind, reason
+        return None
+
+    def _forget(self) -> None:
+        """Begin to measure the patience of all detectors anew."""
+        for detector in DETECTORS:
+            self._since.pop(detector.name, None)
+
+    def _lasts(self, what: str, holds: object, seconds: float | None) -> bool:
+        """Whether it has been so for longer than that, by this process's monotonic clock; None: at once."""
         now = time.monotonic()
         if not holds:
             self._since.pop(what, None)
             return False
-        return now - self._since.setdefault(what, now) > seconds
+        return now - self._since.setdefault(what, now) > seconds if seconds is not None else True
 
-    async def _asked(self) -> tuple[str, str] | None:
+    async def _asked(self) -> tuple[EndKind, str] | None:
         """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
         try:
             if not await desk().asked(self._launch.job_id):
@@ -154,14 +154,14 @@ class Observation:
                 return None
             job, halt = await asyncio.to_thread(requests.wanted, self._launch.job_id)
             if job.cancel_requested_by is not None:
-                return "cancelled", f"cancelled by {job.cancel_requested_by}"
+                return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
             if halt is None:
                 self._lasts("halt", False, 0)
                 return None
             if not self._lasts("halt", True, settings().halt_wait_seconds):
                 await asyncio.to_thread(requests.ask_to_stop, job, self._attempt)
                 return None
-            return "halted", f"halted by {halt.by}; its programs did not leave on request and were stopped"
+            return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
         except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None
@@ -179,8 +179,7 @@ class Observation:
         if attempt is None or attempt.number != launch.attempt or attempt.membership == self._members:
             return
         self._members = attempt.membership
-        for what in ("failed", "lost", "missing", "blocked", "mounting", "late"):
-            self._lasts(what, False, 0)  # it was said of other members
+        self._forget()  # it was said of other members
         self._log.info("Generation %d: learners %s", self._members.generation, list(self._members.learners))
 
     def _runtime_left_seconds(self) -> float | None:
@@ -223,10 +222,3 @@ def _preparing(state: State, reason: str) -> tuple[State, str]:
     if state in (State.PROCESSING, State.STORING):
         return State.DOWNLOADING, "code and data are being prepared"
     return state, f"preparing code and data: {reason}"
-
-
-def _patience_seconds(pod: PodFacts, grace_seconds: int) -> float:
-    """How long a pod that is being removed may take: one whose node was given up cannot tell its end, one that was
-    asked to leave a living node, by the cluster or a person, may save and store for its whole grace period."""
-    given_up = "TaintManager" in str(pod.disruption)
-    return settings().node_lost_seconds if given_up else grace_seconds + LATE_SECONDS

@@ -26,6 +26,7 @@ from updraft.guardian import line, records
 from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
 from updraft.lifecycle import State
+from updraft.recovery.ends import EndKind
 from updraft.recovery.facts import pod_facts
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.triggers import gang
@@ -145,11 +146,11 @@ class Driver:
         self.story.people(platform, job_id, f"attempt {attempt.number}")
         mine = [pod for pod in platform.cluster.pods.values() if role_of(pod)[1] == attempt.number]
         if not mine:
-            return Seen("missing", "the pods are gone")
+            return Seen(EndKind.MISSING, "the pods are gone")
         kind = learners.get(attempt.number, succeed)(platform, attempt.number)
         with suppress(IllegalTransitionError):
             records.ledger().move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
-        return kind if isinstance(kind, Seen) else Seen(kind, kind)
+        return kind if isinstance(kind, Seen) else Seen(EndKind(kind), kind)
 
     def drive(self, job_id: str, role: str) -> dict[str, Any]:
         """Triggers one after the other: a dead one's successor goes on."""
@@ -314,7 +315,7 @@ def preempted(platform: Platform, attempt: int) -> Seen:
     for name, _ in _each(platform, attempt):
         platform.cluster.set_status(name, exit_code=143, conditions=[condition])
         gone.append(pod_facts(platform.cluster.pods.pop(name)))
-    return Seen("missing", "the pods are gone", pods=gone)
+    return Seen(EndKind.MISSING, "the pods are gone", pods=gone)
 
 
 def _of(platform: Platform, name: str, attempt: int) -> None:

@@ -30,6 +30,7 @@ from updraft.exceptions import RefusedError
 from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
 from updraft.lifecycle import workflow
+from updraft.recovery.ends import EndKind
 
 RUN_ID = "digits-1"
 ORDER = workflow.TASKS
@@ -201,12 +202,12 @@ class Platform:
                     try:
                         pods.deploy(core, job, attempt)
                     except RefusedError as exc:
-                        seen = attempts.Seen("refused", str(exc))
+                        seen = attempts.Seen(EndKind.REFUSED, str(exc))
                     else:
                         self.watched.append((role, attempt.number))
                         event = self.pods_end(self, job_id)
                         tails = {int(learner): lines for learner, lines in event["tails"].items()}
-                        seen = attempts.Seen(event["kind"], event["reason"], tails)
+                        seen = attempts.Seen(EndKind(event["kind"]), event["reason"], tails)
                     attempts.conclude(core, job_id, role, attempt.number, seen)
                 case other:
                     raise AssertionError(f"nobody drives {other} here")

@@ -18,6 +18,7 @@ from updraft.guardian import pods
 from updraft.guardian.attempts import Seen
 from updraft.ledger import AttemptClosure, Ledger
 from updraft.lifecycle import State
+from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.triggers import gang, queue
 from updraft.triggers.desk import Desk
@@ -263,7 +264,7 @@ class TestTrouble:
             def __init__(self, *args: Any) -> None: ...
 
             async def run(self) -> Seen:
-                return Seen("missing", "gone")
+                return Seen(EndKind.MISSING, "gone")
 
         monkeypatch.setattr(gang, "Observation", Observed)
         monkeypatch.setattr(pods, "deploy", lambda *args: None)

@@ -22,11 +22,12 @@ from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
+from updraft.recovery import ends
+from updraft.recovery.ends import EndKind
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft.settings import settings
 from updraft.storage import objects
 from updraft.triggers import followers
-from updraft.triggers import observation as observing
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger
@@ -160,7 +161,7 @@ class TestGang:
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
         ended = tuple(watch.pods("any"))
-        assert observe(watch) == Seen("ended", "all pods have ended", {1: [], 2: []}, ended)
+        assert observe(watch) == Seen(EndKind.ENDED, "all pods have ended", {1: [], 2: []}, ended)
 
     def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = FakeWatch(2)
@@ -194,7 +195,7 @@ class TestGang:
         watch = FakeWatch(1)
         event = observe(watch, 2)
         assert (event.kind, event.reason) == ("missing", "1 of 2 pods are gone")
-        assert quick.now > START + observing.MISSING_SECONDS
+        assert quick.now > START + ends.MISSING_SECONDS
 
     def test_a_watch_that_lost_the_cluster_says_nothing_about_pods(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
@@ -213,7 +214,7 @@ class TestGang:
         )
         event = observe(watch)
         assert (event.kind, event.reason) == ("blocked", "learner 1: ImagePullBackOff: no such image")
-        assert START + observing.BLOCKED_SECONDS < quick.now < START + 60
+        assert START + ends.BLOCKED_SECONDS < quick.now < START + 60
 
     def test_pods_that_never_start(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
         watch = FakeWatch(1)
@@ -236,10 +237,10 @@ class TestGang:
         if deleted:
             assert (event.kind, watch.secrets_asked_for) == ("no secret", [name])
             assert event.reason == f"secret {name} was deleted before its learners began"
-            assert START + observing.BLOCKED_SECONDS < quick.now < START + 60
+            assert START + ends.BLOCKED_SECONDS < quick.now < START + 60
         else:  # a large image: it is asked seldom
             assert event.kind == "cancelled"
-            assert 1 <= len(watch.secrets_asked_for) <= (quick.now - START) / observing.BLOCKED_SECONDS
+            assert 1 <= len(watch.secrets_asked_for) <= (quick.now - START) / ends.BLOCKED_SECONDS
 
     def test_pods_are_handed_on_as_they_were_last_seen(self, quick: Clock) -> None:
         """By the time that the attempt is judged they may be gone."""
@@ -318,7 +319,7 @@ class TestGang:
         watch.at_look = {5: lambda: change(ledger, lambda members: members.resized(2))}
         seen = observe(watch)
         assert (seen.kind, seen.reason) == ("missing", "1 of 2 pods are gone")
-        assert quick.now > START + observing.MISSING_SECONDS
+        assert quick.now > START + ends.MISSING_SECONDS
 
     def test_a_halt_waits_until_all_learners_have_saved_and_left(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, store: FolderStore
@@ -382,7 +383,7 @@ class TestGang:
         watch.at_look = {5: lambda: watch.cluster.pods.clear()}
         seen = observe(watch)
         assert (seen.kind, seen.reason) == ("missing", "1 of 1 pods are gone")
-        assert quick.now < START + observing.MISSING_SECONDS
+        assert quick.now < START + ends.MISSING_SECONDS
 
     def test_a_cancel_request_ends_it_although_the_log_goes_on(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
@@ -392,7 +393,7 @@ class TestGang:
         watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
-        assert event == Seen("cancelled", "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
+        assert event == Seen(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
         assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["epoch 1"]
 
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(

@@ -1,0 +1,183 @@
+"""What ends the watching of an attempt: one table of detectors, and what each kind of end means by itself.
+
+Pure. `updraft.triggers.observation` walks `DETECTORS` in order at each look; what ends an attempt from outside its pods
+(a user, a limit, a program that gets nowhere) has a kind here too. Whether the attempt succeeded is judged afterwards,
+from evidence read afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from updraft.recovery.causes import Action, Cause
+from updraft.recovery.facts import PodFacts
+from updraft.recovery.policy import NO_QUOTA
+from updraft_learner.contract import ExitCode
+
+MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
+GONE_SECONDS = 2.0  # one that it has shown, and shows no more
+BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not come by itself
+LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
+
+
+class EndKind(StrEnum):
+    """Why an attempt is watched no longer."""
+
+    ENDED = "ended"
+    FAILED = "failed"
+    MISSING = "missing"
+    BLOCKED = "blocked"
+    NO_SECRET = "no secret"
+    LATE = "late"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    HALTED = "halted"
+    STALLED = "stalled"
+    GIVEN_UP = "given up"
+    QUOTA = "quota"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an end means where its kind itself is the cause.
+
+    Args:
+        label: its row in the failure catalogue.
+        catalogue_first: a row of the catalogue that what the pods show has found says more.
+    """
+
+    cause: Cause
+    label: str = ""
+    action: Action = Action.STOP
+    catalogue_first: bool = False
+
+
+# Of the kinds that are not here, only what the learners show counts.
+MEANINGS: Mapping[EndKind, Meaning] = {
+    EndKind.BLOCKED: Meaning(Cause.CONFIGURATION, catalogue_first=True),
+    EndKind.NO_SECRET: Meaning(Cause.INFRASTRUCTURE, "secret.gone", Action.RELAUNCH),
+    EndKind.LATE: Meaning(Cause.INFRASTRUCTURE, "pod.not_started", Action.RELAUNCH, catalogue_first=True),
+    EndKind.DEADLINE: Meaning(Cause.DEADLINE, "job.deadline"),
+    EndKind.CANCELLED: Meaning(Cause.CANCELLED, "job.cancelled"),
+    EndKind.HALTED: Meaning(Cause.HALTED, "job.halted"),
+    EndKind.STALLED: Meaning(Cause.INFRASTRUCTURE, "progress.stalled", Action.RELAUNCH),
+    EndKind.GIVEN_UP: Meaning(Cause.PROGRAM, "progress.stalled"),
+    EndKind.QUOTA: Meaning(Cause.INFRASTRUCTURE, NO_QUOTA, Action.RELAUNCH),
+    EndKind.REFUSED: Meaning(Cause.CONFIGURATION),
+}
+
+
+@dataclass(frozen=True)
+class GangView:
+    """The pods of an attempt's members at one look, with what the detectors need beside them.
+
+    Args:
+        found: the pods that there are.
+        known: these, and those that are gone as they were last seen.
+        missing: members without a known pod.
+        size: how many members there are.
+        all_seen: whether the watch has shown every member's pod at some time.
+        halting: a user has asked to halt the job.
+        grace_seconds: how long a pod may store after its program's end.
+        node_lost_seconds: how long a pod stays on a node that does not answer.
+        start_overdue: some program has not started, and the time for starting is over.
+        shown: what users read about the gang now.
+        secret: name of the launch's secret.
+    """
+
+    found: Sequence[PodFacts]
+    known: Sequence[PodFacts]
+    missing: Sequence[int]
+    size: int
+    all_seen: bool = True
+    halting: bool = False
+    grace_seconds: float = 0.0
+    node_lost_seconds: float = 0.0
+    start_overdue: bool = False
+    shown: str = ""
+    secret: str = ""
+
+
+@dataclass(frozen=True)
+class Detector:
+    """One way in which an attempt ends.
+
+    Args:
+        name: of its timer; unique.
+        kind: what the watching ends with.
+        finds: the reason, or "" where this has not happened.
+        patience: how many seconds it has to last before it is believed; None: at once.
+    """
+
+    name: str
+    kind: EndKind
+    finds: Callable[[GangView], str]
+    patience: Callable[[GangView], float | None]
+
+
+def _all_ended(view: GangView) -> str:
+    return "all pods have ended" if not view.missing and all(p.ended for p in view.known) else ""
+
+
+def _failures(view: GangView) -> list[PodFacts]:
+    """Pods that ended with an error; in a halt whoever has saved and left waits for its peers."""
+    failed = [p for p in view.known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
+    return [p for p in failed if not (view.halting and p.main.exit_code == ExitCode.PREEMPTED)]
+
+
+def _failed(view: GangView) -> str:
+    if not (failed := _failures(view)):
+        return ""
+    said = ": ".join(part for part in (failed[0].reason, failed[0].message) if part)
+    return f"learner {failed[0].learner}: {said or 'failed'}"
+
+
+def _failed_patience(view: GangView) -> float | None:
+    """One learner's end with an error ends the attempt; its sidecar may still be storing."""
+    return None if all(p.ended for p in _failures(view)) else view.grace_seconds
+
+
+def _lost(view: GangView) -> str:
+    lost = next((p for p in view.found if p.lost), None)
+    return f"learner {lost.learner}: its node does not tell how its program ends" if lost else ""
+
+
+def _lost_patience(view: GangView) -> float:
+    """A pod whose node was given up cannot tell its end. One that was asked to leave a living node, by the cluster or
+    by a user, may save and store for its whole grace period."""
+    lost = next((p for p in view.found if p.lost), None)
+    given_up = lost is not None and "TaintManager" in str(lost.disruption)
+    return view.node_lost_seconds if given_up else view.grace_seconds + LATE_SECONDS
+
+
+def _missing(view: GangView) -> str:
+    return f"{len(view.missing)} of {view.size} pods are gone" if view.missing else ""
+
+
+def _blocked(view: GangView) -> str:
+    blocked = next((p for p in view.found if p.blocked), None)
+    return f"learner {blocked.learner}: {blocked.blocked}" if blocked else ""
+
+
+def _mounting(view: GangView) -> str:
+    """While a volume cannot be mounted; the cluster is asked whether it is for want of the secret."""
+    found = any(p.mounting for p in view.found)
+    return f"secret {view.secret} was deleted before its learners began" if found else ""
+
+
+def _late(view: GangView) -> str:
+    return (view.shown or "the learners did not start in time") if view.start_overdue else ""
+
+
+DETECTORS = (
+    Detector("ended", EndKind.ENDED, _all_ended, lambda view: None),
+    Detector("failed", EndKind.FAILED, _failed, _failed_patience),
+    Detector("lost", EndKind.FAILED, _lost, _lost_patience),
+    Detector("missing", EndKind.MISSING, _missing, lambda view: GONE_SECONDS if view.all_seen else MISSING_SECONDS),
+    Detector("blocked", EndKind.BLOCKED, _blocked, lambda view: BLOCKED_SECONDS),
+    Detector("mounting", EndKind.NO_SECRET, _mounting, lambda view: BLOCKED_SECONDS),
+    Detector("late", EndKind.LATE, _late, lambda view: LATE_SECONDS),
+)
