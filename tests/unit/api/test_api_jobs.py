@@ -26,7 +26,7 @@ def train(platform: Platform, job_id: str = "digits-1") -> int:
     platform.job(job_id)
     ledger.move(job_id, State.QUEUED, "waits", {"place": 3})
     ledger.move(job_id, State.DEPLOYING, "admitted: 2 learners")
-    number = ledger.ensure_attempt(job_id, "train", after=None).number
+    number = ledger.ensure_attempt(job_id, "train", after=None, learners=2).number
     ledger.move(job_id, State.PROCESSING, "2 learners run")
     for learner, step in ((1, 40), (2, 30)):
         status = LearnerStatus(

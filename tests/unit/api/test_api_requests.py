@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_attempts_say_how_they_ended_and_what_was_done(platform: Platform) -> No
     first = attempts[0]
     assert (first["first_step"], first["last_step"], first["evidence"]) == (1, 340, {"exit_codes": {"1": None}})
     assert first["relaunch"]["reason"] == "infrastructure loss 1 of 5"
-    assert attempts[2]["resume"] == plan
+    assert attempts[2]["resume"] == asdict(plan)
 
 
 def test_a_job_that_recovers_says_from_what(platform: Platform) -> None:

@@ -114,7 +114,7 @@ class Driver:
             def __init__(self, job_id: str) -> None:
                 self._job_id = job_id
 
-            async def news(self) -> None:
+            async def look_again(self, to: object, *, at_first_plan: bool) -> None:
                 await asyncio.to_thread(driver.in_queue, self._job_id)
 
         class Queue:

@@ -21,7 +21,7 @@ ATTEMPTS = 10
 # Each process asks for what follows the newest closed attempt as soon as it sees one, and closes what it sees open.
 MAKE_ATTEMPTS = """
 import json, sys
-from updraft.ledger import open_ledger
+from updraft.ledger import AttemptClosure, open_ledger
 book, seen = open_ledger(sys.argv[1]), []
 after = None
 while len(seen) < int(sys.argv[2]):

@@ -187,7 +187,7 @@ def test_the_state_shown_is_the_least_advanced_learners() -> None:
         "1 of 2 learners stage code and data",
     )
     assert stage_of([running, done], Membership.first(2))[0] is State.PROCESSING
-    assert stage_of([done], Membership.first(1))[0] is State.STORING
+    assert stage_of([pod(1, main=ended(0))], Membership.first(1))[0] is State.STORING
 
 
 def test_a_pod_that_finds_no_room_shows_the_schedulers_words() -> None:

@@ -13,6 +13,7 @@ from folder_store import FolderStore
 from learner.sidecar_fakes import RUN, FakeMlflow
 
 from updraft.guardian import replay as guardian_replay
+from updraft.lifecycle.membership import Membership
 from updraft.tracking import replay as replay_module
 from updraft.tracking.replay import Deadline, replay
 from updraft_learner.contract import Keys
@@ -195,7 +196,7 @@ class Ledger:
         self.notes: list[str] = []
 
     def attempts(self, job_id: str) -> list[Any]:
-        return [SimpleNamespace(role="evaluate", number=2, ended_at=1)]
+        return [SimpleNamespace(role="evaluate", number=2, ended_at=1, membership=Membership.first(1))]
 
     def effect(self, job_id: str, key: str) -> Mapping[str, Any] | None:
         return self.effects.get(key)

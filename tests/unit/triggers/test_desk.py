@@ -138,10 +138,10 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
 def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, let_go = [], threading.Event()
 
-    def hangs() -> frozenset[str]:
+    def hangs() -> tuple[frozenset[str], dict[tuple[str, str], int]]:
         asked.append(1)
         let_go.wait(30)
-        return frozenset({JOB})
+        return frozenset({JOB}), {}
 
     monkeypatch.setattr(desk_module, "_asked", hangs)
     monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.01)

@@ -128,7 +128,8 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
                 for _ in range(10):
                     await asyncio.sleep(0.01)
                     assert (first._leads, second._leads) == (False, True)
-                stack.close()  # its last job is gone, and so is the lease
+                stack.close()  # its last job is gone, and soon its lease
+                await comes(lambda: not second._leads)
                 with first.waiting(waiting, "admit") as there:
                     ledger.release(running)
                     await hears(there, lambda told: told.granted)
