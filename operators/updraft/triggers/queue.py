@@ -51,7 +51,7 @@ class Place:
         self._news = asyncio.Event()
         self._admission: Admission | None = None
         self._look = False
-        self._logged_at = -LOG_SECONDS
+        self._log_at = time.monotonic() + LOG_SECONDS * random.random()  # not all at the same moment
 
     async def look_again(self, to: Any, *, at_first_plan: bool) -> None:
         """Wait until the trigger must look at the job in the ledger.
@@ -63,9 +63,9 @@ class Place:
             at_first_plan: nothing is planned for the job yet; it is looked at as soon as something is.
         """
         while (told := await self.news()) is not None and told.waits and not at_first_plan:
-            if (now := time.monotonic()) >= self._logged_at + LOG_SECONDS:
+            if (now := time.monotonic()) >= self._log_at:
                 to.info("waiting: %s", told.reason)
-                self._logged_at = now
+                self._log_at = now + LOG_SECONDS
 
     def tell(self, admission: Admission | None) -> None:
         """The planner's decision, or None: the trigger must look at the job in the ledger."""

@@ -281,20 +281,24 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
     run(main)
 
 
-def test_of_many_places_in_a_row_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("seconds", "logged"), [(0, ["waiting: number 3", "waiting: number 2"]), (1000, [])])
+def test_of_many_places_in_a_row_few_are_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seconds: float, logged: list[str]
+) -> None:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(queue, "LOG_SECONDS", seconds)
 
     async def main() -> None:
         place = Place("job-1")
         waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=False))
-        for number in (3, 2, 1):
-            place.tell(Admission(False, number, f"number {number} in the queue"))
+        for number in (3, 2):
+            place.tell(Admission(False, number, f"number {number}"))
             await asyncio.sleep(0.01)
         place.tell(GRANTED)
         await waiting
 
     run(main)
-    assert caplog.messages == ["waiting: number 3 in the queue"]
+    assert caplog.messages == logged
 
 
 def test_a_job_that_was_not_planned_is_looked_at_once_it_is() -> None:
