@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
-from updraft.kubernetes import policies
+from updraft.kubernetes import errors, policies
 from updraft.kubernetes.objects import Launch, Manifest
 from updraft.kubernetes.readiness import still_starting
 from updraft.kubernetes.throttling import asked_pause_seconds, throttled
@@ -20,14 +20,13 @@ from updraft.recovery.facts import PodFacts, pod_facts
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
-TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 TIMEOUT_SECONDS = 30
-# In the words of Kubernetes' ResourceQuota, which go on with its name; one that was just made has no status yet.
-OVER_QUOTA = ("exceeded quota:", "status unknown for quota:")
 
 
-def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int] = frozenset(), **kwargs: Any) -> Any:
-    """One request, tried again with back-off where that may help; None for a status in `ok`.
+def call(
+    what: str, function: Callable[..., Any], *args: Any, ok: tuple[type[errors.ApiError], ...] = (), **kwargs: Any
+) -> Any:
+    """One request, tried again with back-off where that may help; None for an error in `ok`.
 
     Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError."""
     from kubernetes.client.exceptions import ApiException
@@ -40,21 +39,21 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
         try:
             return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
         except ApiException as exc:
-            forbidden = exc.status == FORBIDDEN and exc.status not in ok and not _over_quota(exc)
-            if forbidden and client is not None and still_starting(client):
+            error = errors.error_of(exc)
+            forbidden = isinstance(error, errors.ForbiddenError) and not isinstance(error, errors.QuotaExceededError)
+            if forbidden and not isinstance(error, ok) and client is not None and still_starting(client):
                 raise UnavailableError(
                     f"The cluster did not {what}: it is starting, and refuses everybody (403)"
                 ) from exc
-            raise
+            raise error from exc
 
     def transient(exc: BaseException) -> bool:
-        if isinstance(exc, ApiException):
-            return exc.status in TRANSIENT_STATUS or _in_conflict(exc)
-        return isinstance(exc, HTTPError | UnavailableError)
+        return isinstance(exc, errors.TransientError | HTTPError | UnavailableError)
 
     def pause_seconds(state: RetryCallState) -> float:
         failed = state.outcome.exception() if state.outcome is not None else None
-        return max(back_off(state), asked_pause_seconds(failed))
+        refused = failed.__cause__ if isinstance(failed, errors.ApiError) else failed
+        return max(back_off(state), asked_pause_seconds(refused))
 
     back_off = wait_random_exponential(multiplier=0.5, max=10)
     try:
@@ -66,18 +65,19 @@ def call(what: str, function: Callable[..., Any], *args: Any, ok: frozenset[int]
         ):
             with attempt:
                 return asked()
-    except ApiException as exc:
-        if exc.status in ok and not _in_conflict(exc):
-            return None
-        if exc.status == 401:  # a token that ran out: the learners do not need it, and a new one goes on from here
-            raise UnavailableError(
-                f"The cluster did not {what}: it does not accept the platform's token (401); put a valid one into the "
-                "kubeconfig of the platform's connection"
-            ) from exc
-        if transient(exc):
-            raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
-        refused = QuotaError if _over_quota(exc) else RefusedError
-        raise refused(f"The cluster refused to {what}: {_message(exc)}") from exc
+    except ok:
+        return None
+    except errors.UnauthorizedError as exc:  # a token that ran out: the learners do not need it
+        raise UnavailableError(
+            f"The cluster did not {what}: it does not accept the platform's token (401); put a valid one into the "
+            "kubeconfig of the platform's connection"
+        ) from exc
+    except errors.TransientError as exc:
+        raise UnavailableError(f"The cluster did not {what}: it answered {exc.status} six times") from exc
+    except errors.QuotaExceededError as exc:
+        raise QuotaError(f"The cluster refused to {what}: {exc}") from exc
+    except errors.ApiError as exc:
+        raise RefusedError(f"The cluster refused to {what}: {exc}") from exc
     except AttributeError as exc:
         if (handshake := failed_handshake(exc)) is None:
             raise
@@ -103,34 +103,8 @@ def failed_handshake(exc: AttributeError) -> Any:
     return meant if isinstance(meant, ApiException) and meant.status == 0 else None
 
 
-def _told(exc: Any) -> dict[str, Any]:
-    """The Status that the API server answers with; empty where something else did."""
-    import json
-
-    try:
-        told = json.loads(exc.body)
-    except (ValueError, TypeError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _in_conflict(exc: Any) -> bool:
-    """Whether two wrote at once, into a ResourceQuota for instance; what exists already has the same status 409."""
-    return exc.status == CONFLICT and _told(exc).get("reason") == "Conflict"
-
-
-def _over_quota(exc: Any) -> bool:
-    return exc.status == FORBIDDEN and any(words in _message(exc) for words in OVER_QUOTA)
-
-
-def _message(exc: Any) -> str:
-    return f"{exc.status} {_told(exc).get('message') or exc.reason}"
-
-
-FORBIDDEN = 403
-CONFLICT = 409
-EXISTS = frozenset({CONFLICT})
-GONE = frozenset({404})
+EXISTS = (errors.AlreadyExistsError,)
+GONE = (errors.NotFoundError,)
 
 
 def ensure_namespace(core: CoreV1Api, namespace: str) -> None:

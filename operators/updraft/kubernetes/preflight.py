@@ -7,13 +7,13 @@ requests. Both change nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.allocation import capacity_from_nodes
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import gang, verbs
+from updraft.kubernetes import errors, gang, verbs
 from updraft.taints import GPU_TAINT, Toleration, untolerated
 
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ def examine(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, 
 
 def answers(core: CoreV1Api) -> bool:
     """Whether a Kubernetes API server is there, whatever it says."""
-    from kubernetes.client.exceptions import ApiException
-
     try:
         _ask(core, core.get_code)
     except _Stop as stop:
-        return isinstance(stop.__cause__, ApiException)
+        return isinstance(stop.__cause__, errors.ApiError)
     return True
 
 
@@ -89,8 +87,10 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         yield Finding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
 
 
-def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: Collection[int] = ()) -> dict[str, Any]:
-    """One request without patience. Raises ApiException for a status in `ok`, _Stop for whatever else is no answer."""
+def _ask(
+    core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: tuple[type[errors.ApiError], ...] = ()
+) -> dict[str, Any]:
+    """One request without patience. Raises an ApiError in `ok`, _Stop for whatever else is no answer."""
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -98,18 +98,10 @@ def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: Collection[i
     try:
         answer = call(*args, _request_timeout=TIMEOUT_SECONDS)
     except ApiException as exc:
-        if exc.status == 401:
-            detail = f"{server} does not accept the token or certificate (401); it may have run out"
-            raise _Stop(Finding("cluster's log-in", False, detail, NEW_TOKEN)) from exc
-        if exc.status in ok:
-            raise
-        if exc.status >= 500 or exc.status == 429:
-            detail = f"{server} answers {exc.status}"
-            raise _Stop(Finding("cluster", False, detail, "look at the API server, or try again later")) from exc
-        if exc.status == 403:  # what it may not do, everybody who has logged in may by default
-            detail = f"{server} does not even tell its version, or what the platform may do (403)"
-            raise _Stop(Finding("cluster's log-in", False, detail, DISCOVERY)) from exc
-        raise _Stop(_no_cluster(server)) from exc
+        error = errors.error_of(exc)
+        if isinstance(error, ok):
+            raise error from exc
+        raise _Stop(_refused(server, error)) from error
     except (HTTPError, OSError) as exc:
         raise _Stop(_unreachable(server, exc)) from exc
     except AttributeError as exc:
@@ -119,6 +111,20 @@ def _ask(core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: Collection[i
     except (ValueError, TypeError) as exc:  # the client could not read the answer
         raise _Stop(_no_cluster(server)) from exc
     return dict(core.api_client.sanitize_for_serialization(answer))
+
+
+def _refused(server: str, error: errors.ApiError) -> Finding:
+    match error:
+        case errors.UnauthorizedError():
+            detail = f"{server} does not accept the token or certificate (401); it may have run out"
+            return Finding("cluster's log-in", False, detail, NEW_TOKEN)
+        case errors.ForbiddenError():  # what it may not do, everybody who has logged in may by default
+            detail = f"{server} does not even tell its version, or what the platform may do (403)"
+            return Finding("cluster's log-in", False, detail, DISCOVERY)
+        case errors.TransientError():
+            advice = "look at the API server, or try again later"
+            return Finding("cluster", False, f"{server} answers {error.status}", advice)
+    return _no_cluster(server)
 
 
 def _no_cluster(server: str) -> Finding:
@@ -150,14 +156,12 @@ def _version(version: str) -> Finding:
 
 
 def _namespace(core: CoreV1Api, namespace: str) -> Finding:
-    from kubernetes.client.exceptions import ApiException
-
     name = f"namespace {namespace}"
     try:
-        found = _ask(core, core.read_namespace, namespace, ok=(403, 404))
-    except ApiException as exc:
-        if exc.status != 404:
-            return Finding(name, False, "does not exist, or nothing was granted there", _make(namespace))
+        found = _ask(core, core.read_namespace, namespace, ok=(errors.ForbiddenError, errors.NotFoundError))
+    except errors.ForbiddenError:
+        return Finding(name, False, "does not exist, or nothing was granted there", _make(namespace))
+    except errors.NotFoundError:
         if _may(core, "create", "", "namespaces", None):
             return Finding(name, True, "is made with the first job")
         return Finding(name, False, "does not exist", _make(namespace))
@@ -257,7 +261,7 @@ def require(
     """
     body = {"spec": {"namespace": namespace}}
     ask = core.create_self_subject_rules_review
-    reviewed = gang.call("tell what the platform may do", ask, body, ok=frozenset({401}))
+    reviewed = gang.call("tell what the platform may do", ask, body, ok=(errors.UnauthorizedError,))
     if reviewed is None:
         raise RefusedError(
             f"the cluster at {core.api_client.configuration.host} does not accept the platform's token or certificate "

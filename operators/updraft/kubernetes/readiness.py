@@ -6,8 +6,9 @@ upgrade of the control plane for instance, must wait and not end as one that may
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING
+
+from updraft.kubernetes.errors import UnavailableServerError, error_of
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -28,7 +29,7 @@ def still_starting(api_client: ApiClient) -> bool:
             "/readyz", "GET", auth_settings=["BearerToken"], response_types_map={}, _request_timeout=TIMEOUT_SECONDS
         )
     except ApiException as exc:
-        if (exc.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if isinstance(error_of(exc), UnavailableServerError):
             return True
     except HTTPError:
         return True

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from updraft.kubernetes.clients import async_client
@@ -25,8 +26,6 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
 BACKOFF = Backoff(1.0, 15.0)
-UNAUTHORIZED = 401
-NOT_FOUND = 404
 
 LaunchKey = tuple[str, str, str]  # job, role, attempt
 
@@ -91,7 +90,7 @@ class PodWatch:
         except (ClientError, TimeoutError, OSError):
             return False
         answer.close()
-        return bool(answer.status == NOT_FOUND)
+        return bool(answer.status == HTTPStatus.NOT_FOUND)
 
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
         """Every launch that has a pod in this namespace."""
@@ -130,7 +129,7 @@ class PodWatch:
                 delay = max(BACKOFF.jittered_seconds(failures), asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
-                if getattr(exc, "status", None) == UNAUTHORIZED:
+                if getattr(exc, "status", None) == HTTPStatus.UNAUTHORIZED:
                     with suppress(Exception):  # a kubeconfig that is being written: read again at the next refusal
                         await self._connect()
 

@@ -13,6 +13,7 @@ from unit.kubernetes import api_server
 from updraft.exceptions import RefusedError, UnavailableError
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import cluster_api
+from updraft.kubernetes.errors import ForbiddenError
 from updraft.kubernetes.readiness import still_starting
 
 
@@ -104,6 +105,6 @@ def test_what_a_ready_cluster_forbids_is_refused_at_once() -> None:
 
 def test_an_answer_that_the_caller_expects_needs_no_second_question() -> None:
     with cluster((500,)) as (made, core):
-        answer = gang.call("list pods", core.list_namespaced_pod, "ns", ok=frozenset({403}), _preload_content=False)
+        answer = gang.call("list pods", core.list_namespaced_pod, "ns", ok=(ForbiddenError,), _preload_content=False)
     assert answer is None
     assert made.requests == ["GET /api/v1/namespaces/ns/pods"]
