@@ -78,13 +78,8 @@ def standing(job: Job, attempt: Attempt | None, *, halt_asked: bool, now: dateti
     if job.state is State.QUEUED and placed:
         return InLine(attempt)
     # DEPLOYING: admitted since the attempt ended. Nobody waits longer with what others could use.
-    following = attempt.relaunch if attempt is not None else None
-    if (
-        attempt is not None
-        and following is not None
-        and job.state is not State.DEPLOYING
-        and following.not_before > now
-    ):
+    following = attempt.relaunch if attempt is not None and job.state is not State.DEPLOYING else None
+    if attempt is not None and following is not None and following.not_before > now:
         return BackOff(attempt, following.not_before, following.reason)
     if job.state is State.QUEUED:
         return InLine(attempt)
