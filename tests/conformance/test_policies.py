@@ -12,6 +12,7 @@ from kubernetes import client
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import claims, gang, objects, policies
 from updraft.kubernetes.clients import cluster_api
+from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.localnode.claims import folder_of
@@ -68,7 +69,7 @@ ALL = [
 def test_a_launch_is_whole_and_made_twice_is_one(cluster: Any) -> None:
     api, launch = cluster_api(cluster.api_client), a_launch(cluster)
     for _ in range(2):
-        gang.create(api, launch, **a_gang(cluster, launch))
+        gang.create(api, launch, LaunchObjects(**a_gang(cluster, launch)))
     assert left(api, launch) == ALL
     secret = api.read_namespaced_secret(launch.base_name, launch.namespace)
     pods = api.list_namespaced_pod(launch.namespace, label_selector=launch.selector).items
@@ -82,7 +83,7 @@ def test_a_launch_is_whole_and_made_twice_is_one(cluster: Any) -> None:
 
 def test_nothing_of_a_launch_outlives_its_last_pod_whoever_deletes_it(cluster: Any) -> None:
     api, launch = cluster_api(cluster.api_client), a_launch(cluster)
-    gang.create(api, launch, **a_gang(cluster, launch))
+    gang.create(api, launch, LaunchObjects(**a_gang(cluster, launch)))
     cluster.wait_phase(launch.pod_name(2), "Running")
     api.delete_namespaced_pod(launch.pod_name(1), launch.namespace, grace_period_seconds=0)
     assert eventually(lambda: left(api, launch) == ALL[1:])
@@ -95,7 +96,7 @@ def test_the_policy_stays_until_the_last_pod_has_ended(cluster: Any) -> None:
     made = a_gang(cluster, launch)
     made["pods"] = [cluster.pod(launch.pod_name(1), "trap 'sleep 2; exit 0' TERM; echo ready; sleep 600 & wait; wait")]
     made["pods"][0]["metadata"]["labels"] = launch.labels(1)
-    gang.create(api, launch, **made)
+    gang.create(api, launch, LaunchObjects(**made))
     cluster.wait_phase(launch.pod_name(1), "Running")
     eventually(lambda: cluster.log(launch.pod_name(1)) == "ready\n")
     assert gang.delete(api, launch.namespace, launch.selector, grace_seconds=20) == 1
@@ -107,7 +108,7 @@ def test_the_policy_stays_until_the_last_pod_has_ended(cluster: Any) -> None:
 def test_a_part_that_a_dead_caller_left_is_removed_with_all_that_the_secret_owns(cluster: Any) -> None:
     api, launch = cluster_api(cluster.api_client), a_launch(cluster)
     made = {**a_gang(cluster, launch), "pods": []}
-    gang.create(api, launch, **made)
+    gang.create(api, launch, LaunchObjects(**made))
     gang.delete(api, launch.namespace, launch.selector, grace_seconds=0)
     assert eventually(lambda: left(api, launch) == [], within_seconds=60)
 
@@ -117,7 +118,7 @@ def test_a_refused_part_takes_the_rest_with_it(cluster: Any) -> None:
     made = a_gang(cluster, launch)
     made["pods"][1]["spec"]["containers"][0]["image"] = ""
     with pytest.raises(RefusedError, match=r"spec\.containers\[0\]\.image: Required value"):
-        gang.create(api, launch, **made)
+        gang.create(api, launch, LaunchObjects(**made))
     assert eventually(lambda: left(api, launch) == [], within_seconds=60)
 
 
@@ -202,7 +203,7 @@ def test_a_budget_holds_off_who_drains_until_the_launch_has_ended(cluster: Any) 
     if cluster.node is not None:
         pytest.skip("evictions on a local node ask no budget")
     api, launch = cluster_api(cluster.api_client), a_launch(cluster)
-    gang.create(api, launch, **a_gang(cluster, launch))
+    gang.create(api, launch, LaunchObjects(**a_gang(cluster, launch)))
     names = [launch.pod_name(n) for n in (1, 2)]
     for name in names:
         cluster.wait_phase(name, "Running")

@@ -17,6 +17,7 @@ from kubernetes import client
 from updraft.exceptions import RefusedError
 from updraft.kubernetes import claims, gang, objects, policies, preflight, secrets, verbs
 from updraft.kubernetes.clients import api_server_addresses, cluster_api
+from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 
@@ -81,7 +82,7 @@ def live_and_die(api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         "pods": [cluster.pod(launch.pod_name(n), "echo said; sleep 600", labels=launch.labels(n)) for n in (1, 2)],
     }
     for _ in range(2):
-        gang.create(api, launch, **made)
+        gang.create(api, launch, LaunchObjects(**made))
     assert len(gang.observe(api, launch)) == 2
     name = launch.pod_name(1)
 

@@ -17,7 +17,8 @@ from updraft.checkpoints import for_learner
 from updraft.exceptions import RefusedError
 from updraft.guardian import prepare
 from updraft.guardian.records import launch_of, ledger, manifest_of
-from updraft.kubernetes import claims, clients, gang, objects, policies
+from updraft.kubernetes import claims, clients, gang, policies
+from updraft.kubernetes.launch import LaunchSpec, objects_of
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.workflow import EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.settings import settings
@@ -83,7 +84,14 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         signals.raise_fence(job.tenant, job.id, attempt.role, newest.number)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
     config = _config(job, launch, attempt)
-    pod = objects.learner_pod(
+    gang.ensure_namespace(core, launch.namespace)
+    credentials = _pod_credentials()
+    if attempt.role == PREPARE_ROLE:
+        credentials["sources"] = prepare.hand_over(core, job, manifest, attempt)
+    if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
+        return launch
+    spec = LaunchSpec(
+        launch,
         template,
         config,
         sidecar_image=settings().sidecar_image,
@@ -91,25 +99,15 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         node_lost_seconds=settings().node_lost_seconds,
         tolerations=settings().tolerations,
         avoid_nodes=_avoid_nodes(attempt),
-    )
-    if attempt.role not in (EXPORT_ROLE, PREPARE_ROLE):
-        pod = claims.with_claims(pod, claims.claims_of(job.data))
-    gang.ensure_namespace(core, launch.namespace)
-    credentials = _pod_credentials()
-    if attempt.role == PREPARE_ROLE:
-        credentials["sources"] = prepare.hand_over(core, job, manifest, attempt)
-    if ledger().effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
-        return launch
-    gang.create(
-        core,
-        launch,
+        claims=() if attempt.role in (EXPORT_ROLE, PREPARE_ROLE) else claims.claims_of(job.data),
+        restores=_restores(config, launch.membership.learners),
+        outside=_outside(core, launch) if settings().network_policy else None,
+        disruption_budget=settings().disruption_budget,
+        credentials=credentials,
         # Where an earlier call has made the secret, its token stands.
-        secret=objects.credentials_secret(launch, credentials, secrets.token_urlsafe(TOKEN_BYTES)),
-        policy=_policy(core, launch) if settings().network_policy else None,
-        service=objects.headless_service(launch) if launch.membership.size > 1 else None,
-        budget=policies.disruption_budget(launch) if settings().disruption_budget else None,
-        pods=objects.role_to_pods(pod, launch, config, restores=_restores(config, launch.membership.learners)),
+        endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
     )
+    gang.create(core, launch, objects_of(spec))
     now = ledger().current_attempt(job.id, attempt.role)
     if now is None or now.number != attempt.number or now.ended_at is not None or ledger().job(job.id).ended:
         # This process was taken for dead, and somebody else went on: what it made has no place any more.
@@ -121,10 +119,10 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
     return launch
 
 
-def _policy(core: CoreV1Api, launch: Launch) -> objects.Manifest:
+def _outside(core: CoreV1Api, launch: Launch) -> policies.Outside:
     urls = (settings().s3_endpoint, settings().mlflow_uri)
     closed = (*policies.METADATA_NETWORKS, *settings().closed_networks, *clients.api_server_addresses(core))
-    return policies.network_policy(launch, policies.outside_of(launch.namespace, urls, closed))
+    return policies.outside_of(launch.namespace, urls, closed)
 
 
 def deployed_seconds(attempt: Attempt) -> float:

@@ -7,7 +7,7 @@ names are deterministic, and "already there" and "already gone" are success.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
@@ -19,6 +19,8 @@ from updraft.recovery.facts import PodFacts, pod_facts
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
+
+    from updraft.kubernetes.launch import LaunchObjects
 
 TIMEOUT_SECONDS = 30
 
@@ -124,16 +126,7 @@ def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
         ) from exc
 
 
-def create(
-    core: CoreV1Api,
-    launch: Launch,
-    *,
-    secret: Manifest,
-    pods: Sequence[Manifest],
-    policy: Manifest | None = None,
-    service: Manifest | None = None,
-    budget: Manifest | None = None,
-) -> None:
+def create(core: CoreV1Api, launch: Launch, made: LaunchObjects) -> None:
     """All objects of the launch, or none: what was made is deleted when one is refused.
 
     The secret is first, and owns what guards the pods; the pods own the secret. A caller that dies in the middle leaves
@@ -141,26 +134,26 @@ def create(
     """
     namespace, as_dict = launch.namespace, core.api_client.sanitize_for_serialization
     try:
-        made = call("create the job's secret", core.create_namespaced_secret, namespace, secret, ok=EXISTS)
-        name = secret["metadata"]["name"]
-        anchor = made or call("read the job's secret", core.read_namespaced_secret, name, namespace)
+        created = call("create the job's secret", core.create_namespaced_secret, namespace, made.secret, ok=EXISTS)
+        name = made.secret["metadata"]["name"]
+        anchor = created or call("read the job's secret", core.read_namespaced_secret, name, namespace)
         owner = {"apiVersion": "v1", "kind": "Secret", **as_dict(anchor)}
         for what, method, companion in (
-            ("network policy", core.create_namespaced_network_policy, policy),
-            ("service", core.create_namespaced_service, service),
-            ("disruption budget", core.create_namespaced_pod_disruption_budget, budget),
+            ("network policy", core.create_namespaced_network_policy, made.policy),
+            ("service", core.create_namespaced_service, made.service),
+            ("disruption budget", core.create_namespaced_pod_disruption_budget, made.budget),
         ):
             if companion is not None:
                 call(f"create the job's {what}", method, namespace, policies.owned_by(companion, [owner]), ok=EXISTS)
-        for pod in pods:
+        for pod in made.pods:
             call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
         _bind(core, launch, name)
     except QuotaError:
         # A quota is asked before the name is looked for: a full one also refuses what an earlier call has made.
-        if len(_listed(core, launch)) < len(pods):
+        if len(_listed(core, launch)) < len(made.pods):
             delete(core, namespace, launch.selector, grace_seconds=0)
             raise
-        _bind(core, launch, secret["metadata"]["name"])
+        _bind(core, launch, made.secret["metadata"]["name"])
     except RefusedError:
         delete(core, namespace, launch.selector, grace_seconds=0)
         raise

@@ -8,7 +8,6 @@ by itself: see `on_kill`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
@@ -16,29 +15,25 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.guardian import attempts, pods
+from updraft.guardian.programs import command_of, git_proxies, program_of
 from updraft.guardian.records import (
-    disk_amounts,
     first_launch,
     launch_of,
     ledger,
     manifest_of,
-    memory_limit_mib,
-    memory_mib,
 )
 from updraft.guardian.standing import Due, Over, standing
 from updraft.kubernetes import objects
+from updraft.kubernetes.launch import with_program
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.ends import EndKind
 from updraft.recovery.outcome import Cause
 from updraft.settings import settings
-from updraft.taints import GPU_RESOURCE, GPU_TAINT
 from updraft.triggers.gang import GangTrigger
-from updraft_learner import contract
-from updraft_learner.prepare.documents import CREDENTIALS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,9 +41,6 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
-
-
-PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
 
 
 class LearnerOperator(KubernetesPodOperator):
@@ -84,7 +76,7 @@ class LearnerOperator(KubernetesPodOperator):
         """Launch the role's learners, or re-attach to those that run, and defer until the role has ended."""
         with ends_job(context, Cause.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
-            command = self._command(manifest)
+            command = command_of(manifest, self.role)
             if command is None:
                 raise AirflowSkipException(f"the manifest asks for no {self.role}")
             self._go_on(context, job, manifest, command)
@@ -93,7 +85,7 @@ class LearnerOperator(KubernetesPodOperator):
         """Continue after GangTrigger: end the task as the role ended, or defer again after a revision."""
         with ends_job(context, Cause.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
-            self._go_on(context, job, manifest, self._command(manifest) or "")
+            self._go_on(context, job, manifest, command_of(manifest, self.role) or "")
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
         """From wherever the ledger says that the role stands; harmless when done twice. Returns when it has ended
@@ -112,7 +104,16 @@ class LearnerOperator(KubernetesPodOperator):
             self.log.info("Re-attaching to attempt %d", attempt.number)
         if not pods.has_template(job, self.role):
             launch = first_launch(job, manifest, self.role)
-            pods.record_template(job, self.role, self._base_pod(context, job, manifest, launch, command))
+            program = program_of(
+                manifest,
+                launch,
+                command,
+                settings(),
+                run_id=job.mlflow_run_id or "",
+                experiment_id=job.mlflow_experiment_id or "",
+                proxies=git_proxies(os.environ),
+            )
+            pods.record_template(job, self.role, with_program(self._base_pod(context, launch), program))
         if where == Due(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(job, self.role, None)
             try:
@@ -183,114 +184,18 @@ class LearnerOperator(KubernetesPodOperator):
 
     # --- build ------------------------------------------------------------------------------------------------
 
-    def _command(self, manifest: Manifest) -> str | None:
-        from updraft.manifest import render_command
-
-        if self.role == TRAIN_ROLE:
-            return render_command(manifest)
-        if self.role == EVALUATE_ROLE:
-            return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
-        if manifest.export is None:
-            return None
-        # Isolated: neither the working directory nor a variable says where Python looks for modules.
-        return f"exec python -I -m updraft_learner.export --formats {','.join(manifest.export.formats)}"
-
-    def _base_pod(
-        self, context: Context, job: Job, manifest: Manifest, launch: Launch, command: str
-    ) -> objects.Manifest:
+    def _base_pod(self, context: Context, launch: Launch) -> objects.Manifest:
         """KubernetesPodOperator's own building of the pod, in API form."""
-        from kubernetes.client import ApiClient, V1ResourceRequirements
+        from kubernetes.client import ApiClient
 
-        from updraft.manifest import export_image_of, image_of
-
-        resources = manifest.resources
-        amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
-        limits = {**amounts, "memory": f"{memory_limit_mib(manifest, self.role)}Mi"}
-        selector = {}
-        if self.role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
-            limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
-        elif resources.gpus:
-            amounts[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
-            selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
         self.kubernetes_conn_id = settings().kubernetes_conn_id
         self.namespace = launch.namespace
         self.name = launch.pod_name(1)
-        images = settings().framework_images
-        if self.role == EXPORT_ROLE:
-            self.image = export_image_of(manifest, images, settings().sidecar_image)
-        elif self.role == PREPARE_ROLE:
-            self.image = settings().data_image
-        else:
-            self.image = image_of(manifest, images)
-        self.cmds = ["/bin/sh", "-c"]
-        self.arguments = [command]
         self.labels = launch.labels(1)
-        self.node_selector = selector
-        disk_request, disk_limit = disk_amounts(manifest)
-        self.container_resources = V1ResourceRequirements(
-            requests={**amounts, objects.DISK_RESOURCE: disk_request},
-            limits={**limits, objects.DISK_RESOURCE: disk_limit},
-        )
-        pod = self.build_pod_request_obj(context)
-        result: objects.Manifest = ApiClient().sanitize_for_serialization(pod)
-        main = next(c for c in result["spec"]["containers"] if c["name"] == contract.MAIN_CONTAINER)
-        main["env"] = self._environment(job, manifest, launch, command)
-        main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
-        if self.role == PREPARE_ROLE and resources.gpus:  # the room that the job was granted is on nodes with GPUs
-            result["spec"]["tolerations"] = [GPU_TAINT.to_object()]
-        return result
-
-    def _environment(self, job: Job, manifest: Manifest, launch: Launch, command: str) -> list[objects.Manifest]:
-        checkpoints = manifest.checkpoints
-        platform = contract.learner_environment(
-            job_id=job.id,
-            role=launch.role,
-            attempt=launch.attempt,
-            learner=1,
-            learners=launch.membership.size,
-            gpus=manifest.resources.gpus,
-            run_id=job.mlflow_run_id or "",
-            experiment_id=job.mlflow_experiment_id or "",
-            master_addr=launch.master_address,
-            master_port=contract.MASTER_PORT,
-            command=command,
-            checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
-        )
-        from updraft.kubernetes.secrets import object_name
-
-        threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
-        if launch.role == EXPORT_ROLE:
-            return objects.environment({**threads, **platform}, ())
-        if launch.role == PREPARE_ROLE:
-            outside = {contract.ROOT_ENV: contract.ROOT_DIR, **proxies(os.environ)}
-            own = objects.environment({**threads, **platform, **outside}, ())
-            return [*own, *code_credentials(manifest.code_secret)]
-        secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
-        return objects.environment({**threads, **manifest.env, **platform}, secrets)
+        base: objects.Manifest = ApiClient().sanitize_for_serialization(self.build_pod_request_obj(context))
+        return base
 
     def _core(self) -> CoreV1Api:
         from updraft.kubernetes.secrets import core_api
 
         return core_api(settings())
-
-
-def proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxy variables of `environment` that git needs in a pod, without proxies that hold a password."""
-    names = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
-    return {name: environment[name] for name in names if "@" not in environment.get(name, "@")}
-
-
-def code_credentials(secret: str | None) -> list[objects.Manifest]:
-    """Return the environment entries that give git the secret `secret`; each key of the secret is optional."""
-    from updraft.kubernetes.secrets import object_name
-
-    if secret is None:
-        return []
-    name = object_name(secret)
-    return [
-        {
-            "name": variable,
-            "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": True}},
-        }
-        for key, variable in CREDENTIALS.items()
-    ]

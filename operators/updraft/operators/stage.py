@@ -15,6 +15,7 @@ from airflow.sdk import BaseOperator
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
 from updraft.guardian import prepare
 from updraft.guardian.prepare import Plan
+from updraft.guardian.programs import PREPARE_COMMAND
 from updraft.guardian.records import ledger, manifest_of
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from updraft.manifest import Data, Manifest
     from updraft.storage import Staged
     from updraft.storage.prepared import Prepared
-
-# Isolated: neither the working directory nor a variable says where Python looks for modules.
-COMMAND = "exec python -I -m updraft_data"
 
 
 class StageOperator(LearnerOperator):
@@ -68,7 +66,7 @@ class StageOperator(LearnerOperator):
         plan = prepare.recorded(job) or self._plan(context, job, manifest)
         staged = dict(plan.known)
         if plan.requests:
-            self._go_on(context, job, manifest, COMMAND)
+            self._go_on(context, job, manifest, PREPARE_COMMAND)
             staged |= _made(job, plan)
         code = staged.get(CODE)
         data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]

@@ -18,6 +18,7 @@ from updraft.allocation import Request, capacity_from_nodes
 from updraft.exceptions import QuotaError
 from updraft.guardian import line, records
 from updraft.kubernetes import gang, objects
+from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob
 from updraft.lifecycle import State
@@ -213,18 +214,18 @@ def test_a_full_quota_takes_nothing_away_that_is_there() -> None:
         "secret": objects.credentials_secret(launch, {"s3": {}}, "t"),
         "pods": [{"metadata": {"name": launch.pod_name(n), "labels": launch.labels(n)}} for n in (1, 2)],
     }
-    gang.create(cast("CoreV1Api", cluster), launch, **made)
+    gang.create(cast("CoreV1Api", cluster), launch, LaunchObjects(**made))
     there = list(cluster.pods)
 
     def refuse(verb: str, name: str) -> Exception | None:
         return api_error(403, f'pods "{name}" is forbidden: {USED_UP}') if verb == "create pod" else None
 
     cluster.refuse = refuse
-    gang.create(cast("CoreV1Api", cluster), launch, **made)
+    gang.create(cast("CoreV1Api", cluster), launch, LaunchObjects(**made))
     assert list(cluster.pods) == there
     cluster.delete_namespaced_pod(there[0], launch.namespace)  # one is missing now, and finds no room
     with pytest.raises(QuotaError, match="exceeded quota: small"):
-        gang.create(cast("CoreV1Api", cluster), launch, **made)
+        gang.create(cast("CoreV1Api", cluster), launch, LaunchObjects(**made))
     assert not cluster.pods
     assert not cluster.objects["secret"]
 
