@@ -389,6 +389,19 @@ class PossibleBody(Wire):
     secrets: tuple[str, ...] = ()
 
 
+class PlannedRole(Wire):
+    """The objects that one role of a job creates in the cluster, in the order in which they are created."""
+
+    role: str = Field(description="prepare, train, evaluate or export")
+    objects: tuple[dict[str, Any], ...]
+
+
+class Planned(Wire):
+    """What a job of a manifest would create; what is known only at its launch has a placeholder such as `<job>`."""
+
+    roles: tuple[PlannedRole, ...]
+
+
 class ResumeBody(Wire):
     """A partial manifest: command, params, env, resources, budget, checkpoints and failures may change."""
 

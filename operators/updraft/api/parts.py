@@ -48,6 +48,9 @@ class Cluster(Protocol):
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         """Raises RefusedError for a claim that so many learners cannot read."""
 
+    def addresses(self) -> Sequence[str]:
+        """Of its API server, as far as they are known."""
+
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None: ...
 
     def list_secrets(self, tenant: str) -> list[str]: ...
@@ -162,6 +165,13 @@ class KubernetesCluster:
 
         with self._errors():
             read_claim(core_api(self.settings), self.settings.namespace(tenant), name, learners)
+
+    def addresses(self) -> Sequence[str]:
+        from updraft.kubernetes.clients import api_server_addresses
+        from updraft.kubernetes.secrets import core_api
+
+        with self._errors():
+            return api_server_addresses(core_api(self.settings))
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         from updraft.kubernetes.secrets import put_secret

@@ -22,6 +22,7 @@ from updraft.cli.console import (
     warn,
 )
 from updraft.exceptions import DataError, RefusedError, UnavailableError
+from updraft.lifecycle.workflow import PREPARE_ROLE
 from updraft.terminal import program
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from updraft.client import Client
     from updraft.manifest import Loaded
-    from updraft.wire import Validation
+    from updraft.wire import Planned, Validation
 
 ManifestArgument = Annotated[
     Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job; an FfDL V1 manifest is converted.")
@@ -49,6 +50,9 @@ def register(app: typer.Typer) -> None:
 def validate(
     manifest: ManifestArgument,
     offline: Annotated[bool, typer.Option("--offline", help="Check the file alone; do not ask the platform.")] = False,
+    pods: Annotated[
+        bool, typer.Option("--pods", help="Print the Kubernetes objects that the job would create, as YAML.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a manifest: every wrong field at once, and what this version does not act on yet."""
@@ -56,13 +60,18 @@ def validate(
     from updraft.client.submission import read_manifest
     from updraft.manifest import ManifestError
 
+    if pods and offline:
+        raise typer.BadParameter("--pods needs the platform, whose settings decide; leave --offline out")
     warnings: list[str] = []
+    planned: Planned | None = None
     try:
         loaded = read_manifest(manifest)
         warnings += loaded.warnings
         if not offline:
             with Client() as client:
                 found = _judged(client, loaded)
+                if found.valid and pods:
+                    planned = client.planned(loaded.manifest.canonical())
             warnings += [w for w in found.warnings if w not in warnings]
             if not found.valid:
                 _refuse(str(manifest), [e.model_dump() for e in found.errors], warnings, as_json=as_json)
@@ -71,13 +80,31 @@ def validate(
             raise
         _refuse(str(manifest), error_fields(exc), warnings, as_json=True)
     except UnavailableError as exc:
+        if pods:
+            raise
         warn(f"only the manifest was checked, the platform does not answer: {exc}")
     if as_json:
-        print_json({"valid": True, "errors": [], "warnings": warnings})
+        shown = {} if planned is None else {"planned": planned.model_dump(mode="json")["roles"]}
+        print_json({"valid": True, "errors": [], "warnings": warnings, **shown})
         return
     for warning in warnings:
         warn(warning)
+    if planned is not None:
+        print_planned(planned)
+        return
     say(f"{manifest}: valid", "green")
+
+
+def print_planned(planned: Planned) -> None:
+    """Print the objects as YAML that `kubectl` reads, each role after a line that names it."""
+    import yaml
+
+    for role in planned.roles:
+        when = ", unless code and judged data are in the store already" if role.role == PREPARE_ROLE else ""
+        typer.echo(f"# {role.role}: {len(role.objects)} objects{when}")
+        for made in role.objects:
+            typer.echo("---")
+            typer.echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 
 def _judged(client: Client, loaded: Loaded) -> Validation:

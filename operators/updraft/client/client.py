@@ -32,6 +32,7 @@ from updraft.wire import (
     LogLine,
     LogPage,
     Metrics,
+    Planned,
     RequestList,
     SecretList,
     Stage,
@@ -192,6 +193,14 @@ class Client:
         """
         body = {"manifest": dict(manifest), "secrets": list(secrets)}
         return Validation.model_validate(self.http.json("POST", f"{API_PREFIX}/possible", body=body, repeatable=True))
+
+    def planned(self, manifest: Mapping[str, Any]) -> Planned:
+        """Return the Kubernetes objects that a job of `manifest` would create, by role.
+
+        Needs the right to start jobs. Nothing is created, and no secret's content is returned.
+        """
+        body = {"manifest": dict(manifest), "secrets": []}
+        return Planned.model_validate(self.http.json("POST", f"{API_PREFIX}/planned", body=body, repeatable=True))
 
     def health(self) -> Health:
         """Return whether a job that is submitted now can run, and the state of each part of the platform."""

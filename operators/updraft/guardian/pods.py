@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
     from updraft.ledger import Attempt, Job
+    from updraft.manifest import Manifest
+    from updraft.settings import Settings
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
@@ -83,7 +85,17 @@ def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
         # The store cannot compare and write: a process that was stopped in between has just lowered the fence.
         signals.raise_fence(job.tenant, job.id, attempt.role, newest.number)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
-    config = _config(job, launch, attempt)
+    config = config_of(
+        manifest,
+        launch,
+        settings(),
+        run_id=job.mlflow_run_id or "",
+        experiment_id=job.mlflow_experiment_id or "",
+        code_tree=job.code_tree,
+        data=job.data or (),
+        checkpoint=attempt.resume.checkpoint if attempt.resume else None,
+        first=attempt.number == min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role),
+    )
     gang.ensure_namespace(core, launch.namespace)
     credentials = _pod_credentials()
     if attempt.role == PREPARE_ROLE:
@@ -167,31 +179,44 @@ def _avoid_nodes(attempt: Attempt) -> tuple[str, ...]:
     return ()
 
 
-def _config(job: Job, launch: Launch, attempt: Attempt) -> contract.PodConfig:
-    first = min(a.number for a in ledger().attempts(job.id) if a.role == attempt.role)
-    manifest = manifest_of(job)
+def config_of(
+    manifest: Manifest,
+    launch: Launch,
+    settings: Settings,
+    *,
+    run_id: str,
+    experiment_id: str,
+    code_tree: str | None,
+    data: Sequence[Mapping[str, Any]],
+    checkpoint: str | None = None,
+    first: bool = True,
+) -> contract.PodConfig:
+    """Return the configuration of the first learner's sidecar.
+
+    `data`: as it is recorded once it is staged; `checkpoint`: what the training goes on from; `first`: it is the first
+    launch of its role.
+    """
     # These run the platform's program: on the training's results alone, or on what is to become code and data.
     without_inputs = launch.role in (EXPORT_ROLE, PREPARE_ROLE)
-    data = () if without_inputs else job.data or ()
     return contract.PodConfig(
-        job_id=job.id,
-        tenant=job.tenant,
+        job_id=launch.job_id,
+        tenant=launch.tenant,
         role=launch.role,
         attempt=launch.attempt,
         learner=1,
         learners=launch.membership.size,
-        bucket=settings().bucket,
-        prefix=job.tenant,
-        mlflow_run_id=job.mlflow_run_id or "",
-        mlflow_experiment_id=job.mlflow_experiment_id or "",
-        code_tree=None if without_inputs else job.code_tree,
-        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in data if "claim" not in d),
+        bucket=settings.bucket,
+        prefix=launch.tenant,
+        mlflow_run_id=run_id,
+        mlflow_experiment_id=experiment_id,
+        code_tree=None if without_inputs else code_tree,
+        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in data if "claim" not in d and not without_inputs),
         params=dict(manifest.params),
-        restore_checkpoint=attempt.resume.checkpoint if attempt.resume else None,
+        restore_checkpoint=checkpoint,
         # Of an evaluation or an export MLflow would show series of one point, before the training's own.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),
-        restore_own_results=launch.role == TRAIN_ROLE and launch.attempt != first,
+        restore_own_results=launch.role == TRAIN_ROLE and not first,
     )
 
 

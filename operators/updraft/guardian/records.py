@@ -20,6 +20,7 @@ PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job, Ledger
     from updraft.manifest import Manifest
+    from updraft.settings import Settings
 
 
 def ledger() -> Ledger:
@@ -76,8 +77,12 @@ def launch_of(job: Job, attempt: Attempt) -> Launch:
 
 def first_launch(job: Job, manifest: Manifest, role: str) -> Launch:
     """Return the launch of a role that has no attempt yet."""
-    members = Membership.first(learners_of(manifest, role))
-    return Launch(settings().namespace(job.tenant), job.tenant, job.id, role, 1, members)
+    return planned_launch(manifest, role, 1, job.id, job.tenant, settings())
+
+
+def planned_launch(manifest: Manifest, role: str, number: int, job_id: str, tenant: str, site: Settings) -> Launch:
+    """Return a launch of a job that need not exist."""
+    return Launch(site.namespace(tenant), tenant, job_id, role, number, Membership.first(learners_of(manifest, role)))
 
 
 def current(job_id: str, role: str) -> Attempt | None:

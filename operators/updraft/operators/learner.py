@@ -23,9 +23,8 @@ from updraft.guardian.records import (
     manifest_of,
 )
 from updraft.guardian.standing import Due, Over, standing
-from updraft.kubernetes import objects
+from updraft.kubernetes.base_pod import ARGUMENTS, base_pod
 from updraft.kubernetes.launch import with_program
-from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
@@ -61,13 +60,7 @@ class LearnerOperator(KubernetesPodOperator):
 
     def __init__(self, *, role: str, **kwargs: Any) -> None:
         super().__init__(
-            deferrable=True,
-            random_name_suffix=False,
-            get_logs=False,
-            do_xcom_push=False,
-            on_finish_action="keep_pod",
-            durable=False,  # re-attaching goes by the ledger's attempt and deterministic names
-            kubernetes_conn_id=None,
+            **ARGUMENTS,
             **kwargs,
         )
         self.role = role
@@ -113,7 +106,8 @@ class LearnerOperator(KubernetesPodOperator):
                 experiment_id=job.mlflow_experiment_id or "",
                 proxies=git_proxies(os.environ),
             )
-            pods.record_template(job, self.role, with_program(self._base_pod(context, launch), program))
+            base = base_pod(self, launch, settings().kubernetes_conn_id, context)
+            pods.record_template(job, self.role, with_program(base, program))
         if where == Due(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(job, self.role, None)
             try:
@@ -183,17 +177,6 @@ class LearnerOperator(KubernetesPodOperator):
         """
 
     # --- build ------------------------------------------------------------------------------------------------
-
-    def _base_pod(self, context: Context, launch: Launch) -> objects.Manifest:
-        """KubernetesPodOperator's own building of the pod, in API form."""
-        from kubernetes.client import ApiClient
-
-        self.kubernetes_conn_id = settings().kubernetes_conn_id
-        self.namespace = launch.namespace
-        self.name = launch.pod_name(1)
-        self.labels = launch.labels(1)
-        base: objects.Manifest = ApiClient().sanitize_for_serialization(self.build_pod_request_obj(context))
-        return base
 
     def _core(self) -> CoreV1Api:
         from updraft.kubernetes.secrets import core_api

@@ -1,9 +1,9 @@
-"""/possible: what of a manifest cannot run here, before anything is uploaded or queued."""
+"""/possible and /planned: what of a manifest cannot run here, and what it would create, before anything is queued."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
@@ -15,8 +15,11 @@ from updraft.api.parts import Parts
 from updraft.api.routes.manifests import refusals
 from updraft.exceptions import DataError, NotFoundError, RefusedError
 from updraft.guardian import line
+from updraft.guardian.planned import planned_objects
+from updraft.kubernetes.base_pod import base_pod_outside_a_task
+from updraft.kubernetes.objects import Launch
 from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
-from updraft.wire import FieldError, PossibleBody, Validation
+from updraft.wire import FieldError, Planned, PlannedRole, PossibleBody, Validation
 
 LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls no other
 
@@ -45,6 +48,29 @@ def possible(
         FieldError(field=field, message=message) for field, message in _lacks(parts, manifest, set(body.secrets))
     )
     return Validation(valid=not errors, errors=errors, warnings=loaded.warnings)
+
+
+@router.post(
+    "/planned",
+    summary="What a job of a manifest would create in the cluster",
+    openapi_extra=possible_body.documented,
+)
+def planned(
+    request: Request, parts: PartsDep, caller: CallerDep, body: Annotated[PossibleBody, Depends(possible_body)]
+) -> Planned:
+    """By the functions that make them at the launch. No secret's content. Needs the right to start jobs; creates
+    nothing."""
+    manifest = parse_any(body.manifest).manifest
+    if (wrong := refusals(manifest, parts.settings)) is not None:
+        raise wrong
+    check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
+    closed = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
+
+    def base(launch: Launch) -> dict[str, Any]:
+        return base_pod_outside_a_task(launch, parts.settings.kubernetes_conn_id)
+
+    made = planned_objects(manifest, parts.settings, base, closed)
+    return Planned(roles=tuple(PlannedRole(role=role, objects=tuple(each)) for role, each in made.items()))
 
 
 def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple[str, str]]:
