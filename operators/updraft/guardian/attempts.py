@@ -243,7 +243,7 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         awaited=() if seen.kind is EndKind.MISSING else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
-        memory=f"{memory_limit_mib(manifest, launch.role)} MiB",
+        memory=f"{memory_limit_mib(manifest, launch.role, settings())} MiB",
         rules=() if launch.role == PREPARE_ROLE else manifest.failures,
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )

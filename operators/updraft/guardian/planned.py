@@ -70,7 +70,7 @@ def planned_objects(
             with_program(base(launch), program),
             config,
             sidecar_image=settings.sidecar_image,
-            grace_seconds=grace_of(role, ()),
+            grace_seconds=grace_of(role, (), settings),
             node_lost_seconds=settings.node_lost_seconds,
             tolerations=settings.tolerations,
             claims=()

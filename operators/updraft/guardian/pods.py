@@ -49,17 +49,17 @@ def has_template(job: Job, role: str) -> bool:
     return ledger().effect(job.id, template_key(role, job.revision)) is not None
 
 
-def grace_of(role: str, limits: Iterable[int]) -> int:
+def grace_of(role: str, limits: Iterable[int], site: Settings) -> int:
     """Seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing. The pod that prepares data
     stores up to `limits` bytes, which may need longer than a learner's results."""
-    least = settings().store_grace_seconds
+    least = site.store_grace_seconds
     return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE_ROLE else least
 
 
 def grace_seconds(attempt: Attempt) -> int:
     """That of an attempt's pods: what deploys them and what watches them go by the same number."""
     limits = prepare.made_limits(attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
-    return grace_of(attempt.role, limits)
+    return grace_of(attempt.role, limits, settings())
 
 
 def deploy(core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:

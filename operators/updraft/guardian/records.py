@@ -44,20 +44,20 @@ def memory_mib(manifest: Manifest) -> int:
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 
-def disk_amounts(manifest: Manifest) -> tuple[str, str]:
+def disk_amounts(manifest: Manifest, site: Settings) -> tuple[str, str]:
     """What one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a manifest
     names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
     named = manifest.resources.disk_bytes
-    limit = f"{-(-(named or settings().learner_disk_bytes) // 1024**2)}Mi"
+    limit = f"{-(-(named or site.learner_disk_bytes) // 1024**2)}Mi"
     return (limit if named else "0"), limit
 
 
-def memory_limit_mib(manifest: Manifest, role: str) -> int:
+def memory_limit_mib(manifest: Manifest, role: str, site: Settings) -> int:
     """The limit of the role's program. The pod that prepares data requests what a learner was granted, and may use what
     its judgement is allowed."""
     if role != PREPARE_ROLE:
         return memory_mib(manifest)
-    return max(memory_mib(manifest), settings().validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
+    return max(memory_mib(manifest), site.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
 
 
 def learners_of(manifest: Manifest, role: str) -> int:

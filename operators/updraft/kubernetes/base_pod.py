@@ -32,7 +32,10 @@ def base_pod(operator: KubernetesPodOperator, launch: Launch, conn_id: str, cont
     operator.namespace = launch.namespace
     operator.name = launch.pod_name(1)
     operator.labels = launch.labels(1)
-    made: Manifest = ApiClient().sanitize_for_serialization(operator.build_pod_request_obj(context))
+    # A dry run asks no Airflow connection where the cluster is; all else is the same.
+    made: Manifest = ApiClient().sanitize_for_serialization(
+        operator.build_pod_request_obj(context, dry_run=context is None)
+    )
     return made
 
 

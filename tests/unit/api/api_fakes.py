@@ -64,6 +64,9 @@ class FakeCluster:
     def nodes(self) -> list[dict[str, Any]]:
         return self.listed
 
+    def addresses(self) -> Sequence[str]:
+        return ("10.0.0.1",)
+
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         raise RefusedError(f"data.source: claim {name!r} does not exist")
 

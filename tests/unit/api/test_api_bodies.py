@@ -25,6 +25,7 @@ JSON = {"Content-Type": "application/json"}
 WITH_BODY = (
     ("POST", "/validate"),
     ("POST", "/possible"),
+    ("POST", "/planned"),
     ("POST", "/jobs/digits-1/resume"),
     ("PUT", "/secrets/hub"),
     ("POST", "/trees/missing"),

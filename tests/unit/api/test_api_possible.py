@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -86,7 +87,27 @@ def test_a_cluster_that_pulls_images_is_not_asked_for_them(here: Platform) -> No
     assert asked(here, framework=None, image="nobody/nothing:1")["valid"]
 
 
-def test_it_takes_the_right_to_start_jobs(here: Platform) -> None:
+@pytest.mark.parametrize("path", ["/possible", "/planned"])
+def test_it_takes_the_right_to_start_jobs(here: Platform, path: str) -> None:
     body = {"manifest": MANIFEST}
-    assert here.client("reader").post(f"{API}/possible", json=body).status_code == 403
-    assert here.client(None).post(f"{API}/possible", json=body).status_code == 401
+    assert here.client("reader").post(f"{API}{path}", json=body).status_code == 403
+    assert here.client(None).post(f"{API}{path}", json=body).status_code == 401
+
+
+def test_the_objects_of_a_job_are_planned_by_role(here: Platform) -> None:
+    answer = here.client().post(
+        f"{API}/planned", json={"manifest": {**MANIFEST, "evaluate": {"command": "python e.py"}}}
+    )
+    assert answer.status_code == 200, answer.text
+    roles = {role["role"]: [made["kind"] for made in role["objects"]] for role in answer.json()["roles"]}
+    alone = ["Secret", "NetworkPolicy", "Pod"]
+    gang = ["Secret", "NetworkPolicy", "Service", "Pod", "Pod"]
+    assert roles == {"prepare": alone, "train": gang, "evaluate": alone}
+    policy = answer.json()["roles"][1]["objects"][1]
+    assert "10.0.0.1/32" in json.dumps(policy)  # of the API server, which learners never reach
+
+
+def test_a_wrong_manifest_is_not_planned(here: Platform) -> None:
+    answer = here.client().post(f"{API}/planned", json={"manifest": {**MANIFEST, "command": 7}})
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["error"]["fields"]] == ["command"]

@@ -115,6 +115,28 @@ def test_validate_asks_the_platform_too(airflow: FakeAirflow, run: Run, tmp_path
     assert run("validate", path, "--offline").code == 0
 
 
+def test_validate_prints_what_the_job_would_create(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "<job>-t1-0"}}
+    answer = {"roles": [{"role": "prepare", "objects": [pod]}, {"role": "train", "objects": [pod, pod]}]}
+    airflow.override = lambda r: httpx.Response(200, json=answer) if r.url.path.endswith("/planned") else None
+    path = manifest(tmp_path)
+    ran = run("validate", path, "--pods")
+    assert ran.code == 0
+    assert list(yaml.safe_load_all(ran.out))[-3:] == [pod, pod, pod]
+    assert "# prepare: 1 objects, unless code and judged data are in the store already" in ran.out
+    assert json.loads(run("validate", path, "--pods", "--json").out)["planned"] == answer["roles"]
+    assert run("validate", path, "--pods", "--offline").code == 2
+
+
+def test_pods_are_not_guessed_without_a_platform(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
+    def refuse(_request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no")
+
+    airflow.override = refuse
+    ran = run("validate", manifest(tmp_path), "--pods")
+    assert (ran.code, ran.out) == (4, "")
+
+
 def test_validate_without_a_platform_checks_the_file(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:
     def refuse(_request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("no")

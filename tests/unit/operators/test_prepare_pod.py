@@ -184,9 +184,11 @@ def test_the_sidecar_has_the_time_that_all_of_the_limits_take_to_store(make_plat
 
 
 def test_a_plain_copy_is_stored_before_the_program_and_needs_no_longer(environment: Path) -> None:
-    assert grace_of("prepare", []) == grace_of("train", [10**12]) == settings().store_grace_seconds
-    assert grace_of("prepare", [10**9]) == settings().store_grace_seconds
-    assert grace_of("prepare", [10**11, 1]) == 5001
+    assert (
+        grace_of("prepare", [], settings()) == grace_of("train", [10**12], settings()) == settings().store_grace_seconds
+    )
+    assert grace_of("prepare", [10**9], settings()) == settings().store_grace_seconds
+    assert grace_of("prepare", [10**11, 1], settings()) == 5001
 
 
 @pytest.mark.parametrize(
