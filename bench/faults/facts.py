@@ -163,8 +163,8 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
                 ended_at=_seconds(a.ended_at),
                 outcome=a.outcome,
                 reason=a.reason,
-                label=getattr(a, "label", None),
-                resumed_from=(getattr(a, "resume", None) or {}).get("checkpoint"),
+                label=a.label,
+                resumed_from=a.resume.checkpoint if a.resume else None,
             )
             for a in book.attempts(job.id)
         ),
