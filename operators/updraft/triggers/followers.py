@@ -21,6 +21,7 @@ from updraft.recovery.facts import PodFacts
 from updraft_learner import contract
 
 if TYPE_CHECKING:
+    from updraft.services import Services
     from updraft.storage.objects import LogBook
 
 Source = tuple[Any, str, str, str]  # API client, namespace, pod, container
@@ -36,7 +37,8 @@ ALL = Flow(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
 class Followers:
     """One task per learner whose log is read. Lives in the triggerer's event loop."""
 
-    def __init__(self, launch: Launch, log: Any) -> None:
+    def __init__(self, services: Services, launch: Launch, log: Any) -> None:
+        self._services = services
         self._launch, self._log = launch, log
         self._tails: dict[int, deque[str]] = {}
         self._ends: dict[int, list[str]] = {}  # of containers that have ended
@@ -100,7 +102,13 @@ class Followers:
         while True:
             try:
                 return await asyncio.to_thread(
-                    objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
+                    objects.LogBook.open,
+                    launch.tenant,
+                    launch.job_id,
+                    launch.role,
+                    launch.attempt,
+                    learner,
+                    store=self._services.store,
                 )
             except UpdraftError as exc:  # where an earlier trigger stopped has to be known
                 self._log.warning("The log of learner %d is not read yet: %s", learner, exc)
