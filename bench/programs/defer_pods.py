@@ -39,8 +39,7 @@ from updraft.services import platform_services
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
-from updraft_learner.pod import MlflowCredentials
-from updraft_learner.sidecar.tracking import TrackingServer
+from updraft_learner.sidecar.tracking import REST_SECONDS, TrackingServer
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
 FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes
@@ -102,7 +101,7 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
 
 def launch_pod(job: Job) -> str:
     """What `train` does before it defers; the pod's name."""
-    launch = first_launch(SERVICES, job, manifest_of(job), ROLE)
+    launch = first_launch(SERVICES.settings, job, manifest_of(job), ROLE)
     pods.record_template(SERVICES, job, ROLE, template(job, launch))
     attempt = attempts.begin(SERVICES, job, ROLE, None)
     pods.deploy(SERVICES, core(), job, attempt)
@@ -139,11 +138,7 @@ def tracked_run(name: str) -> tuple[str, str]:
 
 
 def server(run_id: str) -> TrackingServer:
-    credentials = SERVICES.settings.credentials().mlflow
-    access = MlflowCredentials(
-        SERVICES.settings.mlflow_uri, credentials.username, credentials.password.get_secret_value()
-    )
-    return TrackingServer(access, run_id=run_id)
+    return SERVICES.open_run(run_id, REST_SECONDS)
 
 
 def queued_job(name: str) -> str:

@@ -6,9 +6,10 @@ argument. Tests make one of fakes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from updraft.settings import Settings, settings
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
     from mlflow import MlflowClient
 
+    from updraft.kubernetes.watch import PodWatch
     from updraft.ledger import Ledger
     from updraft.storage import ContentStore
+    from updraft_learner.sidecar.tracking import TrackingServer
     from updraft_learner.store import ObjectStore
 
 
@@ -33,6 +36,12 @@ class Services:
         open_store: returns the platform's bucket, with the credentials of this moment.
         open_cluster: returns a client of the cluster. Raises UnavailableError.
         open_tracking: returns a client of the tracking server and registry.
+        open_run: returns MLflow's REST API for one run, given its id and the timeout of a request in seconds.
+            Importing it costs little, which a triggerer needs.
+        watch_pods: returns the watch of a namespace's pods, given the Airflow connection and the namespace. All that
+            use it in one event loop share it.
+        list_nodes: returns the nodes of the cluster of an Airflow connection, as the API lists them. The list is the
+            same object while nothing has changed. Raises UnavailableError.
     """
 
     settings: Settings
@@ -40,6 +49,9 @@ class Services:
     open_store: Callable[[], ObjectStore]
     open_cluster: Callable[[], CoreV1Api]
     open_tracking: Callable[[], MlflowClient]
+    open_run: Callable[[str, float], TrackingServer]
+    watch_pods: Callable[[str, str], AbstractAsyncContextManager[PodWatch]]
+    list_nodes: Callable[[str], Awaitable[list[dict[str, Any]]]]
 
     @property
     def ledger(self) -> Ledger:
@@ -88,7 +100,25 @@ def services_of(settings: Settings) -> Services:
 
         return tracking.client(settings)
 
-    return Services(settings, open_ledger, open_store, open_cluster, open_tracking)
+    def open_run(run_id: str, timeout_seconds: float) -> TrackingServer:
+        from updraft_learner.pod import MlflowCredentials
+        from updraft_learner.sidecar.tracking import TrackingServer
+
+        login = settings.credentials().mlflow
+        access = MlflowCredentials(settings.mlflow_uri, login.username, login.password.get_secret_value())
+        return TrackingServer(access, run_id=run_id, timeout_seconds=timeout_seconds)
+
+    def watch_pods(conn_id: str, namespace: str) -> AbstractAsyncContextManager[PodWatch]:
+        from updraft.kubernetes.watch import shared_watch
+
+        return shared_watch(conn_id, namespace)
+
+    async def list_nodes(conn_id: str) -> list[dict[str, Any]]:
+        from updraft.kubernetes.nodes import nodes_of
+
+        return await nodes_of(conn_id)
+
+    return Services(settings, open_ledger, open_store, open_cluster, open_tracking, open_run, watch_pods, list_nodes)
 
 
 def platform_services() -> Services:

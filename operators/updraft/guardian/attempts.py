@@ -111,7 +111,7 @@ def conclude(services: Services, core: CoreV1Api, job_id: str, role: str, number
     attempt = book.current_attempt(job_id, role)
     if attempt is None or attempt.number != number:
         return attempt  # somebody else went on
-    launch = launch_of(services, job, attempt)
+    launch = launch_of(services.settings, job, attempt)
     if attempt.ended_at is None:
         outcome = _outcome(services, core, job, manifest, launch, seen)
         if outcome is None:
@@ -135,7 +135,7 @@ def stop(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, *, wai
     """
     done = attempt.outcome == Cause.DONE
     grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else services.settings.stop_grace_seconds
-    guarded.free(services, core, launch_of(services, job, attempt), grace_seconds=grace, wait=wait)
+    guarded.free(services, core, launch_of(services.settings, job, attempt), grace_seconds=grace, wait=wait)
 
 
 def _close(
@@ -251,7 +251,7 @@ def _outcome(
         awaited=() if seen.kind is EndKind.MISSING else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
-        memory=f"{memory_limit_mib(services, manifest, launch.role)} MiB",
+        memory=f"{memory_limit_mib(services.settings, manifest, launch.role)} MiB",
         rules=() if launch.role == PREPARE_ROLE else manifest.failures,
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )

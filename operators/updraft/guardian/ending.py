@@ -60,9 +60,9 @@ def remove(services: Services, job: Job) -> None:
     newest = {attempt.role: attempt for attempt in services.ledger.attempts(job.id)}  # older ones are refused
     words = []
     for attempt in newest.values():
-        launch = launch_of(services, job, attempt)
+        launch = launch_of(services.settings, job, attempt)
         if pods := gang.observe(core, launch):
-            words.append(LastWords(services, core, launch, pods, limit_seconds=grace_seconds + 10))
+            words.append(LastWords(core, services.open_store, launch, pods, limit_seconds=grace_seconds + 10))
     for word in words:
         word.wait_begun()
     left = gang.delete(core, namespace, selector, grace_seconds=grace_seconds)

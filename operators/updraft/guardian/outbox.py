@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import MLFLOW_STATUS, State
-from updraft_learner.pod import MlflowCredentials
 from updraft_learner.sidecar.tracking import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
@@ -35,20 +34,12 @@ def deliver(services: Services, job_id: str) -> None:
         _deliver(services, book.job(job_id))
 
 
-def tracking_server(services: Services, run_id: str, *, timeout_seconds: float = REST_SECONDS) -> TrackingServer:
-    credentials = services.settings.credentials().mlflow
-    access = MlflowCredentials(
-        services.settings.mlflow_uri, credentials.username, credentials.password.get_secret_value()
-    )
-    return TrackingServer(access, run_id=run_id, timeout_seconds=timeout_seconds)
-
-
 def require_tracking(services: Services) -> None:
     """Raises UnavailableError when MLflow does not answer within `LOOK_SECONDS`.
 
     MLflow's own client goes on trying for minutes, in which a worker's slot would be held.
     """
-    server = tracking_server(services, "", timeout_seconds=LOOK_SECONDS)
+    server = services.open_run("", LOOK_SECONDS)
     try:
         answer = server.get("experiments/search", {"max_results": 1})
     except ServerUnavailable as exc:
@@ -63,7 +54,7 @@ def _deliver(services: Services, job: Job) -> None:
         try:
             if job.mlflow_run_id:
                 tags = {name: str(value) for name, value in message.tags.items()}
-                _tell(tracking_server(services, job.mlflow_run_id), State(message.state), tags)
+                _tell(services.open_run(job.mlflow_run_id, REST_SECONDS), State(message.state), tags)
         except UnavailableError as exc:
             book.undelivered(message.id, str(exc))
             raise

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job
     from updraft.services import Services
+    from updraft.settings import Settings
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
@@ -46,17 +47,17 @@ def has_template(services: Services, job: Job, role: str) -> bool:
     return services.ledger.effect(job.id, template_key(role, job.revision)) is not None
 
 
-def grace_of(services: Services, role: str, limits: Iterable[int]) -> int:
+def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
     """Seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing. The pod that prepares data
     stores up to `limits` bytes, which may need longer than a learner's results."""
-    least = services.settings.store_grace_seconds
+    least = settings.store_grace_seconds
     return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE_ROLE else least
 
 
 def grace_seconds(services: Services, attempt: Attempt) -> int:
     """That of an attempt's pods: what deploys them and what watches them go by the same number."""
     limits = prepare.made_limits(services, attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
-    return grace_of(services, attempt.role, limits)
+    return grace_of(services.settings, attempt.role, limits)
 
 
 def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
@@ -68,7 +69,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     from updraft.storage import signals
 
     manifest = manifest_of(job)
-    launch = launch_of(services, job, attempt)
+    launch = launch_of(services.settings, job, attempt)
     deployed = _deployed_key(attempt)
     if services.ledger.effect(job.id, deployed) is not None:
         return launch

@@ -19,7 +19,7 @@ PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
-    from updraft.services import Services
+    from updraft.settings import Settings
 
 
 def manifest_of(job: Job) -> Manifest:
@@ -37,20 +37,20 @@ def memory_mib(manifest: Manifest) -> int:
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 
-def disk_amounts(services: Services, manifest: Manifest) -> tuple[str, str]:
+def disk_amounts(settings: Settings, manifest: Manifest) -> tuple[str, str]:
     """What one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a manifest
     names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
     named = manifest.resources.disk_bytes
-    limit = f"{-(-(named or services.settings.learner_disk_bytes) // 1024**2)}Mi"
+    limit = f"{-(-(named or settings.learner_disk_bytes) // 1024**2)}Mi"
     return (limit if named else "0"), limit
 
 
-def memory_limit_mib(services: Services, manifest: Manifest, role: str) -> int:
+def memory_limit_mib(settings: Settings, manifest: Manifest, role: str) -> int:
     """The limit of the role's program. The pod that prepares data requests what a learner was granted, and may use what
     its judgement is allowed."""
     if role != PREPARE_ROLE:
         return memory_mib(manifest)
-    return max(memory_mib(manifest), services.settings.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
+    return max(memory_mib(manifest), settings.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
 
 
 def learners_of(manifest: Manifest, role: str) -> int:
@@ -62,17 +62,13 @@ def place_learners(manifest: Manifest, role: str) -> int:
     return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
 
 
-def launch_of(services: Services, job: Job, attempt: Attempt) -> Launch:
+def launch_of(settings: Settings, job: Job, attempt: Attempt) -> Launch:
     """Return what the objects of this attempt are named after, with the members it has now."""
-    namespace = services.settings.namespace(job.tenant)
+    namespace = settings.namespace(job.tenant)
     return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership)
 
 
-def first_launch(services: Services, job: Job, manifest: Manifest, role: str) -> Launch:
+def first_launch(settings: Settings, job: Job, manifest: Manifest, role: str) -> Launch:
     """Return the launch of a role that has no attempt yet."""
     members = Membership.first(learners_of(manifest, role))
-    return Launch(services.settings.namespace(job.tenant), job.tenant, job.id, role, 1, members)
-
-
-def current(services: Services, job_id: str, role: str) -> Attempt | None:
-    return services.ledger.current_attempt(job_id, role)
+    return Launch(settings.namespace(job.tenant), job.tenant, job.id, role, 1, members)

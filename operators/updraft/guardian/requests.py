@@ -34,7 +34,7 @@ def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
     """Every learner's sidecar is told: the program saves a checkpoint and leaves. Twice is harmless."""
     from updraft.storage import signals
 
-    launch = launch_of(services, job, attempt)
+    launch = launch_of(services.settings, job, attempt)
     for learner in launch.membership.learners:
         signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner, store=services.store)
 

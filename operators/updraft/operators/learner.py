@@ -109,7 +109,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
         if not pods.has_template(self.services, job, self.role):
-            launch = first_launch(self.services, job, manifest, self.role)
+            launch = first_launch(self.services.settings, job, manifest, self.role)
             pods.record_template(self.services, job, self.role, self._base_pod(context, job, manifest, launch, command))
         if where == Due(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(self.services, job, self.role, None)
@@ -143,7 +143,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
             raise fail(self.services, context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE
-        launch = launch_of(self.services, job, attempt)
+        launch = launch_of(self.services.settings, job, attempt)
         try:
             pods.free(
                 self.services,
@@ -212,7 +212,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
 
         resources = manifest.resources
         amounts = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
-        limits = {**amounts, "memory": f"{memory_limit_mib(self.services, manifest, self.role)}Mi"}
+        limits = {**amounts, "memory": f"{memory_limit_mib(self.services.settings, manifest, self.role)}Mi"}
         selector = {}
         if self.role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
             limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
@@ -233,7 +233,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         self.arguments = [command]
         self.labels = launch.labels(1)
         self.node_selector = selector
-        disk_request, disk_limit = disk_amounts(self.services, manifest)
+        disk_request, disk_limit = disk_amounts(self.services.settings, manifest)
         self.container_resources = V1ResourceRequirements(
             requests={**amounts, objects.DISK_RESOURCE: disk_request},
             limits={**limits, objects.DISK_RESOURCE: disk_limit},

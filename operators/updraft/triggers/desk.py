@@ -83,7 +83,7 @@ class Desk:
 
     async def _ask(self) -> None:
         try:
-            self._asked, self._generations = await asyncio.to_thread(_asked, self._services)
+            self._asked, self._generations = await asyncio.to_thread(self._read)
             self._problem = None
         except UpdraftError as exc:
             self._problem = exc
@@ -93,12 +93,15 @@ class Desk:
         finally:
             self._next_look = self._clock() + LOOK_SECONDS
 
+    def _read(self) -> tuple[frozenset[str], dict[tuple[str, str], int]]:
+        ledger = self._services.ledger
+        return ledger.asked(), ledger.changed_members()
+
     async def _tell_who_guards(self) -> None:
         """Apart from the asking: a job's row may be locked."""
         try:
-            await asyncio.to_thread(
-                _touch, self._services, {job_id: guard.what for job_id, guard in self._guarded.items()}
-            )
+            guarded = {job_id: guard.what for job_id, guard in self._guarded.items()}
+            await asyncio.to_thread(lambda: self._services.ledger.touch_guardians(guarded))
         except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
             log.warning("The ledger could not be told which jobs are guarded: %s", exc)
             self._next_touch = self._clock() + LOOK_SECONDS
@@ -106,14 +109,6 @@ class Desk:
 
 def _idle(task: asyncio.Task[None] | None) -> bool:
     return task is None or task.done()
-
-
-def _asked(services: Services) -> tuple[frozenset[str], dict[tuple[str, str], int]]:
-    return services.ledger.asked(), services.ledger.changed_members()
-
-
-def _touch(services: Services, guarded: dict[str, str]) -> None:
-    services.ledger.touch_guardians(guarded)
 
 
 _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()

@@ -21,7 +21,7 @@ from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.line import ask, rejoin
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
-from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
+from updraft.kubernetes.watch import LaunchKey, PodWatch
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import gives_back
@@ -79,7 +79,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             while True:
                 try:
                     if watch is None:
-                        watch = await stack.enter_async_context(shared_watch(self.conn_id, self.namespace))
+                        watch = await stack.enter_async_context(self.services.watch_pods(self.conn_id, self.namespace))
                         stack.callback(self._keep_in_mind, watch, None)
                     event = await self._step(watch)
                 except UnavailableError as exc:

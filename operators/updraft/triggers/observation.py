@@ -44,7 +44,7 @@ class Observation:
     ) -> None:
         self._services = services
         self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
-        self._followers = Followers(services, launch, log)
+        self._followers = Followers(launch, services.open_store, log)
         self._attention = Attention(services, job, launch)
         self._members = launch.membership
         self._since: dict[str, float] = {}

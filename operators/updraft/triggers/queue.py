@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity, capacity_from_nodes
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes.nodes import nodes_of
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
 from updraft.triggers.desk import desk
@@ -195,7 +194,7 @@ class Queue:
     async def _look_at_cluster(self) -> Capacity | str:
         """Its capacity, or why nobody can tell."""
         try:
-            nodes = await nodes_of(self._conn_id)
+            nodes = await self._services.list_nodes(self._conn_id)
         except UnavailableError as exc:
             return str(exc)
         if nodes is not self._nodes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.kubernetes.watch import PodWatch, shared_watch
+from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.reaping import Reap, Run, Ward, WardPod, reap
 from updraft.services import UsesServices
 from updraft_learner.backoff import Backoff
@@ -74,7 +74,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                 try:
                     for tenant in self.services.settings.tenants:
                         if tenant not in watches:
-                            watch = shared_watch(self.conn_id, self.services.settings.namespace(tenant))
+                            watch = self.services.watch_pods(self.conn_id, self.services.settings.namespace(tenant))
                             watches[tenant] = await stack.enter_async_context(watch)
                     found = await self._look(watches)
                 except Exception as exc:  # noqa: BLE001 - outermost line: what cannot be seen is looked at again
