@@ -154,7 +154,7 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
         "cause": str(details.get("cause") or ""),
         "processing_at": _seconds(job.started_at),
         "ended_at": _seconds(job.ended_at),
-        "override": bool(getattr(job, "override", None)),
+        "override": bool(job.override),
         "attempts": tuple(
             AttemptFacts(
                 role=a.role,
@@ -163,8 +163,8 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
                 ended_at=_seconds(a.ended_at),
                 outcome=a.outcome,
                 reason=a.reason,
-                label=getattr(a, "label", None),
-                resumed_from=(getattr(a, "resume", None) or {}).get("checkpoint"),
+                label=a.label,
+                resumed_from=a.resume.checkpoint if a.resume else None,
             )
             for a in book.attempts(job.id)
         ),
@@ -174,12 +174,12 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
                 step=c.step,
                 attempt=c.attempt,
                 stored_at=_written(folder / c.name / contract.CHECKPOINT_MARKER),
-                counts=c.deleted_at is None and getattr(c, "quarantined_at", None) is None,
+                counts=c.deleted_at is None and c.quarantined_at is None,
             )
             for c in book.checkpoints(job.id, with_deleted=True)
         ),
         "granted": lab.granted(job.id),
-        "open_messages": len(book.outbox(job.id)) if hasattr(book, "outbox") else 0,
+        "open_messages": len(book.outbox(job.id)),
     }
 
 

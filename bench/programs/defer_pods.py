@@ -29,20 +29,19 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from updraft.allocation import Request
 from updraft.guardian import attempts, pods
-from updraft.guardian.records import first_launch, ledger, manifest_of
+from updraft.guardian.programs import command_of, program_of
+from updraft.guardian.records import first_launch, manifest_of
+from updraft.kubernetes.base_pod import base_pod
 from updraft.kubernetes.objects import Launch
-from updraft.kubernetes.secrets import core_api
 from updraft.ledger import Job, NewJob
 from updraft.lifecycle import State
 from updraft.manifest import parse
 from updraft.operators.learner import LearnerOperator
-from updraft.settings import settings
-from updraft.storage.platform import platform_store
+from updraft.services import platform_services
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
-from updraft_learner.pod import MlflowCredentials
-from updraft_learner.sidecar.tracking import TrackingServer
+from updraft_learner.sidecar.tracking import REST_SECONDS, TrackingServer
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
 FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes
@@ -55,6 +54,7 @@ MANIFEST = {
 }
 WORKERS = 4
 START = datetime.now(UTC)
+SERVICES = platform_services()
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def our_pod(name: str) -> str:
     """A job whose first attempt runs, as it is when `train` has deferred."""
     job = admitted_job(name, MANIFEST, "0" * 64)
     pod = launch_pod(job)
-    store, keys = platform_store(), Keys(job.tenant)
+    store, keys = SERVICES.store, Keys(job.tenant)
     status = LearnerStatus(t=time.time(), phase="running", last_metrics={"loss": 0.5}, steps={"first": 1, "last": 2})
     store.put_bytes(keys.status(name, ROLE, 1, 1), status.to_json().encode())
     store.put_bytes(keys.done(name, ROLE, 1, 1), json.dumps({"t": time.time()}).encode())
@@ -87,12 +87,12 @@ def our_pod(name: str) -> str:
 
 
 def record_job(name: str, raw: dict[str, Any]) -> Job:
-    return ledger().record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
+    return SERVICES.ledger.record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
 
 
 def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
     """A job as `train` finds it."""
-    book = ledger()
+    book = SERVICES.ledger
     record_job(name, raw)
     run_id, experiment_id = tracked_run(name)
     book.set_run(name, run_id, experiment_id)
@@ -103,17 +103,17 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
 
 def launch_pod(job: Job) -> str:
     """What `train` does before it defers; the pod's name."""
-    launch = first_launch(job, manifest_of(job), ROLE)
-    pods.record_template(job, ROLE, template(job, launch))
-    attempt = attempts.begin(job, ROLE, None)
-    pods.deploy(core(), job, attempt)
+    launch = first_launch(SERVICES.settings, job, manifest_of(job), ROLE)
+    pods.record_template(SERVICES, job, ROLE, template(job, launch))
+    attempt = attempts.begin(SERVICES, job, ROLE, None)
+    pods.deploy(SERVICES, core(), job, attempt)
     return launch.pod_name(1)
 
 
 def our_trigger(name: str, _pod: str) -> GangTrigger:
     """As `LearnerOperator` builds it."""
-    namespace = settings().namespace("default")
-    return GangTrigger(conn_id=settings().kubernetes_conn_id, namespace=namespace, job_id=name, role=ROLE)
+    namespace = SERVICES.settings.namespace("default")
+    return GangTrigger(conn_id=SERVICES.settings.kubernetes_conn_id, namespace=namespace, job_id=name, role=ROLE)
 
 
 def template(job: Job, launch: Launch) -> dict[str, Any]:
@@ -121,8 +121,12 @@ def template(job: Job, launch: Launch) -> dict[str, Any]:
     operator = LearnerOperator(task_id=TASK_ID, role=ROLE)
     task_instance = SimpleNamespace(dag_id=DAG_ID, task_id=TASK_ID, map_index=-1, try_number=1)
     context: Any = {"ti": task_instance, "run_id": job.run_id, "dag": SimpleNamespace(dag_id=DAG_ID)}
-    manifest = manifest_of(job)
-    pod = operator._base_pod(context, job, manifest, launch, operator._command(manifest) or "")
+    manifest, settings = manifest_of(job), SERVICES.settings
+    command = command_of(manifest, ROLE)
+    assert command is not None
+    ids = {"run_id": job.mlflow_run_id or "", "experiment_id": job.mlflow_experiment_id or ""}
+    program = program_of(settings, manifest, launch, command, **ids)
+    pod = base_pod(operator, launch, program, settings.kubernetes_conn_id, context)
     if FAKE:
         pod["spec"]["nodeSelector"] = FAKE["selector"]
         pod["spec"]["tolerations"] = [FAKE["toleration"]]
@@ -140,29 +144,27 @@ def tracked_run(name: str) -> tuple[str, str]:
 
 
 def server(run_id: str) -> TrackingServer:
-    credentials = settings().credentials().mlflow
-    access = MlflowCredentials(settings().mlflow_uri, credentials.username, credentials.password.get_secret_value())
-    return TrackingServer(access, run_id=run_id)
+    return SERVICES.open_run(run_id, REST_SECONDS)
 
 
 def queued_job(name: str) -> str:
     """A job as `admit` leaves it when it defers. In the queue they stand by their names."""
     job = record_job(name, MANIFEST)
     at = START + timedelta(milliseconds=int(name.rpartition("-")[2]))
-    ledger().enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
-    ledger().move(job.id, State.QUEUED, "waiting to be admitted")
+    SERVICES.ledger.enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
+    SERVICES.ledger.move(job.id, State.QUEUED, "waiting to be admitted")
     return name
 
 
 def queue_trigger(name: str, _pod: str) -> AdmitTrigger:
-    return AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=name)
+    return AdmitTrigger(conn_id=SERVICES.settings.kubernetes_conn_id, job_id=name)
 
 
 # --- stock -----------------------------------------------------------------------------------------------------
 
 
 def stock_pod(name: str) -> str:
-    namespace = settings().namespace("default")
+    namespace = SERVICES.settings.namespace("default")
     core().create_namespaced_pod(namespace, plain_pod(name))
     return name
 
@@ -192,10 +194,10 @@ def stock_trigger(name: str, pod: str) -> KubernetesPodTrigger:
     """As `KubernetesPodOperator.invoke_defer_method` builds it, with the operator's defaults."""
     return KubernetesPodTrigger(
         pod_name=pod,
-        pod_namespace=settings().namespace("default"),
+        pod_namespace=SERVICES.settings.namespace("default"),
         trigger_start_time=datetime.now(UTC),
         base_container_name="base",
-        kubernetes_conn_id=settings().kubernetes_conn_id,
+        kubernetes_conn_id=SERVICES.settings.kubernetes_conn_id,
         connection_extras=json.loads(os.environ["BENCH_CONNECTION"])["extra"],  # the triggerer's
         on_finish_action="keep_pod",
     )
@@ -243,7 +245,7 @@ def defer(names: Sequence[str], triggers: Sequence[Any]) -> None:
 
 @cache
 def core() -> Any:
-    return core_api(settings())
+    return SERVICES.core
 
 
 SIDES: dict[str, tuple[Callable[[str], str], Callable[[str, str], Any]]] = {

@@ -13,11 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from defer_pods import admitted_job, core, experiment, launch_pod
+from defer_pods import SERVICES, admitted_job, core, experiment, launch_pod
 
 from updraft.manifest import parse
-from updraft.settings import settings
-from updraft.storage import Staged, content_store, look
+from updraft.storage import Staged, look
 
 MANIFEST = {
     "name": "first-line",
@@ -30,10 +29,13 @@ MANIFEST = {
 
 def main() -> None:
     code = Path(os.environ["BENCH_CODE"])
-    staged = look(str(code), content_store("default"), name="code", limit_bytes=settings().code_limit_bytes)
+    settings = SERVICES.settings
+    staged = look(
+        str(code), SERVICES.content("default"), name="code", limit_bytes=settings.code_limit_bytes, settings=settings
+    )
     assert isinstance(staged, Staged)  # a folder needs no pod
     core(), experiment()
-    image = settings().framework_images[parse(MANIFEST).canonical()["framework"]["name"]]
+    image = settings.framework_images[parse(MANIFEST).canonical()["framework"]["name"]]
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         job = admitted_job(line.strip(), MANIFEST, staged.tree_sha256)

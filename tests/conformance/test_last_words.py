@@ -20,8 +20,7 @@ from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.matching import decisive
-from updraft.storage import logbook, objects
-from updraft.triggers import followers
+from updraft.storage import objects
 from updraft.triggers.followers import Followers
 
 ERROR = "ValueError: batch 17 has no labels"
@@ -33,17 +32,13 @@ READ_SECONDS = 2.0  # after the program's end; no reader comes to the end of the
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    """In place of the platform's."""
-    kept = FolderStore(tmp_path)
-    for module in (logbook, objects):
-        monkeypatch.setattr(module, "platform_store", lambda *_: kept, raising=False)
-    return kept
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path)
 
 
 def remove_and_read(cluster: Any, launch: Launch, store: FolderStore, *, limit_seconds: float = 30) -> list[str]:
     core = cluster_api(cluster.api_client)
-    words = LastWords(core, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
+    words = LastWords(core, lambda: store, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
     words.wait_begun()
     gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()
@@ -107,12 +102,12 @@ def flood(cluster: Any, launch: Launch, printing: str, streams: str) -> None:
     cluster.wait_phase(launch.pod_name(1), "Running", "Failed")
 
 
-def follow(cluster: Any, launch: Launch) -> list[str]:
+def follow(cluster: Any, launch: Launch, store: FolderStore) -> list[str]:
     """Until the program has ended, as the job's trigger does: the lines that the verdict is made of."""
     core = cluster_api(cluster.api_client)
 
     async def followed() -> Followers:
-        made = Followers(launch, logging.getLogger(__name__))
+        made = Followers(launch, lambda: store, logging.getLogger(__name__), end_seconds=READ_SECONDS)
         async with cluster.async_client() as api:
             watch: Any = SimpleNamespace(api=api)
             ended = False
@@ -137,12 +132,11 @@ def check_record(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("printing", FLOODS.values(), ids=FLOODS)
 def test_the_lines_kept_end_with_the_traceback_whatever_the_volume(
-    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch, printing: str
+    cluster: Any, store: FolderStore, printing: str
 ) -> None:
-    monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
     launch = Launch(cluster.namespace, "default", "flood-1", "train", 1, Membership.first(1))
     flood(cluster, launch, printing, "2>&1")  # of two streams a runtime may write the later one's lines first
-    assert follow(cluster, launch)[-1] == ERROR
+    assert follow(cluster, launch, store)[-1] == ERROR
     check_record(recorded(launch, store))
 
 
@@ -154,11 +148,8 @@ def test_so_do_those_of_a_learner_that_is_removed(cluster: Any, store: FolderSto
     check_record(remove_and_read(cluster, launch, store, limit_seconds=CLOSE_SECONDS + READ_SECONDS))
 
 
-def test_a_traceback_on_stderr_is_found_behind_a_flood_on_stdout(
-    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_traceback_on_stderr_is_found_behind_a_flood_on_stdout(cluster: Any, store: FolderStore) -> None:
     """The runtime may put it before lines that were printed earlier, but not out of reach."""
-    monkeypatch.setattr(followers, "LOG_END_SECONDS", READ_SECONDS)
     launch = Launch(cluster.namespace, "default", "flood-3", "train", 1, Membership.first(1))
     flood(cluster, launch, FLOODS["200,000 lines"], "")
-    assert ERROR in decisive(follow(cluster, launch))
+    assert ERROR in decisive(follow(cluster, launch, store))

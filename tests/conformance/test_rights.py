@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,18 +58,16 @@ def recorded(cluster: Any) -> Iterator[tuple[Any, list[tuple[str, str, str]]]]:
     api_client.close()
 
 
-def live_and_die(api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def live_and_die(api: Any, cluster: Any) -> None:
     """Everything that the platform asks a cluster for in the life of a job, but for watching."""
     launch = Launch(cluster.namespace, "default", "rights-1", "train", 1, Membership.first(2))
     preflight.require(api, launch.namespace)
     assert all(f.ok for f in preflight.examine(api, [launch.namespace]) if f.name not in ("nodes", "GPUs"))
-    monkeypatch.setattr(secrets, "core_api", lambda _: api)
-    settings: Any = SimpleNamespace(namespace=lambda tenant: cluster.namespace)
     for value in ("one", "two"):
-        secrets.put_secret(settings, "default", "hub", {"value": value})
-    assert secrets.list_secrets(settings, "default") == ["hub"]
+        secrets.put_secret(api, cluster.namespace, "default", "hub", {"value": value})
+    assert secrets.list_secrets(api, cluster.namespace, "default") == ["hub"]
     assert secrets.read_secret(api, cluster.namespace, "hub") == {"value": "two"}
-    secrets.delete_secret(settings, "default", "hub")
+    secrets.delete_secret(api, cluster.namespace, "hub")
     with pytest.raises(RefusedError, match="claim 'none' does not exist"):
         claims.read_claim(api, launch.namespace, "none", 1)
     outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], api_server_addresses(api))
@@ -99,10 +96,10 @@ def live_and_die(api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_launch_asks_for_nothing_beyond_the_rights_and_uses_them_all(
-    cluster: Any, recorded: tuple[Any, list[tuple[str, str, str]]], monkeypatch: pytest.MonkeyPatch
+    cluster: Any, recorded: tuple[Any, list[tuple[str, str, str]]]
 ) -> None:
     api, seen = recorded
-    live_and_die(api, cluster, monkeypatch)
+    live_and_die(api, cluster)
     namespaced, whole = set(verbs.each(verbs.NAMESPACED)), set(verbs.each(verbs.CLUSTER))
     assert set(seen) <= namespaced | whole | verbs.OF_EVERYBODY
     assert namespaced - set(seen) == {("watch", "", "pods")}
@@ -158,10 +155,8 @@ def whole_account(cluster: Any, account: Any) -> Iterator[Any]:
         rights.delete_cluster_role(name)
 
 
-def test_the_rights_of_deploy_kustomize_are_enough_for_a_launch(
-    cluster: Any, whole_account: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live_and_die(whole_account, cluster, monkeypatch)
+def test_the_rights_of_deploy_kustomize_are_enough_for_a_launch(cluster: Any, whole_account: Any) -> None:
+    live_and_die(whole_account, cluster)
 
 
 @pytest.mark.parametrize(

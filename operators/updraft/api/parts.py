@@ -15,6 +15,7 @@ from updraft.api.deadline import Deadline
 from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import UnavailableError
+from updraft.services import Services, services_of
 from updraft.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,15 +80,15 @@ class Parts:
 
 def platform_parts(settings: Settings) -> Parts:
     """The parts of the platform that these settings describe. Connects to nothing."""
-    from updraft.ledger import open_ledger
-    from updraft.storage import check_there, platform_store
+    from updraft.storage import check_there
 
+    services = services_of(settings)
     return Parts(
         settings=settings,
-        ledger=lambda: open_ledger(settings.ledger_url),
-        store=JobStore(lambda: platform_store(settings)),
-        tracking=MlflowTracking(settings),
-        cluster=KubernetesCluster(settings),
+        ledger=services.open_ledger,
+        store=JobStore(services.open_store),
+        tracking=MlflowTracking(services),
+        cluster=KubernetesCluster(services),
         accepted=AirflowRuns(),
         check_data=lambda source, tenant: check_there(source, tenant, settings),
     )
@@ -95,14 +96,14 @@ def platform_parts(settings: Settings) -> Parts:
 
 @dataclass(frozen=True)
 class MlflowTracking:
-    settings: Settings
+    services: Services
 
     def check(self) -> str:
         """Also tells a wrong log-in, which `/health` does not."""
         import httpx
 
-        uri = self.settings.mlflow_uri
-        login = self.settings.credentials().mlflow
+        uri = self.services.settings.mlflow_uri
+        login = self.services.settings.credentials().mlflow
         try:
             response = httpx.get(
                 f"{uri}/api/2.0/mlflow/experiments/search",
@@ -119,20 +120,18 @@ class MlflowTracking:
     def last(self, run_id: str) -> Mapping[str, float]:
         from updraft import tracking
 
-        return tracking.metrics(tracking.client(self.settings), run_id)
+        return tracking.metrics(self.services.tracking, run_id)
 
     def last_of(self, experiment_ids: Sequence[str], run_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
         from updraft import tracking
 
-        return tracking.metrics_of(tracking.client(self.settings), experiment_ids, run_ids)
+        return tracking.metrics_of(self.services.tracking, experiment_ids, run_ids)
 
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
         from mlflow.exceptions import MlflowException
 
-        from updraft import tracking
-
         try:
-            points = tracking.client(self.settings).get_metric_history(run_id, key)
+            points = self.services.tracking.get_metric_history(run_id, key)
         except MlflowException as exc:
             raise UnavailableError(f"MLflow did not give the history of {key!r} ({exc.error_code})") from exc
         return sorted((point.step, point.timestamp / 1000, point.value) for point in points)
@@ -140,56 +139,53 @@ class MlflowTracking:
 
 @dataclass(frozen=True)
 class KubernetesCluster:
-    settings: Settings
+    services: Services
 
     def check(self) -> str:
-        from updraft.kubernetes.secrets import core_api
-
         with self._errors():
-            nodes = core_api(self.settings).list_node(limit=1, _request_timeout=HEALTH_SECONDS)
+            nodes = self.services.core.list_node(limit=1, _request_timeout=HEALTH_SECONDS)
         if not nodes.items:
             raise UnavailableError("the cluster answers, but has no node")
         return "the cluster answers"
 
     def nodes(self) -> list[dict[str, Any]]:
-        from updraft.kubernetes.secrets import core_api
-
         with self._errors():
-            core = core_api(self.settings)
+            core = self.services.core
             listed = core.list_node(_request_timeout=HEALTH_SECONDS)
             return list(core.api_client.sanitize_for_serialization(listed)["items"])
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         from updraft.kubernetes.claims import read_claim
-        from updraft.kubernetes.secrets import core_api
 
         with self._errors():
-            read_claim(core_api(self.settings), self.settings.namespace(tenant), name, learners)
+            read_claim(self.services.core, self._namespace(tenant), name, learners)
 
     def addresses(self) -> Sequence[str]:
         from updraft.kubernetes.clients import api_server_addresses
-        from updraft.kubernetes.secrets import core_api
 
         with self._errors():
-            return api_server_addresses(core_api(self.settings))
+            return api_server_addresses(self.services.core)
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         from updraft.kubernetes.secrets import put_secret
 
         with self._errors():
-            put_secret(self.settings, tenant, name, dict(data))
+            put_secret(self.services.core, self._namespace(tenant), tenant, name, dict(data))
 
     def list_secrets(self, tenant: str) -> list[str]:
         from updraft.kubernetes.secrets import list_secrets
 
         with self._errors():
-            return list_secrets(self.settings, tenant)
+            return list_secrets(self.services.core, self._namespace(tenant), tenant)
 
     def delete_secret(self, tenant: str, name: str) -> None:
         from updraft.kubernetes.secrets import delete_secret
 
         with self._errors():
-            delete_secret(self.settings, tenant, name)
+            delete_secret(self.services.core, self._namespace(tenant), name)
+
+    def _namespace(self, tenant: str) -> str:
+        return self.services.settings.namespace(tenant)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
 from updraft.guardian import pods as guarded
-from updraft.guardian.records import launch_of, learners_of, ledger, manifest_of, memory_limit_mib
+from updraft.guardian.records import launch_of, learners_of, manifest_of, memory_limit_mib
 from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
@@ -35,7 +35,6 @@ from updraft.recovery.policy import (
     gives_back,
 )
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
-from updraft.settings import settings
 from updraft_learner.checkpoint import DEFAULT_EVERY_SECONDS
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job, Shift
     from updraft.manifest import Manifest
+    from updraft.services import Services
     from updraft_learner.contract import LearnerStatus
 
 log = logging.getLogger(__name__)
@@ -61,22 +61,22 @@ class Seen:
     pods: Sequence[PodFacts] = ()  # as they were last seen: what counts of those that are gone by now
 
 
-def begin(job: Job, role: str, after: Attempt | None) -> Attempt:
+def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Attempt:
     """The role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is over."""
-    plan = resume_plan(job, role) if after is not None else None
+    plan = resume_plan(services, job, role) if after is not None else None
     number = None if after is None else after.number
     learners = learners_of(manifest_of(job), role)
-    attempt = ledger().ensure_attempt(job.id, role, after=number, resume=plan, learners=learners)
+    attempt = services.ledger.ensure_attempt(job.id, role, after=number, resume=plan, learners=learners)
     if attempt.resume:
         log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume.reason)
     return attempt
 
 
-def resume_plan(job: Job, role: str) -> ResumePlan | None:
+def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
     """From which checkpoint the next attempt of the training goes on; None for other roles, which begin anew."""
     if role != TRAIN_ROLE:
         return None
-    book = ledger()
+    book = services.ledger
     earlier = [a for a in book.attempts(job.id) if a.role == role]
     checkpoints = book.checkpoints(job.id)
     # Where each learner stores its own, the first one's stands for all (`for_learner` finds each its own).
@@ -100,50 +100,52 @@ def resume_plan(job: Job, role: str) -> ResumePlan | None:
     return plan_resume(stored, tried, last_step=max(last_steps, default=None), older=older)
 
 
-def conclude(core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -> Attempt | None:
+def conclude(services: Services, core: CoreV1Api, job_id: str, role: str, number: int, seen: Seen) -> Attempt | None:
     """Judge the attempt, record how it ended and what follows, and stop what is left of it.
 
     None when nothing has ended: the learners live, and are to be watched on.
     """
-    book = ledger()
+    book = services.ledger
     job = book.job(job_id)
     manifest = manifest_of(job)
     attempt = book.current_attempt(job_id, role)
     if attempt is None or attempt.number != number:
         return attempt  # somebody else went on
-    launch = launch_of(job, attempt)
+    launch = launch_of(services.settings, job, attempt)
     if attempt.ended_at is None:
-        outcome = _outcome(core, job, manifest, launch, seen)
+        outcome = _outcome(services, core, job, manifest, launch, seen)
         if outcome is None:
             return None
         if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
             outcome = replace(outcome, cause=Cause.HALTED, label=MEANINGS[EndKind.HALTED].label, action=Action.STOP)
-        note_steps(launch, _statuses(launch))
+        note_steps(services, launch, _statuses(services, launch))
         try:
-            attempt = _close(job, manifest, launch, attempt, outcome)
+            attempt = _close(services, job, manifest, launch, attempt, outcome)
         except StaleAttemptError as exc:  # another guardian closed it and has gone on
             log.info("%s", exc)
             return book.current_attempt(job_id, role)
-    stop(core, job, attempt)
+    stop(services, core, job, attempt)
     return attempt
 
 
-def stop(core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> None:
+def stop(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> None:
     """Remove what an attempt that has ended left running. Twice is harmless.
 
     Nobody waits for it without need: who launches the next attempt removes what is still there by force.
     """
     done = attempt.outcome == Cause.DONE
-    grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else settings().stop_grace_seconds
-    guarded.free(core, launch_of(job, attempt), grace_seconds=grace, wait=wait)
+    grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else services.settings.stop_grace_seconds
+    guarded.free(services, core, launch_of(services.settings, job, attempt), grace_seconds=grace, wait=wait)
 
 
-def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outcome: Outcome) -> Attempt:
+def _close(
+    services: Services, job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outcome: Outcome
+) -> Attempt:
     from updraft.ledger import AttemptClosure
     from updraft.storage import objects as stored
 
-    book = ledger()
-    following = _following(job, manifest, launch, outcome)
+    book = services.ledger
+    following = _following(services, job, manifest, launch, outcome)
     relaunch = None
     if isinstance(following, Relaunch):
         relaunch = PlannedRelaunch.of(following, book.now())
@@ -151,8 +153,12 @@ def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outco
         outcome = replace(
             outcome, reason=f"{outcome.reason} ({following.reason})" if following.reason else outcome.reason
         )
-    checkpoints = stored.new_checkpoints(job.tenant, job.id, launch.attempt) if launch.role == TRAIN_ROLE else []
-    _quarantine(job, attempt, outcome)
+    checkpoints = (
+        stored.new_checkpoints(job.tenant, job.id, launch.attempt, store=services.store)
+        if launch.role == TRAIN_ROLE
+        else []
+    )
+    _quarantine(services, job, attempt, outcome)
     closure = AttemptClosure(
         outcome.cause.value,
         outcome.reason,
@@ -166,15 +172,15 @@ def _close(job: Job, manifest: Manifest, launch: Launch, attempt: Attempt, outco
     return book.close_attempt(job.id, launch.role, launch.attempt, closure)
 
 
-def _quarantine(job: Job, attempt: Attempt, outcome: Outcome) -> None:
+def _quarantine(services: Services, job: Job, attempt: Attempt, outcome: Outcome) -> None:
     """The checkpoint that could not be restored is not tried again."""
     from updraft.storage import objects as stored
 
     name = attempt.resume.checkpoint if attempt.resume else None
     if name is None or outcome.action is not Action.OLDER_CHECKPOINT or outcome.label != "checkpoint.damaged":
         return
-    ledger().quarantine_checkpoint(job.id, name, outcome.reason)
-    stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason)
+    services.ledger.quarantine_checkpoint(job.id, name, outcome.reason)
+    stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason, store=services.store)
 
 
 def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift:
@@ -191,14 +197,14 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     )
 
 
-def _following(job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
+def _following(services: Services, job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
     if outcome.ok or outcome.cause in (Cause.HALTED, Cause.CANCELLED, Cause.DEADLINE):
         return None
-    if ledger().job(job.id).cancel_requested_by is not None:
+    if services.ledger.job(job.id).cancel_requested_by is not None:
         return None
-    earlier = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
+    earlier = [a for a in services.ledger.attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
     ended = [a for a in earlier if a.outcome in set(Cause)]
-    now = ledger().now()
+    now = services.ledger.now()
     losses = [
         Loss(a.number, Cause(str(a.outcome)), a.label or "", age_seconds=_age_seconds(a, now))
         for a in ended
@@ -230,12 +236,14 @@ def _avoided(ended: Sequence[Attempt]) -> dict[str, Attempt]:
     return found
 
 
-def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen: Seen) -> Outcome | None:
+def _outcome(
+    services: Services, core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen: Seen
+) -> Outcome | None:
     from updraft.storage import objects as stored
 
     pods = with_last_seen(gang.observe(core, launch), seen.pods)
     place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
-    markers = {n: stored.read_done(*place, n) for n in launch.membership.learners}
+    markers = {n: stored.read_done(*place, n, store=services.store) for n in launch.membership.learners}
     outcome = judge(
         pods,
         membership=launch.membership,
@@ -243,12 +251,12 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         awaited=() if seen.kind is EndKind.MISSING else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
-        memory=f"{memory_limit_mib(manifest, launch.role, settings())} MiB",
+        memory=f"{memory_limit_mib(services.settings, manifest, launch.role)} MiB",
         rules=() if launch.role == PREPARE_ROLE else manifest.failures,
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )
     meaning = MEANINGS.get(seen.kind)
-    if seen.kind is EndKind.HALTED and ledger().pending(job.id, "halt") is None:
+    if seen.kind is EndKind.HALTED and services.ledger.pending(job.id, "halt") is None:
         meaning = None  # withdrawn since: only what the learners show counts
     if outcome is None and meaning is None:
         return None
@@ -256,7 +264,7 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
         if meaning.catalogue_first and outcome is not None and outcome.label:
             return outcome
         facts = outcome.evidence if outcome else evidence(pods, markers)
-        if seen.kind is EndKind.QUOTA and (never := _why_never(job, launch, seen.reason)) is not None:
+        if seen.kind is EndKind.QUOTA and (never := _why_never(services, job, launch, seen.reason)) is not None:
             return Outcome(Cause.CONFIGURATION, f"{seen.reason} ({never})", facts, QUOTA_TOO_SMALL)
         no_room = seen.kind is EndKind.LATE and any(pod.unscheduled for pod in pods)
         return Outcome(meaning.cause, seen.reason, facts, NO_ROOM if no_room else meaning.label, meaning.action)
@@ -264,14 +272,14 @@ def _outcome(core: CoreV1Api, job: Job, manifest: Manifest, launch: Launch, seen
     if outcome.ok and launch.role == TRAIN_ROLE and manifest.checkpoints is not None:
         every = manifest.checkpoints.every
         every_seconds = DEFAULT_EVERY_SECONDS if every is None else every.total_seconds()
-        final = stored.latest_checkpoint(launch.tenant, launch.job_id)
-        return with_checkpoint(outcome, final, _ran_seconds(job.id, launch), every_seconds)
+        final = stored.latest_checkpoint(launch.tenant, launch.job_id, store=services.store)
+        return with_checkpoint(outcome, final, _ran_seconds(services, job.id, launch), every_seconds)
     return outcome
 
 
-def _ran_seconds(job_id: str, launch: Launch) -> float:
+def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
     """How long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them run."""
-    book = ledger()
+    book = services.ledger
     attempt = book.current_attempt(job_id, launch.role)
     steps = [step for step in book.transitions(job_id) if attempt is not None and step.at >= attempt.started_at]
     began = next((step.at for step in steps if step.to_state is State.PROCESSING), None)
@@ -281,10 +289,10 @@ def _ran_seconds(job_id: str, launch: Launch) -> float:
     return (over - began).total_seconds()
 
 
-def _why_never(job: Job, launch: Launch, words: str) -> str | None:
+def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str | None:
     """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
     through before: it has work to lose."""
-    others = [a for a in ledger().attempts(job.id) if a.role == launch.role and a.number != launch.attempt]
+    others = [a for a in services.ledger.attempts(job.id) if a.role == launch.role and a.number != launch.attempt]
     if any(a.label != NO_QUOTA for a in others):
         return None
     if (never := quota.never_fits(words, launch.membership.size)) is None:
@@ -292,11 +300,11 @@ def _why_never(job: Job, launch: Launch, words: str) -> str | None:
     return f"{never}; ask for fewer or smaller learners, or have the quota raised and submit the job again"
 
 
-def never_fits(job_id: str, refused: Attempt) -> str | None:
+def never_fits(services: Services, job_id: str, refused: Attempt) -> str | None:
     """The same of a job that has work to lose, once it was revised: of the revision nothing was ever let through. None
     where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line again since.
     """
-    book = ledger()
+    book = services.ledger
     job = book.job(job_id)
     if refused.revision != job.revision or book.in_line(job_id):
         return None
@@ -309,20 +317,20 @@ def never_fits(job_id: str, refused: Attempt) -> str | None:
     return f"{never}; resume it with fewer or smaller learners, or have the quota raised first"
 
 
-def _statuses(launch: Launch) -> list[LearnerStatus]:
+def _statuses(services: Services, launch: Launch) -> list[LearnerStatus]:
     from updraft.storage import objects as stored
 
     place = (launch.tenant, launch.job_id, launch.role, launch.attempt)
-    return [status for n in launch.membership.ever if (status := stored.read_status(*place, n))]
+    return [status for n in launch.membership.ever if (status := stored.read_status(*place, n, store=services.store))]
 
 
-def note_steps(launch: Launch, statuses: Iterable[LearnerStatus]) -> None:
+def note_steps(services: Services, launch: Launch, statuses: Iterable[LearnerStatus]) -> None:
     """The first and last step that the attempt's learners reported."""
     seen = [status.steps for status in statuses]
     firsts = [steps["first"] for steps in seen if "first" in steps]
     lasts = [steps["last"] for steps in seen if "last" in steps]
     if firsts and lasts:
         try:
-            ledger().note_steps(launch.job_id, launch.role, launch.attempt, min(firsts), max(lasts))
+            services.ledger.note_steps(launch.job_id, launch.role, launch.attempt, min(firsts), max(lasts))
         except StaleAttemptError as exc:
             log.warning("%s", exc)

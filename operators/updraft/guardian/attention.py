@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from updraft.exceptions import UpdraftError
 from updraft.guardian.attempts import note_steps
 from updraft.guardian.pace import Pace
-from updraft.guardian.records import ledger, manifest_of
+from updraft.guardian.records import manifest_of
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.ends import EndKind
 from updraft.recovery.progress import Finding, Limits, Seen, Watch, observe
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Job
     from updraft.recovery.facts import PodFacts
+    from updraft.services import Services
     from updraft_learner.contract import LearnerStatus
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,10 @@ PACE = Pace(least_seconds=10.0, most_per_second=10.0)
 class Attention:
     """One attempt's history, kept by one trigger; its successor begins anew, which only makes it slower to judge."""
 
-    def __init__(self, job: Job, launch: Launch, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, services: Services, job: Job, launch: Launch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._services = services
         budget = manifest_of(job).budget
         self._launch, self._clock = launch, clock
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
@@ -64,7 +68,9 @@ class Attention:
         end: tuple[EndKind, str] | None = None
         statuses: list[LearnerStatus] = []
         for learner in running:
-            status = stored.read_status(launch.tenant, launch.job_id, launch.role, launch.attempt, learner)
+            status = stored.read_status(
+                launch.tenant, launch.job_id, launch.role, launch.attempt, learner, store=self._services.store
+            )
             if status is None:
                 continue
             # All of them as a whole would be large together.
@@ -76,7 +82,7 @@ class Attention:
                 if finding.act:
                     restart = self._limits.on_no_progress == "restart"
                     end = (EndKind.STALLED if restart else EndKind.GIVEN_UP, finding.reason)
-        note_steps(launch, statuses)
+        note_steps(self._services, launch, statuses)
         return end
 
     def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> Seen:
@@ -103,8 +109,8 @@ class Attention:
         launch = self._launch
         log.warning("Progress: %s", finding.reason)
         facts = {"attempt": launch.attempt, "finding": finding.kind, "learner": finding.learner}
-        ledger().note(launch.job_id, finding.reason, facts)
+        self._services.ledger.note(launch.job_id, finding.reason, facts)
         if finding.kind in ("stalled", "straggler"):
             self._dumps += 1
             place = (launch.tenant, launch.job_id, launch.role, launch.attempt, finding.learner)
-            signals.request_dump(*place, self._dumps)
+            signals.request_dump(*place, self._dumps, store=self._services.store)

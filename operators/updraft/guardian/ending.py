@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.guardian.lastwords import LastWords
 from updraft.guardian.outbox import deliver
-from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, launch_of, ledger, manifest_of
+from updraft.guardian.records import FAILURE, MODEL_VERSION, PROMOTION, launch_of, manifest_of
 from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PROMOTE_TASK, REGISTER_TASK, ROLE_OF_TASK, TRAIN_ROLE
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
 
 if TYPE_CHECKING:
     from updraft.ledger import Job
+    from updraft.services import Services
 
 log = logging.getLogger(__name__)
 
 
-def end(job: Job, verdict: Verdict) -> Job:
+def end(services: Services, job: Job, verdict: Verdict) -> Job:
     """The verdict needs neither the cluster nor MLflow: one of them being away must not keep the job from its end.
 
     Raises UnavailableError when something is left to do; the same call again does it.
     """
-    ended = ledger().finish(job.id, job.verdict or verdict)
+    ended = services.ledger.finish(job.id, job.verdict or verdict)
     verdict = ended.verdict or verdict
     log.info("%s: %s", verdict.state.value, verdict.reason)
-    _close_attempts(job, verdict)
+    _close_attempts(services, job, verdict)
     away: list[UnavailableError] = []
     try:
-        remove(job)
-        ledger().release(job.id)  # not before: what still runs is not free
+        remove(services, job)
+        services.ledger.release(job.id)  # not before: what still runs is not free
     except UnavailableError as exc:
         away.append(exc)
     try:
-        tell(job)
+        tell(services, job)
     except UnavailableError as exc:
         away.append(exc)
     if away:
@@ -50,20 +50,19 @@ def end(job: Job, verdict: Verdict) -> Job:
     return ended
 
 
-def remove(job: Job) -> None:
+def remove(services: Services, job: Job) -> None:
     """What learners and their helpers left; after a normal end there is nothing. What they say meanwhile is kept."""
     from updraft.kubernetes import gang
-    from updraft.kubernetes.secrets import core_api
     from updraft_learner.contract import LABEL_JOB
 
-    core, namespace = core_api(settings()), settings().namespace(job.tenant)
-    selector, grace_seconds = f"{LABEL_JOB}={job.id}", settings().stop_grace_seconds
-    newest = {attempt.role: attempt for attempt in ledger().attempts(job.id)}  # older ones are refused
+    core, namespace = services.core, services.settings.namespace(job.tenant)
+    selector, grace_seconds = f"{LABEL_JOB}={job.id}", services.settings.stop_grace_seconds
+    newest = {attempt.role: attempt for attempt in services.ledger.attempts(job.id)}  # older ones are refused
     words = []
     for attempt in newest.values():
-        launch = launch_of(job, attempt)
+        launch = launch_of(services.settings, job, attempt)
         if pods := gang.observe(core, launch):
-            words.append(LastWords(core, launch, pods, limit_seconds=grace_seconds + 10))
+            words.append(LastWords(core, services.open_store, launch, pods, limit_seconds=grace_seconds + 10))
     for word in words:
         word.wait_begun()
     left = gang.delete(core, namespace, selector, grace_seconds=grace_seconds)
@@ -75,18 +74,18 @@ def remove(job: Job) -> None:
             log.warning("Not all of them are gone yet; their node may not answer")
 
 
-def tell(job: Job) -> None:
+def tell(services: Services, job: Job) -> None:
     """What learners recorded and could not send, then the job's messages. Raises UnavailableError."""
     try:
-        replay_metrics(job)
+        replay_metrics(services, job)
     except NotFoundError as exc:  # somebody deleted the run; the ledger keeps the verdict
         log.warning("MLflow was not told: %s", exc)
-    deliver(job.id)
+    deliver(services, job.id)
 
 
-def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
+def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> Verdict:
     """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
-    book = ledger()
+    book = services.ledger
     train = book.current_attempt(job.id, TRAIN_ROLE)
     seen = dict(train.evidence) if train else {}
     version, promotion = book.effect(job.id, MODEL_VERSION), book.effect(job.id, PROMOTION)
@@ -106,7 +105,7 @@ def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
         state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
         details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
         return Verdict(state, failure["reason"], replace(evidence, details=details))
-    missing = _missing(job, version, promotion)
+    missing = _missing(services, job, version, promotion)
     if missing and job.cancel_requested_by:
         return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
     if missing:
@@ -115,15 +114,15 @@ def verdict_of(job: Job, why_missing: str | None = None) -> Verdict:
     return Verdict(State.COMPLETED, _summary(version, promotion), evidence)
 
 
-def overrides(job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | None:
+def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | None:
     """Tasks to which Airflow gives another end than the evidence: somebody marked them, or Airflow gave them up.
 
     None when all agree."""
-    failure = ledger().effect(job.id, FAILURE)
+    failure = services.ledger.effect(job.id, FAILURE)
     found: dict[str, Any] = {}
     for task, role in ROLE_OF_TASK.items():
         said = airflow.get(task)
-        attempt = ledger().current_attempt(job.id, role)
+        attempt = services.ledger.current_attempt(job.id, role)
         if attempt is None or said not in ("success", "failed"):
             continue
         seen = "running" if attempt.ended_at is None else "success" if attempt.outcome == Cause.DONE else "failed"
@@ -146,19 +145,21 @@ def why_marked(marked: Mapping[str, Any] | None) -> str | None:
     return None
 
 
-def _close_attempts(job: Job, verdict: Verdict) -> None:
+def _close_attempts(services: Services, job: Job, verdict: Verdict) -> None:
     """A job that has ended has no open attempt, whoever ended its task."""
     from updraft.ledger import AttemptClosure
 
     cause = Cause.CANCELLED if verdict.state is State.CANCELLED else Cause.INFRASTRUCTURE
-    for attempt in ledger().attempts(job.id):
+    for attempt in services.ledger.attempts(job.id):
         if attempt.ended_at is None:
-            ledger().close_attempt(job.id, attempt.role, attempt.number, AttemptClosure(cause.value, verdict.reason))
+            services.ledger.close_attempt(
+                job.id, attempt.role, attempt.number, AttemptClosure(cause.value, verdict.reason)
+            )
 
 
-def _missing(job: Job, version: object, promotion: object) -> list[str]:
+def _missing(services: Services, job: Job, version: object, promotion: object) -> list[str]:
     """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
-    manifest, book = manifest_of(job), ledger()
+    manifest, book = manifest_of(job), services.ledger
     roles = {TRAIN_ROLE, *({EVALUATE_ROLE} if manifest.evaluate else ()), *({EXPORT_ROLE} if manifest.export else ())}
     missing = []
     for task, role in ROLE_OF_TASK.items():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
     from updraft.kubernetes.objects import Launch
+    from updraft_learner.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,16 @@ CLOSE_SECONDS = 8.0  # kept of the limit for the last lines of a log that is lon
 class LastWords:
     """Follows the programs' logs of one attempt from where the record ends, in threads, until `wait`."""
 
-    def __init__(self, core: CoreV1Api, launch: Launch, pods: Sequence[PodFacts], *, limit_seconds: float) -> None:
+    def __init__(
+        self,
+        core: CoreV1Api,
+        open_store: Callable[[], ObjectStore],
+        launch: Launch,
+        pods: Sequence[PodFacts],
+        *,
+        limit_seconds: float,
+    ) -> None:
+        self._open_store = open_store
         self._core, self._launch = core, launch
         self._deadline = time.monotonic() + limit_seconds  # of the whole
         self._read_until = self._deadline - CLOSE_SECONDS
@@ -67,7 +77,9 @@ class LastWords:
         from updraft.storage import objects
 
         launch = self._launch
-        book = objects.LogBook.open(launch.tenant, launch.job_id, launch.role, launch.attempt, pod.learner)
+        book = objects.LogBook.open(
+            launch.tenant, launch.job_id, launch.role, launch.attempt, pod.learner, store=self._open_store()
+        )
         cursor = Cursor(n=book.last.n, t=book.last.t, same=book.last.same)
         response = self._open(pod, follow=True)
         if pod.main.state == "running":

@@ -7,26 +7,26 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
-from updraft.guardian.records import ledger, manifest_of, memory_mib, place_learners
+from updraft.guardian.records import manifest_of, memory_mib, place_learners
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.settings import settings
 
 if TYPE_CHECKING:
     from updraft.allocation import Request
     from updraft.ledger import Job
     from updraft.manifest import Manifest
+    from updraft.services import Services
     from updraft.taints import Toleration
 
 
-def join(job: Job) -> None:
+def join(services: Services, job: Job) -> None:
     """Puts the job in line with what its manifest asks for; once in line it keeps its place."""
-    ledger().enqueue(job.id, place_of(job))
+    services.ledger.enqueue(job.id, place_of(job))
 
 
-def rejoin(job_id: str, role: str) -> None:
+def rejoin(services: Services, job_id: str, role: str) -> None:
     """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
-    book = ledger()
+    book = services.ledger
     book.requeue(job_id, place_of(book.job(job_id), role=role))
 
 
@@ -64,22 +64,22 @@ def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: 
     return plan.impossible[0].reason if plan.impossible else None
 
 
-def plan(nodes: Sequence[dict[str, Any]]) -> None:
+def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
     """Plan the whole queue for these nodes."""
     from updraft.allocation import capacity_from_nodes
 
-    ledger().plan_queue(capacity_from_nodes(nodes, settings().tolerations))
+    services.ledger.plan_queue(capacity_from_nodes(nodes, services.settings.tolerations))
 
 
-def ask(job_id: str) -> tuple[str, str]:
+def ask(services: Services, job_id: str) -> tuple[str, str]:
     """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
 
     The planner's reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the
     queue nor over.
     """
-    if (left := _left(job_id)) is not None:
+    if (left := _left(services, job_id)) is not None:
         return left
-    book = ledger()
+    book = services.ledger
     try:
         admission = book.admission(job_id)
     except RefusedError:
@@ -96,9 +96,9 @@ def ask(job_id: str) -> tuple[str, str]:
     return "waiting", admission.reason
 
 
-def _left(job_id: str) -> tuple[str, str] | None:
+def _left(services: Services, job_id: str) -> tuple[str, str] | None:
     """Why the job is in line no longer, or shall not be."""
-    book = ledger()
+    book = services.ledger
     job = book.job(job_id)
     if job.ended:
         return "impossible", f"job {job_id} has ended {job.state.value}"

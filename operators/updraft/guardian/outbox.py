@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
-from updraft.guardian.records import ledger
 from updraft.lifecycle import MLFLOW_STATUS, State
-from updraft.settings import settings
-from updraft_learner.pod import MlflowCredentials
 from updraft_learner.sidecar.tracking import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
-    from updraft.ledger import Job, Ledger
+    from updraft.ledger import Job
+    from updraft.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -27,41 +25,36 @@ LOOK_SECONDS = 5.0
 TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
 
 
-def deliver(job_id: str) -> None:
+def deliver(services: Services, job_id: str) -> None:
     """Raises UnavailableError when MLflow does not answer; what is left stays in the ledger."""
-    book = ledger()
+    book = services.ledger
     if not book.outbox(job_id, limit=1):
         return
     with book.lock(f"outbox {job_id}"):  # two at once could tell an older state after a newer one
-        _deliver(book, book.job(job_id))
+        _deliver(services, book.job(job_id))
 
 
-def tracking_server(run_id: str, *, timeout_seconds: float = REST_SECONDS) -> TrackingServer:
-    credentials = settings().credentials().mlflow
-    access = MlflowCredentials(settings().mlflow_uri, credentials.username, credentials.password.get_secret_value())
-    return TrackingServer(access, run_id=run_id, timeout_seconds=timeout_seconds)
-
-
-def require_tracking() -> None:
+def require_tracking(services: Services) -> None:
     """Raises UnavailableError when MLflow does not answer within `LOOK_SECONDS`.
 
     MLflow's own client goes on trying for minutes, in which a worker's slot would be held.
     """
-    server = tracking_server("", timeout_seconds=LOOK_SECONDS)
+    server = services.open_run("", LOOK_SECONDS)
     try:
         answer = server.get("experiments/search", {"max_results": 1})
     except ServerUnavailable as exc:
-        raise UnavailableError(f"MLflow at {settings().mlflow_uri} does not answer ({exc})") from exc
+        raise UnavailableError(f"MLflow at {services.settings.mlflow_uri} does not answer ({exc})") from exc
     if answer.status >= 500:
-        raise UnavailableError(f"MLflow at {settings().mlflow_uri} answers {answer.status}")
+        raise UnavailableError(f"MLflow at {services.settings.mlflow_uri} answers {answer.status}")
 
 
-def _deliver(book: Ledger, job: Job) -> None:
+def _deliver(services: Services, job: Job) -> None:
+    book = services.ledger
     for message in book.outbox(job.id):
         try:
             if job.mlflow_run_id:
                 tags = {name: str(value) for name, value in message.tags.items()}
-                _tell(tracking_server(job.mlflow_run_id), State(message.state), tags)
+                _tell(services.open_run(job.mlflow_run_id, REST_SECONDS), State(message.state), tags)
         except UnavailableError as exc:
             book.undelivered(message.id, str(exc))
             raise

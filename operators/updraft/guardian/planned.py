@@ -6,22 +6,22 @@ are references, and the content of the launch's own secret is left out.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from updraft.guardian.pods import config_of, grace_of
-from updraft.guardian.programs import command_of, git_proxies, program_of
+from updraft.guardian.prepare import data_limit_bytes
+from updraft.guardian.programs import command_of, program_of
 from updraft.guardian.records import planned_launch
-from updraft.kubernetes import policies
-from updraft.kubernetes.claims import Claim
-from updraft.kubernetes.launch import LaunchSpec, objects_of, with_program
+from updraft.guardian.specs import JobFacts, grace_of, spec_of
+from updraft.kubernetes.launch import Program, objects_of
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.objects import Manifest as KubernetesObject
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.manifest import parse_source
 
 if TYPE_CHECKING:
     from updraft.manifest import Data, Manifest
+    from updraft.manifest.sources import Source
     from updraft.settings import Settings
 
 JOB, RUN, EXPERIMENT, CODE = "<job>", "<mlflow-run>", "<mlflow-experiment>", "<code>"
@@ -29,58 +29,63 @@ HIDDEN = "<made by the platform>"
 
 
 def planned_objects(
-    manifest: Manifest,
     settings: Settings,
-    base: Callable[[Launch], KubernetesObject],
-    closed: Sequence[str],
+    manifest: Manifest,
+    template: Callable[[Launch, Program], KubernetesObject],
+    *,
+    api_server: Sequence[str],
+    proxies: Mapping[str, str],
 ) -> dict[str, list[KubernetesObject]]:
     """Return the objects of each role's first launch, by role in the order of the workflow, as they are created.
 
-    `base` makes the base pod of a launch; `closed` are networks that learners never reach, beside the settings' own.
-    The role `prepare` is launched only if the store does not have the code and the judged data yet.
-    Raises ManifestError if the platform has no image for a role.
+    The numbers of attempts are those of a job that loses nothing. The role `prepare` is launched only if the store
+    does not have the code and the judged data yet.
+
+    Args:
+        template: makes the pod of a role's first learner, with its program.
+        api_server: addresses of the cluster's API server.
+        proxies: environment variables with which git reaches the outside.
+
+    Raises:
+        ManifestError: the platform has no image for a role.
     """
     planned: dict[str, list[KubernetesObject]] = {}
+    facts = JobFacts(
+        RUN,
+        EXPERIMENT,
+        CODE if manifest.code is not None else None,
+        [_data(number, item) for number, item in enumerate(manifest.data)],
+    )
     number = 0  # of the attempt; it rises over all roles but `prepare`, which is counted by itself
     for role in (PREPARE_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE):
         if (command := command_of(manifest, role)) is None:
             continue
         number += role != PREPARE_ROLE
-        launch = planned_launch(manifest, role, max(1, number), JOB, manifest.tenant, settings)
-        program = program_of(
-            manifest, launch, command, settings, run_id=RUN, experiment_id=EXPERIMENT, proxies=git_proxies(os.environ)
-        )
-        data = [_data(number, item) for number, item in enumerate(manifest.data)]
-        config = config_of(
+        launch = planned_launch(settings, manifest, role, max(1, number), JOB, manifest.tenant)
+        program = program_of(settings, manifest, launch, command, run_id=RUN, experiment_id=EXPERIMENT, proxies=proxies)
+        spec = spec_of(
+            settings,
             manifest,
             launch,
-            settings,
-            run_id=RUN,
-            experiment_id=EXPERIMENT,
-            code_tree=CODE if manifest.code is not None else None,
-            data=data,
-        )
-        urls = (settings.s3_endpoint, settings.mlflow_uri)
-        outside = policies.outside_of(
-            launch.namespace, urls, (*policies.METADATA_NETWORKS, *settings.closed_networks, *closed)
-        )
-        without_inputs = role in (EXPORT_ROLE, PREPARE_ROLE)
-        spec = LaunchSpec(
-            launch,
-            with_program(base(launch), program),
-            config,
-            sidecar_image=settings.sidecar_image,
-            grace_seconds=grace_of(role, (), settings),
-            node_lost_seconds=settings.node_lost_seconds,
-            tolerations=settings.tolerations,
-            claims=()
-            if without_inputs
-            else tuple(Claim(d["claim"], d["path"], d["mount"]) for d in data if "claim" in d),
-            outside=outside if settings.network_policy else None,
-            disruption_budget=settings.disruption_budget,
+            template(launch, program),
+            facts,
+            api_server=api_server,
+            grace_seconds=grace_of(settings, role, _made_limits(settings, manifest)),
         )
         planned[role] = [_without_content(each) for each in objects_of(spec).in_order()]
     return planned
+
+
+def _made_limits(settings: Settings, manifest: Manifest) -> list[int]:
+    """Limits in bytes of what the `prepare` pod makes of a repository or an archive, if the store has none of it."""
+    limits = [data_limit_bytes(settings, item) for item in manifest.data if _is_made(item.parsed())]
+    if manifest.code is not None and _is_made(parse_source(str(manifest.code), git=True)):
+        limits.append(settings.code_limit_bytes)
+    return limits
+
+
+def _is_made(source: Source) -> bool:
+    return source.kind == "git" or (source.is_archive and source.kind != "pvc")
 
 
 def _data(number: int, item: Data) -> dict[str, str]:

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from updraft.guardian.records import ledger
-from updraft.settings import settings
 from updraft_learner.prepare.documents import PrepareRequest, SourceRequest, data_name
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
     from updraft.ledger import Attempt, Job
-    from updraft.manifest import Manifest
+    from updraft.manifest import Data, Manifest
+    from updraft.services import Services
+    from updraft.settings import Settings
     from updraft.storage import Staged
 
 
@@ -29,47 +29,54 @@ class Plan:
     requests: tuple[SourceRequest, ...] = ()
 
 
-def recorded(job: Job) -> Plan | None:
+def recorded(services: Services, job: Job) -> Plan | None:
     """The plan of this revision, if one was recorded."""
-    found = ledger().effect(job.id, _key(job.revision))
+    found = services.ledger.effect(job.id, _key(job.revision))
     return None if found is None else _plan(found)
 
 
-def record(job: Job, plan: Plan) -> Plan:
+def record(services: Services, job: Job, plan: Plan) -> Plan:
     """Keep the plan; the first one stands and is returned. Suites are left out: they are the manifest's."""
     value = {
         "known": {name: asdict(staged) for name, staged in plan.known.items()},
         "requests": [asdict(replace(request, suite=None)) for request in plan.requests],
     }
-    return _plan(ledger().record_effect(job.id, _key(job.revision), value))
+    return _plan(services.ledger.record_effect(job.id, _key(job.revision), value))
 
 
-def made_limits(job_id: str, revision: int) -> list[int]:
+def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
     """Limits in bytes of the sources that the pod of this revision makes, and stores once its program has ended."""
-    requests = _plan(ledger().effect(job_id, _key(revision)) or {}).requests
+    requests = _plan(services.ledger.effect(job_id, _key(revision)) or {}).requests
     return [request.limit_bytes for request in requests if request.made()]
 
 
-def hand_over(core: CoreV1Api, job: Job, manifest: Manifest, attempt: Attempt) -> dict[str, dict[str, str]]:
+def data_limit_bytes(settings: Settings, item: Data) -> int:
+    """The limit of one data source: the manifest's, or the platform's where that is lower or the manifest has none."""
+    return min(item.limit_bytes or settings.data_limit_bytes, settings.data_limit_bytes)
+
+
+def hand_over(
+    services: Services, core: CoreV1Api, job: Job, manifest: Manifest, attempt: Attempt
+) -> dict[str, dict[str, str]]:
     """Put the request where the attempt's pod reads it; returns the values of the secrets that it copies buckets with,
     which go into the launch's own secret. Raises NotFoundError for a secret that is gone, UnavailableError."""
     from updraft.kubernetes.secrets import read_secret
     from updraft.storage.prepared import put_request
 
-    found = ledger().effect(job.id, _key(attempt.revision))
+    found = services.ledger.effect(job.id, _key(attempt.revision))
     requests = _plan(found or {}).requests
-    put_request(job.tenant, job.id, attempt.number, _request(requests, manifest))
+    put_request(job.tenant, job.id, attempt.number, _request(services, requests, manifest), store=services.store)
     names = {request.secret for request in requests if request.kind == "s3" and request.secret is not None}
-    return {name: read_secret(core, settings().namespace(job.tenant), name) for name in sorted(names)}
+    return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
 
 
-def _request(requests: tuple[SourceRequest, ...], manifest: Manifest) -> PrepareRequest:
+def _request(services: Services, requests: tuple[SourceRequest, ...], manifest: Manifest) -> PrepareRequest:
     suites = {data_name(n): item.expectations for n, item in enumerate(manifest.data)}
     return PrepareRequest(
         sources=tuple(_with_suite(request, suites.get(request.name)) for request in requests),
-        protocols=settings().git_protocols,
-        memory_bytes=settings().validation_memory_bytes,
-        seconds=settings().validation_seconds,
+        protocols=services.settings.git_protocols,
+        memory_bytes=services.settings.validation_memory_bytes,
+        seconds=services.settings.validation_seconds,
     )
 
 

@@ -40,10 +40,10 @@ def command_of(manifest: Manifest, role: str) -> str | None:
 
 
 def program_of(
+    settings: Settings,
     manifest: Manifest,
     launch: Launch,
     command: str,
-    settings: Settings,
     *,
     run_id: str = "",
     experiment_id: str = "",
@@ -56,14 +56,14 @@ def program_of(
     """
     resources, role = manifest.resources, launch.role
     requests = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
-    limits = {**requests, "memory": f"{memory_limit_mib(manifest, role, settings)}Mi"}
+    limits = {**requests, "memory": f"{memory_limit_mib(settings, manifest, role)}Mi"}
     selector: dict[str, str] = {}
     if role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
         limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
     elif resources.gpus:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
         selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
-    disk_request, disk_limit = disk_amounts(manifest, settings)
+    disk_request, disk_limit = disk_amounts(settings, manifest)
     return Program(
         image=_image(manifest, role, settings),
         command=command,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
-from updraft.settings import settings
 
 # Names of effects in the ledger.
 FAILURE = "failure"  # the first task that failed, and why
@@ -18,15 +17,9 @@ PROMOTION = "promotion"
 PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
 
 if TYPE_CHECKING:
-    from updraft.ledger import Attempt, Job, Ledger
+    from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
     from updraft.settings import Settings
-
-
-def ledger() -> Ledger:
-    from updraft.ledger import open_ledger
-
-    return open_ledger(settings().ledger_url)
 
 
 def manifest_of(job: Job) -> Manifest:
@@ -44,20 +37,20 @@ def memory_mib(manifest: Manifest) -> int:
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 
-def disk_amounts(manifest: Manifest, site: Settings) -> tuple[str, str]:
+def disk_amounts(settings: Settings, manifest: Manifest) -> tuple[str, str]:
     """What one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a manifest
     names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
     named = manifest.resources.disk_bytes
-    limit = f"{-(-(named or site.learner_disk_bytes) // 1024**2)}Mi"
+    limit = f"{-(-(named or settings.learner_disk_bytes) // 1024**2)}Mi"
     return (limit if named else "0"), limit
 
 
-def memory_limit_mib(manifest: Manifest, role: str, site: Settings) -> int:
+def memory_limit_mib(settings: Settings, manifest: Manifest, role: str) -> int:
     """The limit of the role's program. The pod that prepares data requests what a learner was granted, and may use what
     its judgement is allowed."""
     if role != PREPARE_ROLE:
         return memory_mib(manifest)
-    return max(memory_mib(manifest), site.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
+    return max(memory_mib(manifest), settings.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
 
 
 def learners_of(manifest: Manifest, role: str) -> int:
@@ -69,21 +62,18 @@ def place_learners(manifest: Manifest, role: str) -> int:
     return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
 
 
-def launch_of(job: Job, attempt: Attempt) -> Launch:
+def launch_of(settings: Settings, job: Job, attempt: Attempt) -> Launch:
     """Return what the objects of this attempt are named after, with the members it has now."""
-    namespace = settings().namespace(job.tenant)
+    namespace = settings.namespace(job.tenant)
     return Launch(namespace, job.tenant, job.id, attempt.role, attempt.number, attempt.membership)
 
 
-def first_launch(job: Job, manifest: Manifest, role: str) -> Launch:
+def first_launch(settings: Settings, job: Job, manifest: Manifest, role: str) -> Launch:
     """Return the launch of a role that has no attempt yet."""
-    return planned_launch(manifest, role, 1, job.id, job.tenant, settings())
+    return planned_launch(settings, manifest, role, 1, job.id, job.tenant)
 
 
-def planned_launch(manifest: Manifest, role: str, number: int, job_id: str, tenant: str, site: Settings) -> Launch:
+def planned_launch(settings: Settings, manifest: Manifest, role: str, number: int, job_id: str, tenant: str) -> Launch:
     """Return a launch of a job that need not exist."""
-    return Launch(site.namespace(tenant), tenant, job_id, role, number, Membership.first(learners_of(manifest, role)))
-
-
-def current(job_id: str, role: str) -> Attempt | None:
-    return ledger().current_attempt(job_id, role)
+    members = Membership.first(learners_of(manifest, role))
+    return Launch(settings.namespace(tenant), tenant, job_id, role, number, members)

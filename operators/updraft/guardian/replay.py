@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from updraft.guardian.records import ledger
-from updraft.settings import settings
 from updraft_learner.contract import Keys
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
+    from updraft.services import Services
     from updraft.tracking.replay import Deadline
 
 log = logging.getLogger(__name__)
 
 
-def replay_metrics(job: Job) -> None:
+def replay_metrics(services: Services, job: Job) -> None:
     """Bring into the job's MLflow run what its learners recorded and MLflow has not; once per learner and attempt.
 
     A learner without a completion marker was lost with its sidecar: what it had stored counts too.
@@ -27,26 +26,28 @@ def replay_metrics(job: Job) -> None:
     from updraft.tracking.replay import Deadline
 
     deadline = Deadline()
-    for attempt in ledger().attempts(job.id):
+    for attempt in services.ledger.attempts(job.id):
         for learner in attempt.membership.ever:
-            _replay(job, job.mlflow_run_id, attempt, learner, deadline)
+            _replay(services, job, job.mlflow_run_id, attempt, learner, deadline)
 
 
-def _replay(job: Job, run_id: str, attempt: Attempt, learner: int, deadline: Deadline) -> None:
-    from updraft.storage import objects, platform_store
+def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner: int, deadline: Deadline) -> None:
+    from updraft.storage import objects
     from updraft.storage.errors import platform_errors
     from updraft.tracking.replay import replay
 
     place = (job.id, attempt.role, attempt.number, learner)
     key = f"replayed {attempt.role} {attempt.number} {learner}"
-    if ledger().effect(job.id, key) is not None:
+    if services.ledger.effect(job.id, key) is not None:
         return
-    done = objects.read_done(job.tenant, *place)
+    done = objects.read_done(job.tenant, *place, store=services.store)
     if done is not None and not done.get("metrics_pending") and not done.get("artifacts_pending"):
         return
     keys = Keys(job.tenant)
     with platform_errors():
-        replayed = replay(settings(), platform_store(), run_id, keys.metrics(*place), keys.artifacts(*place), deadline)
+        replayed = replay(
+            services.settings, services.store, run_id, keys.metrics(*place), keys.artifacts(*place), deadline
+        )
     for warning in replayed.warnings:
         log.warning("%s of learner %d: %s", attempt.role, learner, warning)
     whose = f"attempt {attempt.number}, learner {learner} of {attempt.role}"
@@ -63,6 +64,6 @@ def _replay(job: Job, run_id: str, attempt: Attempt, learner: int, deadline: Dea
         )
     if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
         told = {"points": replayed.points, "artifacts": replayed.artifacts}
-        ledger().record_effect(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
+        services.ledger.record_effect(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
         for text in missing:
-            ledger().note(job.id, text, {"attempt": attempt.number, "learner": learner})
+            services.ledger.note(job.id, text, {"attempt": attempt.number, "learner": learner})

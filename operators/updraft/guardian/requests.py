@@ -6,41 +6,42 @@ import logging
 from typing import TYPE_CHECKING
 
 from updraft.guardian.line import place_of
-from updraft.guardian.records import launch_of, ledger
+from updraft.guardian.records import launch_of
 from updraft.lifecycle import State
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job, Request
+    from updraft.services import Services
 
 log = logging.getLogger(__name__)
 
 
-def wanted(job_id: str) -> tuple[Job, Request | None]:
+def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
     """The job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is answered."""
-    book = ledger()
+    book = services.ledger
     job, halt = book.job(job_id), book.pending(job_id, "halt")
     if halt is None and job.state is not State.HALTED:
         resume = book.pending(job_id, "resume")
         if resume is not None and job.state is State.QUEUED:
-            resumed(job_id)
+            resumed(services, job_id)
             job = book.job(job_id)
         elif resume is not None and not resume.revision:
             book.answer(job_id, resume.seq, "the halt was withdrawn; the job goes on")
     return job, halt
 
 
-def ask_to_stop(job: Job, attempt: Attempt) -> None:
+def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
     """Every learner's sidecar is told: the program saves a checkpoint and leaves. Twice is harmless."""
     from updraft.storage import signals
 
-    launch = launch_of(job, attempt)
+    launch = launch_of(services.settings, job, attempt)
     for learner in launch.membership.learners:
-        signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner)
+        signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner, store=services.store)
 
 
-def rest(job_id: str, attempt: Attempt | None) -> bool:
+def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
     """The learners are gone: give back what the job held, show HALTED, answer the request. False if it goes on."""
-    book = ledger()
+    book = services.ledger
     checkpoints = book.checkpoints(job_id)
     kept = (
         f"the last checkpoint is {checkpoints[-1].name} (step {checkpoints[-1].step})"
@@ -50,12 +51,12 @@ def rest(job_id: str, attempt: Attempt | None) -> bool:
     return book.rest(job_id, kept, attempt=attempt.number if attempt else None)
 
 
-def resumed(job_id: str) -> Request | None:
+def resumed(services: Services, job_id: str) -> Request | None:
     """The resume request of a halted job, if one waits. The job is in line again when this returns one.
 
     Its revision, if it brings one, is the job's manifest from here on.
     """
-    book = ledger()
+    book = services.ledger
     request = book.pending(job_id, "resume")
     if request is None:
         return None

@@ -1,10 +1,16 @@
-"""The base of every pod: what Airflow's KubernetesPodOperator makes of a name, a namespace and labels."""
+"""The pod of a role's first learner, as Airflow's KubernetesPodOperator builds it with the program in it.
+
+The operator gets the whole program before it builds, so that a site's `pod_mutation_hook` sees it, and what the hook
+changes stands.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft_learner import contract
 
 if TYPE_CHECKING:
     from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
@@ -21,7 +27,9 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
-def base_pod(operator: KubernetesPodOperator, launch: Launch, conn_id: str, context: Context | None) -> Manifest:
+def base_pod(
+    operator: KubernetesPodOperator, launch: Launch, program: Program, conn_id: str, context: Context | None
+) -> Manifest:
     """Return the operator's own building of the pod of the launch's first learner, in API form.
 
     Without a context the labels that name the DAG run and its task are left out.
@@ -32,6 +40,7 @@ def base_pod(operator: KubernetesPodOperator, launch: Launch, conn_id: str, cont
     operator.namespace = launch.namespace
     operator.name = launch.pod_name(1)
     operator.labels = launch.labels(1)
+    operator.pod_template_dict = _template(program)
     # A dry run asks no Airflow connection where the cluster is; all else is the same.
     made: Manifest = ApiClient().sanitize_for_serialization(
         operator.build_pod_request_obj(context, dry_run=context is None)
@@ -39,8 +48,27 @@ def base_pod(operator: KubernetesPodOperator, launch: Launch, conn_id: str, cont
     return made
 
 
-def base_pod_outside_a_task(launch: Launch, conn_id: str) -> Manifest:
+def base_pod_outside_a_task(launch: Launch, program: Program, conn_id: str) -> Manifest:
     """Return the same, made by an operator of no DAG."""
     from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 
-    return base_pod(KubernetesPodOperator(task_id=launch.role, **ARGUMENTS), launch, conn_id, None)
+    return base_pod(KubernetesPodOperator(task_id=launch.role, **ARGUMENTS), launch, program, conn_id, None)
+
+
+def _template(program: Program) -> Manifest:
+    """What the operator adds its own to."""
+    container: Manifest = {
+        "name": contract.MAIN_CONTAINER,
+        "image": program.image,
+        "command": ["/bin/sh", "-c"],
+        "args": [program.command],
+        "resources": {"requests": dict(program.requests), "limits": dict(program.limits)},
+        "env": [dict(entry) for entry in program.environment],
+        "ports": [{"name": "master", "containerPort": contract.MASTER_PORT}],
+    }
+    spec: Manifest = {"containers": [container]}
+    if program.node_selector:
+        spec["nodeSelector"] = dict(program.node_selector)
+    if program.tolerations:
+        spec["tolerations"] = [each.to_object() for each in program.tolerations]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}

@@ -1,13 +1,12 @@
 """From one value to all objects of a launch: the room in which pods are made.
 
-Pure: everything that decides what a pod, a policy or a service looks like is in the `LaunchSpec`. A base pod comes from
-`KubernetesPodOperator`; `with_program` puts the manifest's program into it, and `objects_of` makes the gang of it, with
-what stands beside its pods. Used by `updraft.operators.learner`, `updraft.guardian.pods` and `updraft.api`.
+Pure: everything that decides what a pod, a policy or a service looks like is in the `LaunchSpec`. Its template, the pod
+of the role's first learner, is built by `KubernetesPodOperator` from a `Program` (`kubernetes/base_pod.py`);
+`objects_of` makes the gang of it, with what stands beside its pods.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,6 @@ from updraft.kubernetes import objects, policies
 from updraft.kubernetes.claims import Claim, with_claims
 from updraft.kubernetes.objects import Launch, Manifest
 from updraft.taints import Toleration
-from updraft_learner import contract
 from updraft_learner.contract import PodConfig
 
 
@@ -85,23 +83,6 @@ class LaunchObjects:
         """Return all of them in the order in which they are created."""
         beside = (self.secret, self.policy, self.service, self.budget)
         return [*(each for each in beside if each is not None), *self.pods]
-
-
-def with_program(base: Mapping[str, Any], program: Program) -> Manifest:
-    """Return the base pod with the program in its main container."""
-    pod: Manifest = copy.deepcopy(dict(base))
-    spec = pod["spec"]
-    main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
-    main["image"] = program.image
-    main["command"], main["args"] = ["/bin/sh", "-c"], [program.command]
-    main["resources"] = {"requests": dict(program.requests), "limits": dict(program.limits)}
-    main["env"] = [dict(entry) for entry in program.environment]
-    main["ports"] = [{"name": "master", "containerPort": contract.MASTER_PORT}]
-    if program.node_selector:
-        spec["nodeSelector"] = dict(program.node_selector)
-    if program.tolerations:
-        spec["tolerations"] = [each.to_object() for each in program.tolerations]
-    return pod
 
 
 def objects_of(spec: LaunchSpec) -> LaunchObjects:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError
 from updraft.kubernetes import gang
-from updraft.kubernetes.clients import core_api
-from updraft.settings import Settings
 from updraft_learner.contract import LABEL_TENANT
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
-__all__ = ["core_api", "delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
+__all__ = ["delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 # Keeps tenants' secrets apart from the platform's own, which nobody may name: those are named after jobs, whose ids
@@ -38,8 +36,7 @@ def object_name(name: str) -> str:
     return PREFIX + name
 
 
-def put_secret(settings: Settings, tenant: str, name: str, data: Mapping[str, str]) -> None:
-    core, namespace = core_api(settings), settings.namespace(tenant)
+def put_secret(core: CoreV1Api, namespace: str, tenant: str, name: str, data: Mapping[str, str]) -> None:
     gang.ensure_namespace(core, namespace)
     body: dict[str, Any] = {
         "apiVersion": "v1",
@@ -57,15 +54,13 @@ def put_secret(settings: Settings, tenant: str, name: str, data: Mapping[str, st
         gang.call(f"replace secret {name}", core.replace_namespaced_secret, object_name(name), namespace, body)
 
 
-def list_secrets(settings: Settings, tenant: str) -> list[str]:
-    core, namespace = core_api(settings), settings.namespace(tenant)
+def list_secrets(core: CoreV1Api, namespace: str, tenant: str) -> list[str]:
     selector = f"{LABEL_KIND}=user-secret,{LABEL_TENANT}={tenant}"
     found = gang.call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=gang.GONE)
     return sorted(s.metadata.name.removeprefix(PREFIX) for s in found.items) if found else []
 
 
-def delete_secret(settings: Settings, tenant: str, name: str) -> None:
-    core, namespace = core_api(settings), settings.namespace(tenant)
+def delete_secret(core: CoreV1Api, namespace: str, name: str) -> None:
     gone = gang.call(f"delete secret {name}", core.delete_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
     if gone is None:
         raise NotFoundError(f"secret {name!r} does not exist; `updraft secrets list` shows those that do")

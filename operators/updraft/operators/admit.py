@@ -11,14 +11,15 @@ from airflow.sdk.configuration import conf
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
 from updraft.guardian import line
 from updraft.guardian.outbox import require_tracking
-from updraft.guardian.records import ledger, manifest_of, memory_mib
+from updraft.guardian.records import manifest_of, memory_mib
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.operators.job import ends_job, fail, record_failure, run_key
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
-from updraft.settings import refuse_open_login, settings
+from updraft.services import UsesServices
+from updraft.settings import refuse_open_login
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Job
     from updraft.manifest import Manifest
+    from updraft.services import Services
 
 NAME_CHARACTERS = 40  # a longer name is wrong, and is not used as one
 
 
-class AdmitOperator(BaseOperator):
+class AdmitOperator(UsesServices, BaseOperator):
     """Validates the manifest, records the job, opens its MLflow run and waits until the whole gang has its place.
 
     Args:
@@ -61,36 +63,38 @@ class AdmitOperator(BaseOperator):
 
     def admitted(self, context: Context, event: dict[str, Any]) -> str:
         """Continue after the queue has decided. `event` is AdmitTrigger's."""
-        with ends_job(context, Cause.CONFIGURATION) as job:
+        with ends_job(self.services, context, Cause.CONFIGURATION) as job:
             return self._admit(context, job, event["kind"], event["reason"])
 
     def _enter(self, context: Context) -> str:
         manifest = self._judge(context)
         self._record(context, manifest)
-        with ends_job(context, Cause.CONFIGURATION) as job:
+        with ends_job(self.services, context, Cause.CONFIGURATION) as job:
             self._check_cluster(job)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
             try:
-                require_tracking()
+                require_tracking(self.services)
                 self._open_run(context, job, manifest)
                 self._check_model(job, manifest)
             except UnavailableError as exc:  # nothing is lost by waiting, however long it is away
                 self._wait_for_tracking(job, str(exc))
-            if ledger().current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+            if self.services.ledger.current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
             answer = ("waiting", job.reason)
             if job.state is not State.HALTED:
-                line.join(job)
+                line.join(self.services, job)
                 if job.state is State.PENDING:
-                    ledger().move(job.id, State.QUEUED, "waiting to be admitted")
-                line.plan(_nodes())  # a job that finds nobody before it need not wait for the planner
-                answer = line.ask(job.id)
+                    self.services.ledger.move(job.id, State.QUEUED, "waiting to be admitted")
+                line.plan(
+                    self.services, _nodes(self.services)
+                )  # a job that finds nobody before it need not wait for the planner
+                answer = line.ask(self.services, job.id)
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
                 self.defer(
-                    trigger=AdmitTrigger(conn_id=settings().kubernetes_conn_id, job_id=job.id),
+                    trigger=AdmitTrigger(conn_id=self.services.settings.kubernetes_conn_id, job_id=job.id),
                     method_name="admitted",
                 )
             return self._admit(context, job, *answer)
@@ -99,18 +103,18 @@ class AdmitOperator(BaseOperator):
         reason = f"waiting for MLflow, which every job's run is opened in: {why}"
         self.log.warning("%s", reason)
         if job.state is State.PENDING:
-            ledger().move(job.id, State.PENDING, reason)
+            self.services.ledger.move(job.id, State.PENDING, reason)
         self.defer(trigger=TrackingTrigger(job_id=job.id), method_name="tracked")
 
     def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
         if kind == "cancelled":
-            raise fail(context, job.id, Cause.CANCELLED, reason)
+            raise fail(self.services, context, job.id, Cause.CANCELLED, reason)
         if kind == "impossible":
             raise RefusedError(reason)
         manifest = manifest_of(job)
         granted = _amounts(manifest)
         evidence = {"granted": manifest.canonical()["resources"]}
-        ledger().move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
+        self.services.ledger.move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
         self.log.info("Admitted: %s", granted)
         return job.id
 
@@ -128,12 +132,12 @@ class AdmitOperator(BaseOperator):
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
-            refused = refuse_unsupported(manifest, tenants=settings().tenants)
+            refused = refuse_unsupported(manifest, tenants=self.services.settings.tenants)
             if refused:
                 raise ManifestError(refused)
-            image_of(manifest, settings().framework_images)
+            image_of(manifest, self.services.settings.framework_images)
             if manifest.export is not None:
-                export_image_of(manifest, settings().framework_images, settings().sidecar_image)
+                export_image_of(manifest, self.services.settings.framework_images, self.services.settings.sidecar_image)
         except ManifestError as exc:
             self._record_refused(context, raw, exc)
             raise EndTaskError(str(exc)) from exc
@@ -146,7 +150,7 @@ class AdmitOperator(BaseOperator):
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
             name = "invalid"
         job = self._record_as(context, name, "default", {"name": name})
-        record_failure(job.id, self.task_id, Cause.CONFIGURATION, str(error))
+        record_failure(self.services, job.id, self.task_id, Cause.CONFIGURATION, str(error))
 
     def _record(self, context: Context, manifest: Manifest) -> Job:
         job = self._record_as(context, manifest.name, manifest.tenant, manifest.canonical())
@@ -168,7 +172,7 @@ class AdmitOperator(BaseOperator):
             submitted_by=context["dag_run"].triggering_user_name or "schedule",
         )
         try:
-            return ledger().record_job(new)
+            return self.services.ledger.record_job(new)
         except UnavailableError:
             raise
         except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
@@ -177,12 +181,11 @@ class AdmitOperator(BaseOperator):
     def _check_cluster(self, job: Job) -> None:
         """What no waiting changes is told now, not when the job's turn has come."""
         from updraft.kubernetes import clients, preflight, verbs
-        from updraft.kubernetes.secrets import core_api
 
-        clients.check_connection(settings())
-        configured = settings()
+        clients.check_connection(self.services.settings)
+        configured = self.services.settings
         namespace, rights = configured.namespace(job.tenant), verbs.needed(configured)
-        preflight.require(core_api(configured), namespace, rights, configured.tolerations)
+        preflight.require(self.services.core, namespace, rights, configured.tolerations)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Before the job waits in line: a secret that is missing would only be found when its learners start."""
@@ -190,7 +193,13 @@ class AdmitOperator(BaseOperator):
         from updraft.manifest import named_secrets
 
         named = named_secrets(manifest)
-        missing = sorted(named - set(list_secrets(settings(), job.tenant))) if named else []
+        missing = (
+            sorted(
+                named - set(list_secrets(self.services.core, self.services.settings.namespace(job.tenant), job.tenant))
+            )
+            if named
+            else []
+        )
         if missing:
             raise RefusedError(
                 f"secrets: {', '.join(map(repr, missing))} not found; `updraft secrets set {missing[0]}` creates one, "
@@ -199,18 +208,19 @@ class AdmitOperator(BaseOperator):
 
     def _check_claims(self, job: Job, manifest: Manifest) -> None:
         from updraft.kubernetes.claims import read_claim
-        from updraft.kubernetes.secrets import core_api
 
         named = dict.fromkeys(d.parsed().claim for d in manifest.data if d.parsed().kind == "pvc")
         for name in named:
-            read_claim(core_api(settings()), settings().namespace(job.tenant), name, manifest.resources.learners)
+            read_claim(
+                self.services.core, self.services.settings.namespace(job.tenant), name, manifest.resources.learners
+            )
 
     def _check_model(self, job: Job, manifest: Manifest) -> None:
         """Before it trains for days under a name that is somebody else's."""
         from updraft import tracking
 
         if manifest.export is not None and manifest.export.register_as is not None:
-            tracking.check_owner(tracking.client(), manifest.export.register_as, job.tenant)
+            tracking.check_owner(self.services.tracking, manifest.export.register_as, job.tenant)
 
     def _open_run(self, context: Context, job: Job, manifest: Manifest) -> None:
         from updraft import tracking
@@ -221,20 +231,20 @@ class AdmitOperator(BaseOperator):
         tags = {
             tracking.TAG_TENANT: job.tenant,
             "updraft.name": job.name,
-            "updraft.airflow_run": f"{settings().airflow_public_uri}/dags/{dag_id}/runs/{run_id}",
+            "updraft.airflow_run": f"{self.services.settings.airflow_public_uri}/dags/{dag_id}/runs/{run_id}",
             "updraft.manifest_sha256": manifest.digest(),
             "mlflow.user": job.submitted_by,
             "mlflow.note.content": manifest.description or "",
         }
         ref = tracking.open_run(
-            tracking.client(),
+            self.services.tracking,
             job_id=job.id,
             experiment=job.name if job.tenant == "default" else f"{job.tenant}/{job.name}",
             params={**manifest.params, **_described(manifest)},
             tags=tags,
             manifest=manifest.canonical(),
         )
-        ledger().set_run(job.id, ref.run_id, ref.experiment_id)
+        self.services.ledger.set_run(job.id, ref.run_id, ref.experiment_id)
         self.log.info("MLflow run %s", ref.run_id)
 
 
@@ -258,9 +268,9 @@ def _described(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _nodes() -> list[dict[str, Any]]:
-    from updraft.kubernetes import gang, secrets
+def _nodes(services: Services) -> list[dict[str, Any]]:
+    from updraft.kubernetes import gang
 
-    core = secrets.core_api(settings())
+    core = services.core
     listed = gang.call("list nodes", core.list_node)
     return list(core.api_client.sanitize_for_serialization(listed)["items"])

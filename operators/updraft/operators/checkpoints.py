@@ -8,16 +8,17 @@ from airflow.sdk import BaseOperator
 
 from updraft.checkpoints import keep_of
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.guardian.records import ledger, manifest_of
+from updraft.guardian.records import manifest_of
 from updraft.operators.job import find_job, last_try, run_key
 from updraft.operators.links import LINKS
+from updraft.services import UsesServices
 from updraft.triggers.checkpoints import CheckpointTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class WatchCheckpointsOperator(BaseOperator):
+class WatchCheckpointsOperator(UsesServices, BaseOperator):
     """Follows the checkpoints of a training until it ends, then lists them in the job's MLflow run.
 
     Args:
@@ -35,7 +36,7 @@ class WatchCheckpointsOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Defer until the training has ended."""
-        job = find_job(context)
+        job = find_job(self.services, context)
         keep = keep_of(manifest_of(job))
         dag_id, run_id = run_key(context)
         self.defer(
@@ -49,8 +50,8 @@ class WatchCheckpointsOperator(BaseOperator):
         """Log what became of the checkpoints, and write `checkpoints.json` to the MLflow run."""
         from updraft import tracking
 
-        job = find_job(context)
-        found = ledger().checkpoints(job.id, with_deleted=True, with_quarantined=True)
+        job = find_job(self.services, context)
+        found = self.services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
         kept = sum(c.deleted_at is None and c.quarantined_at is None for c in found)
         bad = [f"{c.name}: {c.quarantine_reason}" for c in found if c.quarantined_at is not None]
         self.log.info("%d checkpoint(s), %d kept%s", len(found), kept, f"; damaged: {'; '.join(bad)}" if bad else "")
@@ -70,7 +71,7 @@ class WatchCheckpointsOperator(BaseOperator):
             for c in found
         ]
         try:
-            tracking.log_json(tracking.client(), job.mlflow_run_id, "checkpoints.json", rows)
+            tracking.log_json(self.services.tracking, job.mlflow_run_id, "checkpoints.json", rows)
         except (UnavailableError, RefusedError) as exc:
             if isinstance(exc, UnavailableError) and not last_try(context):
                 raise

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
-from updraft.guardian.records import FAILURE, ledger
+from updraft.guardian.records import FAILURE
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.recovery.outcome import Cause
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Job
     from updraft.lifecycle import State
+    from updraft.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -32,34 +33,34 @@ def run_key(context: Context) -> tuple[str, str]:
     return run.dag_id, run.run_id
 
 
-def find_job(context: Context) -> Job:
+def find_job(services: Services, context: Context) -> Job:
     """Return the job of this task's run. Raises NotFoundError if `admit` has not recorded it."""
-    return ledger().job_of_run(*run_key(context))
+    return services.ledger.job_of_run(*run_key(context))
 
 
-def record_failure(job_id: str, task: str, cause: Cause, reason: str) -> None:
+def record_failure(services: Services, job_id: str, task: str, cause: Cause, reason: str) -> None:
     """Record why the job failed. The first recorded failure stays: later ones follow from it."""
-    ledger().record_effect(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
+    services.ledger.record_effect(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
 
 
-def fail(context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
+def fail(services: Services, context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
     """Record the job's failure and return the error that the caller must raise."""
-    record_failure(job_id, context["ti"].task_id, cause, reason)
+    record_failure(services, job_id, context["ti"].task_id, cause, reason)
     return EndTaskError(reason)
 
 
-def advance(job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
+def advance(services: Services, job_id: str, to: State, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
     """Move the job to its next state on the way to the launch.
 
     Does nothing once its learners were launched: a task that a user cleared afterwards must not set the state back.
     """
-    if ledger().current_attempt(job_id, TRAIN_ROLE) is None:
-        ledger().move(job_id, to, reason, evidence)
+    if services.ledger.current_attempt(job_id, TRAIN_ROLE) is None:
+        services.ledger.move(job_id, to, reason, evidence)
 
 
-def require_trained(job: Job) -> None:
+def require_trained(services: Services, job: Job) -> None:
     """Raise RefusedError unless the ledger says that the training succeeded; Airflow's task state is no proof."""
-    train = ledger().current_attempt(job.id, TRAIN_ROLE)
+    train = services.ledger.current_attempt(job.id, TRAIN_ROLE)
     if train is None or train.outcome != Cause.DONE:
         said = (
             "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"
@@ -87,17 +88,17 @@ def last_try(context: Context) -> bool:
     return bool(ti.try_number > ti.max_tries)
 
 
-def stop_if_over(context: Context, job_id: str) -> None:
+def stop_if_over(services: Services, context: Context, job_id: str) -> None:
     """Raise EndTaskError if a user has cancelled the job, or if it has failed and this task runs a second time."""
-    if (failure := ledger().effect(job_id, FAILURE)) is not None:
+    if (failure := services.ledger.effect(job_id, FAILURE)) is not None:
         raise EndTaskError(failure["reason"])
-    by = ledger().job(job_id).cancel_requested_by
+    by = services.ledger.job(job_id).cancel_requested_by
     if by is not None:
-        raise fail(context, job_id, Cause.CANCELLED, f"cancelled by {by}")
+        raise fail(services, context, job_id, Cause.CANCELLED, f"cancelled by {by}")
 
 
 @contextmanager
-def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
+def ends_job(services: Services, context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
     """Give the job of this task, and record an UpdraftError that is raised inside as its failure with `cause`.
 
     An UnavailableError is recorded only after Airflow's last try. A job that has ended, failed or was cancelled is not
@@ -105,7 +106,7 @@ def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Itera
     up.
     """
     try:
-        job = find_job(context)
+        job = find_job(services, context)
     except NotFoundError as exc:
         raise EndTaskError(f"{exc}: `admit` has not run; submit the job again") from exc
     if job.ended:
@@ -113,12 +114,12 @@ def ends_job(context: Context, cause: Cause, *, must_run: bool = False) -> Itera
             f"job {job.id} has ended {job.state.value} ({job.reason}); an end has no exit, submit it again"
         )
     if not must_run:
-        stop_if_over(context, job.id)
+        stop_if_over(services, context, job.id)
     try:
         yield job
     except UnavailableError as exc:
         if last_try(context):
-            raise fail(context, job.id, Cause.INFRASTRUCTURE, str(exc)) from exc
+            raise fail(services, context, job.id, Cause.INFRASTRUCTURE, str(exc)) from exc
         raise
     except UpdraftError as exc:
-        raise fail(context, job.id, Cause.DATA if isinstance(exc, DataError) else cause, str(exc)) from exc
+        raise fail(services, context, job.id, Cause.DATA if isinstance(exc, DataError) else cause, str(exc)) from exc

@@ -19,30 +19,27 @@ from updraft.guardian.programs import command_of, git_proxies, program_of
 from updraft.guardian.records import (
     first_launch,
     launch_of,
-    ledger,
     manifest_of,
 )
 from updraft.guardian.standing import Due, Over, standing
 from updraft.kubernetes.base_pod import ARGUMENTS, base_pod
-from updraft.kubernetes.launch import with_program
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.ends import EndKind
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
+from updraft.services import UsesServices
 from updraft.triggers.gang import GangTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from kubernetes.client import CoreV1Api
 
     from updraft.ledger import Attempt, Job
     from updraft.manifest import Manifest
 
 
-class LearnerOperator(KubernetesPodOperator):
+class LearnerOperator(UsesServices, KubernetesPodOperator):
     """Runs one role of a job as a gang of pods, from launch to relaunch, until it succeeds or its budget is used.
 
     Args:
@@ -67,7 +64,7 @@ class LearnerOperator(KubernetesPodOperator):
 
     def execute(self, context: Context) -> None:
         """Launch the role's learners, or re-attach to those that run, and defer until the role has ended."""
-        with ends_job(context, Cause.CONFIGURATION, must_run=True) as job:
+        with ends_job(self.services, context, Cause.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
             command = command_of(manifest, self.role)
             if command is None:
@@ -76,48 +73,49 @@ class LearnerOperator(KubernetesPodOperator):
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after GangTrigger: end the task as the role ended, or defer again after a revision."""
-        with ends_job(context, Cause.INFRASTRUCTURE, must_run=True) as job:
+        with ends_job(self.services, context, Cause.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
             self._go_on(context, job, manifest, command_of(manifest, self.role) or "")
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
         """From wherever the ledger says that the role stands; harmless when done twice. Returns when it has ended
         well."""
-        attempt = ledger().current_attempt(job.id, self.role)
-        halt_asked = ledger().pending(job.id, "halt") is not None
-        where = standing(job, attempt, halt_asked=halt_asked, now=ledger().now())
+        attempt = self.services.ledger.current_attempt(job.id, self.role)
+        halt_asked = self.services.ledger.pending(job.id, "halt") is not None
+        where = standing(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
         if isinstance(where, Over):
             self._end(context, job, manifest, attempt, where.reason)
             return
         if attempt is None:
-            stop_if_over(context, job.id)
+            stop_if_over(self.services, context, job.id)
             if self.role not in (TRAIN_ROLE, PREPARE_ROLE):
-                require_trained(job)
+                require_trained(self.services, job)
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
-        if not pods.has_template(job, self.role):
-            launch = first_launch(job, manifest, self.role)
+        if not pods.has_template(self.services, job, self.role):
+            settings = self.services.settings
+            launch = first_launch(settings, job, manifest, self.role)
             program = program_of(
+                settings,
                 manifest,
                 launch,
                 command,
-                settings(),
                 run_id=job.mlflow_run_id or "",
                 experiment_id=job.mlflow_experiment_id or "",
                 proxies=git_proxies(os.environ),
             )
-            base = base_pod(self, launch, settings().kubernetes_conn_id, context)
-            pods.record_template(job, self.role, with_program(base, program))
+            template = base_pod(self, launch, program, settings.kubernetes_conn_id, context)
+            pods.record_template(self.services, job, self.role, template)
         if where == Due(None):  # the first launch needs not wait for a triggerer
-            attempt = attempts.begin(job, self.role, None)
+            attempt = attempts.begin(self.services, job, self.role, None)
             try:
                 self._launch(job, attempt)
             except UnavailableError as exc:
                 self.log.warning("%s; the trigger goes on with it, however long that takes", exc)
         self.defer(
             trigger=GangTrigger(
-                conn_id=settings().kubernetes_conn_id,
-                namespace=settings().namespace(job.tenant),
+                conn_id=self.services.settings.kubernetes_conn_id,
+                namespace=self.services.settings.namespace(job.tenant),
                 job_id=job.id,
                 role=self.role,
             ),
@@ -125,29 +123,36 @@ class LearnerOperator(KubernetesPodOperator):
         )
 
     def _launch(self, job: Job, attempt: Attempt) -> None:
-        core = self._core()
+        core = self.services.core
         try:
-            pods.deploy(core, job, attempt)
+            pods.deploy(self.services, core, job, attempt)
         except QuotaError as exc:  # learners that were made are gone again: the number has been used
-            attempts.conclude(core, job.id, self.role, attempt.number, attempts.Seen(EndKind.QUOTA, str(exc)))
+            attempts.conclude(
+                self.services, core, job.id, self.role, attempt.number, attempts.Seen(EndKind.QUOTA, str(exc))
+            )
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
         """Ends the task as the role ended; before that, what its trigger may have left is freed."""
         if attempt is None:
-            stop_if_over(context, job.id)
+            stop_if_over(self.services, context, job.id)
         if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
-            raise fail(context, job.id, Cause.CANCELLED, reason)
+            raise fail(self.services, context, job.id, Cause.CANCELLED, reason)
         done = attempt.outcome == Cause.DONE
-        launch = launch_of(job, attempt)
+        launch = launch_of(self.services.settings, job, attempt)
         try:
-            pods.free(self._core(), launch, grace_seconds=0 if done else settings().stop_grace_seconds)
+            pods.free(
+                self.services,
+                self.services.core,
+                launch,
+                grace_seconds=0 if done else self.services.settings.stop_grace_seconds,
+            )
         except UnavailableError as exc:  # its end is known and recorded; `release` and the reaper remove what is left
             self.log.warning("%s", exc)
         if not done:
-            cancelled = ledger().job(job.id).cancel_requested_by
+            cancelled = self.services.ledger.job(job.id).cancel_requested_by
             cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))
             self._say_last_lines(job, attempt)
-            raise fail(context, job.id, cause, self._told(job, attempt) or reason)
+            raise fail(self.services, context, job.id, cause, self._told(job, attempt) or reason)
         self.log.info("%s: %s", self.role, attempt.reason)
 
     def _say_last_lines(self, job: Job, attempt: Attempt) -> None:
@@ -159,7 +164,9 @@ class LearnerOperator(KubernetesPodOperator):
         if learner is None:
             return
         try:
-            lines = objects.read_log_end(job.tenant, job.id, self.role, attempt.number, learner, limit=LAST_LINES)
+            lines = objects.read_log_end(
+                job.tenant, job.id, self.role, attempt.number, learner, limit=LAST_LINES, store=self.services.store
+            )
         except UpdraftError as exc:  # the reason is told in any case
             self.log.warning("The program's last lines cannot be read: %s", exc)
             return
@@ -175,10 +182,3 @@ class LearnerOperator(KubernetesPodOperator):
         `cancel` is a request in the ledger, which the trigger obeys; `release` removes what a user's "mark failed"
         leaves.
         """
-
-    # --- build ------------------------------------------------------------------------------------------------
-
-    def _core(self) -> CoreV1Api:
-        from updraft.kubernetes.secrets import core_api
-
-        return core_api(settings())

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
+from updraft.services import platform_services
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -16,10 +18,9 @@ if TYPE_CHECKING:
 
 def _job(ti_key: TaskInstanceKey) -> Job | None:
     from updraft.exceptions import UpdraftError
-    from updraft.guardian.records import ledger
 
     try:
-        return ledger().job_of_run(ti_key.dag_id, ti_key.run_id)
+        return platform_services().ledger.job_of_run(ti_key.dag_id, ti_key.run_id)
     except UpdraftError:
         return None
 
@@ -31,12 +32,13 @@ class MlflowRunLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         from updraft.mlflow_pages import run_page
-        from updraft.settings import settings
 
         job = _job(ti_key)
         if job is None or not job.mlflow_run_id:
             return ""
-        return run_page(settings().mlflow_browser_uri, job.mlflow_experiment_id or "", job.mlflow_run_id)
+        return run_page(
+            platform_services().settings.mlflow_browser_uri, job.mlflow_experiment_id or "", job.mlflow_run_id
+        )
 
 
 class ModelLink(BaseOperatorLink):
@@ -45,15 +47,14 @@ class ModelLink(BaseOperatorLink):
     name = "Model version"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.guardian.records import MODEL_VERSION, ledger
+        from updraft.guardian.records import MODEL_VERSION
         from updraft.mlflow_pages import version_page
-        from updraft.settings import settings
 
         job = _job(ti_key)
-        version = ledger().effect(job.id, MODEL_VERSION) if job else None
+        version = platform_services().ledger.effect(job.id, MODEL_VERSION) if job else None
         if not version:
             return ""
-        return version_page(settings().mlflow_browser_uri, version["name"], str(version["version"]))
+        return version_page(platform_services().settings.mlflow_browser_uri, version["name"], str(version["version"]))
 
 
 class JobPageLink(BaseOperatorLink):
@@ -63,10 +64,9 @@ class JobPageLink(BaseOperatorLink):
     anchor = ""
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.settings import settings
 
         job = _job(ti_key)
-        return f"{settings().airflow_public_uri}/updraft/jobs/{job.id}{self.anchor}" if job else ""
+        return f"{platform_services().settings.airflow_public_uri}/updraft/jobs/{job.id}{self.anchor}" if job else ""
 
 
 class HaltLink(JobPageLink):
@@ -96,10 +96,11 @@ class AskedJobLink(BaseOperatorLink):
     name = "Job"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.settings import settings
 
         job_id = getattr(operator, "asked_job", None)
-        return f"{settings().airflow_public_uri}/updraft/jobs/{quote(job_id, safe='')}" if job_id else ""
+        return (
+            f"{platform_services().settings.airflow_public_uri}/updraft/jobs/{quote(job_id, safe='')}" if job_id else ""
+        )
 
 
 LINKS = (MlflowRunLink(), ModelLink(), JobPageLink(), HaltLink(), ResumeLink(), CancelLink())

@@ -8,15 +8,14 @@ from airflow.sdk import BaseOperator
 
 from updraft.exceptions import NotFoundError, UpdraftError
 from updraft.guardian import ending
-from updraft.guardian.records import ledger
-from updraft.settings import settings
+from updraft.services import UsesServices
 from updraft.triggers.reaper import ReaperTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ReaperOperator(BaseOperator):
+class ReaperOperator(UsesServices, BaseOperator):
     """Ends jobs whose DAG run is gone, removes pods that no job owns, and delivers what MLflow could not be told in
     time.
 
@@ -27,7 +26,7 @@ class ReaperOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Defer until there is something to do."""
-        self.defer(trigger=ReaperTrigger(conn_id=settings().kubernetes_conn_id), method_name="finished")
+        self.defer(trigger=ReaperTrigger(conn_id=self.services.settings.kubernetes_conn_id), method_name="finished")
 
     def finished(self, context: Context, event: dict[str, Any]) -> dict[str, str]:
         """Do what ReaperTrigger found, and return what was done, by job id. A failure with one job does not stop the
@@ -42,7 +41,7 @@ class ReaperOperator(BaseOperator):
                 away.append(f"{job_id}: {exc}")
         for job_id in event["untold"]:
             try:
-                ending.tell(ledger().job(job_id))
+                ending.tell(self.services, self.services.ledger.job(job_id))
                 done.setdefault(job_id, "told MLflow how it stands")
             except UpdraftError as exc:
                 away.append(f"{job_id}: {exc}")
@@ -55,30 +54,29 @@ class ReaperOperator(BaseOperator):
     def _reap(self, job_id: str, act: dict[str, Any]) -> str:
         """Judged again from the ledger: the guardian may have come back since the trigger looked."""
         try:
-            job = ledger().job(job_id)
+            job = self.services.ledger.job(job_id)
         except NotFoundError:
             return "not a job of this platform; left alone"
         if act["end"] and not job.ended:
             seen = None if job.guardian_seen_at is None else job.guardian_seen_at.isoformat()
             if seen != act["guardian_seen"]:
                 return f"its guardian has come back ({job.guardian_what}); left alone"
-            verdict = ending.verdict_of(job, act["reason"])
-            ledger().note(job_id, f"reaped: {act['reason']}", act["evidence"])
-            ended = ending.end(job, verdict)
+            verdict = ending.verdict_of(self.services, job, act["reason"])
+            self.services.ledger.note(job_id, f"reaped: {act['reason']}", act["evidence"])
+            ended = ending.end(self.services, job, verdict)
             return f"ended {ended.state.value}: {act['reason']}"
         if job.ended:
-            ending.remove(job)
+            ending.remove(self.services, job)
             self._remove_pods(job.tenant, act["pods"])  # what is still there lies on a node that does not answer
-            ledger().release(job_id)
+            self.services.ledger.release(job_id)
             return f"removed {', '.join(act['pods']) or 'what was left'}: {act['reason']}"
         self._remove_pods(job.tenant, act["pods"])
         return f"removed {', '.join(act['pods'])}: {act['reason']}"
 
     def _remove_pods(self, tenant: str, names: list[str]) -> None:
         from updraft.kubernetes import gang
-        from updraft.kubernetes.secrets import core_api
 
-        core, namespace = core_api(settings()), settings().namespace(tenant)
+        core, namespace = self.services.core, self.services.settings.namespace(tenant)
         for name in names:
             delete = core.delete_namespaced_pod
             gang.call(f"delete pod {name}", delete, name, namespace, grace_period_seconds=0, ok=gang.GONE)

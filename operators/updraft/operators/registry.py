@@ -10,14 +10,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from updraft.exceptions import DataError
-from updraft.guardian.records import DECISION, MODEL_VERSION, PROMOTION, ledger, manifest_of
+from updraft.guardian.records import DECISION, MODEL_VERSION, PROMOTION, manifest_of
 from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EXPORT_ROLE
 from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
+from updraft.services import UsesServices
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from updraft.tracking import VersionRef
 
 
-class RegisterOperator(BaseOperator):
+class RegisterOperator(UsesServices, BaseOperator):
     """Registers the exported model as one version in MLflow's registry.
 
     Uploads the folder that the export pod made and checked; the worker never loads the model. Skips when the manifest
@@ -40,20 +40,20 @@ class RegisterOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Register the model. Ends the job as failed when the export left no report."""
-        with ends_job(context, Cause.INFRASTRUCTURE) as job:
+        with ends_job(self.services, context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
             if export is None or export.register_as is None:
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
             name = export.register_as
-            ledger().move(job.id, State.STORING, f"registering {name}")
-            replay_metrics(job)  # the logged model takes the run's
+            self.services.ledger.move(job.id, State.STORING, f"registering {name}")
+            replay_metrics(self.services, job)  # the logged model takes the run's
             version = self._register(job, name, export)
-            ledger().record_effect(job.id, MODEL_VERSION, version)
+            self.services.ledger.record_effect(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version["name"], version["version"])
 
     def _exported_by(self, job: Job) -> int:
         """The attempt whose report counts: the ledger says that it ended, and how."""
-        attempt = ledger().current_attempt(job.id, EXPORT_ROLE)
+        attempt = self.services.ledger.current_attempt(job.id, EXPORT_ROLE)
         if attempt is None or attempt.outcome != Cause.DONE:
             raise DataError("the export did not end well; look at the log of export_model")
         return attempt.number
@@ -62,17 +62,23 @@ class RegisterOperator(BaseOperator):
         from updraft import tracking
         from updraft.storage import objects
 
-        client = tracking.client()
+        client = self.services.tracking
         with tempfile.TemporaryDirectory(prefix="updraft-register-") as folder:
-            limit_bytes = settings().export_limit_bytes
+            limit_bytes = self.services.settings.export_limit_bytes
             trusted = rules.trust_code
             attempt = self._exported_by(job)
             export = objects.fetch_export(
-                job.tenant, job.id, attempt, Path(folder), trust_code=trusted, limit_bytes=limit_bytes
+                job.tenant,
+                job.id,
+                attempt,
+                Path(folder),
+                trust_code=trusted,
+                limit_bytes=limit_bytes,
+                store=self.services.store,
             )
             if export is None:
                 raise DataError("the export left no export.json; look at the log of export_model")
-            with ledger().lock(f"register {name}"):
+            with self.services.ledger.lock(f"register {name}"):
                 tracking.claim(client, name, job.tenant)
             data = job.data or ()
             checked = f"checked against the program's own output: {export.checks}"
@@ -99,7 +105,7 @@ class RegisterOperator(BaseOperator):
         return {"name": ref.name, "version": ref.version, "model_id": ref.model_id, "formats": list(export.formats)}
 
 
-class PromoteOperator(BaseOperator):
+class PromoteOperator(UsesServices, BaseOperator):
     """Moves the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; logs why if not.
 
     Skips when the manifest names no model or no rule.
@@ -112,24 +118,24 @@ class PromoteOperator(BaseOperator):
         """Decide about the promotion once, record the decision, and move the alias."""
         from updraft import tracking
 
-        with ends_job(context, Cause.INFRASTRUCTURE) as job:
+        with ends_job(self.services, context, Cause.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
             if export is None or export.register_as is None:
                 raise AirflowSkipException("the manifest has no export.register_as")
             if not export.promote_if:
                 raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
-            version = ledger().effect(job.id, MODEL_VERSION)
+            version = self.services.ledger.effect(job.id, MODEL_VERSION)
             if version is None:
                 raise DataError("no version was registered; look at the log of register_model")
-            client = tracking.client()
+            client = self.services.tracking
             mine = tracking.VersionRef(
                 version["name"], str(version["version"]), version["model_id"], job.mlflow_run_id or ""
             )
-            outcome = ledger().effect(job.id, PROMOTION)
+            outcome = self.services.ledger.effect(job.id, PROMOTION)
             if outcome is None:
-                replay_metrics(job)
+                replay_metrics(self.services, job)
                 # Two jobs of one series decide one after the other: the second meets the first as champion.
-                with ledger().lock(f"promote {mine.name}"):
+                with self.services.ledger.lock(f"promote {mine.name}"):
                     outcome = self._promote(job, client, mine, export)
             tags = {
                 "updraft.promoted": str(outcome["promoted"]).lower(),
@@ -146,11 +152,11 @@ class PromoteOperator(BaseOperator):
 
         current = tracking.champion(client, mine.name)
         holder = current[0].version if current else None
-        decision = ledger().effect(job.id, DECISION)
+        decision = self.services.ledger.effect(job.id, DECISION)
         if decision is None:
             found = decide(export.rules, tracking.metrics(client, mine.run_id), current[1] if current else None)
             decision = {"promote": found.promote, "reason": found.reason, "over": holder}
-            decision = ledger().record_effect(job.id, DECISION, decision)
+            decision = self.services.ledger.record_effect(job.id, DECISION, decision)
         promoted, reason = bool(decision["promote"]), str(decision["reason"])
         if promoted and holder != mine.version:
             if holder == decision["over"]:
@@ -158,5 +164,5 @@ class PromoteOperator(BaseOperator):
             else:
                 promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
         outcome: dict[str, Any] = {"promoted": promoted, "reason": reason, "alias": tracking.CHAMPION}
-        recorded: dict[str, Any] = ledger().record_effect(job.id, PROMOTION, outcome)
+        recorded: dict[str, Any] = self.services.ledger.record_effect(job.id, PROMOTION, outcome)
         return recorded

@@ -8,15 +8,15 @@ from airflow.sdk import BaseOperator
 
 from updraft.exceptions import NotFoundError
 from updraft.guardian import ending
-from updraft.guardian.records import ledger
 from updraft.operators.job import find_job, task_states
 from updraft.operators.links import LINKS
+from updraft.services import UsesServices
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ReleaseOperator(BaseOperator):
+class ReleaseOperator(UsesServices, BaseOperator):
     """Frees what the job still holds and writes its verdict, whatever happened before. The last task of every job.
 
     The ledger is written first, then MLflow; Airflow is told by the run's own end.
@@ -28,14 +28,14 @@ class ReleaseOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """End the job with a verdict from its evidence. Does nothing for a run that was never recorded."""
         try:
-            job = find_job(context)
+            job = find_job(self.services, context)
         except NotFoundError:
             self.log.warning("This run was never recorded as a job: nothing to release")
             return
-        marked = ending.overrides(job, task_states(context)) if not job.ended else None
+        marked = ending.overrides(self.services, job, task_states(context)) if not job.ended else None
         if marked is not None:
             self.log.warning("Airflow shows another end than the evidence: %s", marked)
-            ledger().override(job.id, marked)
-        ended = ending.end(job, ending.verdict_of(job, ending.why_marked(marked)))
+            self.services.ledger.override(job.id, marked)
+        ended = ending.end(self.services, job, ending.verdict_of(self.services, job, ending.why_marked(marked)))
         if ended.verdict is not None:
             self.log.info("%s: %s", ended.verdict.state.value, ended.verdict.reason)

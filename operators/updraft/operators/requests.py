@@ -16,11 +16,12 @@ from airflow.sdk import BaseOperator, Param
 from updraft.exceptions import RefusedError, UnavailableError
 from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
+from updraft.services import UsesServices
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from updraft.ledger import Job, Ledger, Request
+    from updraft.ledger import Job, Request
     from updraft.ledger.records import RequestKind
 
 WAIT_MINUTES = 10
@@ -86,7 +87,7 @@ def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-class RequestOperator(BaseOperator):
+class RequestOperator(UsesServices, BaseOperator):
     """Records a request to halt, resume or cancel a job, and waits for the job's answer.
 
     Args:
@@ -110,7 +111,7 @@ class RequestOperator(BaseOperator):
         job_id = self._job_id(context)
         try:
             request = self._recorded(context, job_id) or self._record(context, job_id)
-            _ledger().record_effect(job_id, _key(context), request.seq)
+            self.services.ledger.record_effect(job_id, _key(context), request.seq)
         except UnavailableError:
             raise
         except RefusedError as exc:
@@ -123,7 +124,7 @@ class RequestOperator(BaseOperator):
     def answered(self, context: Context, event: dict[str, Any]) -> str:
         """Continue after AnswerTrigger: return the answer, or fail if there is none."""
         job_id = self._job_id(context)
-        request = next(item for item in _ledger().requests(job_id) if item.seq == event["seq"])
+        request = next(item for item in self.services.ledger.requests(job_id) if item.seq == event["seq"])
         if request.answer is None:
             waited = f"{context['params']['wait_minutes']:g} min"
             raise EndTaskError(
@@ -138,22 +139,21 @@ class RequestOperator(BaseOperator):
 
     def _recorded(self, context: Context, job_id: str) -> Request | None:
         """What this run has asked already: this task may run twice."""
-        seq = _ledger().effect(job_id, _key(context))
-        return next((item for item in _ledger().requests(job_id) if item.seq == seq), None)
+        seq = self.services.ledger.effect(job_id, _key(context))
+        return next((item for item in self.services.ledger.requests(job_id) if item.seq == seq), None)
 
     def _record(self, context: Context, job_id: str) -> Request:
         """Raises RefusedError, EndTaskError for changes that are wrong."""
-        job = _ledger().job(job_id)
+        job = self.services.ledger.job(job_id)
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
-        return _ledger().request(job_id, self.kind, _user(context), revision=brought)
+        return self.services.ledger.request(job_id, self.kind, _user(context), revision=brought)
 
     def _revision(self, context: Context, job: Job) -> dict[str, Any] | None:
         from updraft.manifest import ManifestError
         from updraft.manifest.revision import revision
-        from updraft.settings import settings
 
         try:
-            return revision(job.manifest, changes_of(context["params"]), tenants=settings().tenants)
+            return revision(job.manifest, changes_of(context["params"]), tenants=self.services.settings.tenants)
         except ManifestError as exc:
             raise EndTaskError(str(exc)) from exc
 
@@ -169,7 +169,7 @@ class RequestOperator(BaseOperator):
 
         answer = str(request.answer)
         self.log.info("%s: %s", job_id, answer)
-        if not obeyed(self.kind, answer, _ledger().job(job_id).state):
+        if not obeyed(self.kind, answer, self.services.ledger.job(job_id).state):
             raise EndTaskError(f"{job_id} was asked to {self.kind}, but: {answer}")
         return answer
 
@@ -182,10 +182,3 @@ def _key(context: Context) -> str:
     """Of the effect that says which request a run has made."""
     run = context["dag_run"]
     return f"asked in run {hashlib.sha256(f'{run.dag_id}/{run.run_id}'.encode()).hexdigest()[:32]}"
-
-
-def _ledger() -> Ledger:
-    from updraft.ledger import open_ledger
-    from updraft.settings import settings
-
-    return open_ledger(settings().ledger_url)

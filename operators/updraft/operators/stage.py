@@ -16,7 +16,7 @@ from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftEr
 from updraft.guardian import prepare
 from updraft.guardian.prepare import Plan
 from updraft.guardian.programs import PREPARE_COMMAND
-from updraft.guardian.records import ledger, manifest_of
+from updraft.guardian.records import manifest_of
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
@@ -24,7 +24,7 @@ from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.learner import LearnerOperator
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import Cause
-from updraft.settings import settings
+from updraft.services import UsesServices
 from updraft_learner.prepare.documents import CODE, SourceRequest, data_name
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from updraft.ledger import Attempt, Job, Validation
     from updraft.manifest import Data, Manifest
+    from updraft.services import Services
     from updraft.storage import Staged
     from updraft.storage.prepared import Prepared
 
@@ -50,47 +51,47 @@ class StageOperator(LearnerOperator):
 
     def execute(self, context: Context) -> None:
         """Look at every source, launch the pod if one is needed, and record the trees."""
-        with ends_job(context, Cause.DATA, must_run=True) as job:
-            if ledger().current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+        with ends_job(self.services, context, Cause.DATA, must_run=True) as job:
+            if self.services.ledger.current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
                 return
             self._stage(context, job)
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after GangTrigger: record the trees that the pod made."""
-        with ends_job(context, Cause.DATA, must_run=True) as job:
+        with ends_job(self.services, context, Cause.DATA, must_run=True) as job:
             self._stage(context, job)
 
     def _stage(self, context: Context, job: Job) -> None:
         manifest = manifest_of(job)
-        plan = prepare.recorded(job) or self._plan(context, job, manifest)
+        plan = prepare.recorded(self.services, job) or self._plan(context, job, manifest)
         staged = dict(plan.known)
         if plan.requests:
             self._go_on(context, job, manifest, PREPARE_COMMAND)
-            staged |= _made(job, plan)
+            staged |= _made(self.services, job, plan)
         code = staged.get(CODE)
         data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]
-        ledger().set_inputs(job.id, code.tree_sha256 if code else None, data)
+        self.services.ledger.set_inputs(job.id, code.tree_sha256 if code else None, data)
         total = sum(d["bytes"] for d in data)
         files = sum(d["files"] for d in data)
         evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
-        advance(job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
+        advance(self.services, job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
         self._lineage(job, code, data)
 
     def _told(self, job: Job, attempt: Attempt) -> str | None:
         from updraft.storage.prepared import reason_of
 
-        return reason_of(job.tenant, job.id, attempt.number)
+        return reason_of(job.tenant, job.id, attempt.number, store=self.services.store)
 
     # --- what is there, and what a pod has to do ------------------------------------------------------------------
 
     def _plan(self, context: Context, job: Job, manifest: Manifest) -> Plan:
         """Looks at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
-        stop_if_over(context, job.id)
+        stop_if_over(self.services, context, job.id)
         known: dict[str, Staged] = {}
         requests: list[SourceRequest] = []
         if manifest.code is not None:
-            source, limit = str(manifest.code), settings().code_limit_bytes
+            source, limit = str(manifest.code), self.services.settings.code_limit_bytes
             self._check_local("code", source)
             found = self._look(context, job, CODE, source, limit, manifest.code_secret)
             self._sort(found, CODE, known, requests)
@@ -98,7 +99,7 @@ class StageOperator(LearnerOperator):
             if item.parsed().kind != "pvc":
                 self._plan_data(context, job, data_name(number), item, known, requests)
         plan = Plan(known, tuple(requests))
-        return prepare.record(job, plan) if requests else plan
+        return prepare.record(self.services, job, plan) if requests else plan
 
     def _plan_data(
         self,
@@ -112,17 +113,17 @@ class StageOperator(LearnerOperator):
         from updraft_data.suite import suite_digest
 
         self._check_local("data.source", item.source)
-        limit = min(item.limit_bytes or settings().data_limit_bytes, settings().data_limit_bytes)
+        limit = prepare.data_limit_bytes(self.services.settings, item)
         found = self._look(context, job, name, item.source, limit, item.secret)
         suite = None if item.expectations is None else _suite_of(item)
         digest = None if suite is None else suite_digest(suite, item.format)
         if isinstance(found, SourceRequest):
             if digest is not None:
-                found = replace(found, format=item.format, judged=ledger().judged(job.tenant, digest))
+                found = replace(found, format=item.format, judged=self.services.ledger.judged(job.tenant, digest))
         else:
             if found.files == 0:
                 raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
-            if digest is not None and ledger().validation(job.tenant, found.tree_sha256, digest) is None:
+            if digest is not None and self.services.ledger.validation(job.tenant, found.tree_sha256, digest) is None:
                 tree = found.tree_sha256
                 requests.append(SourceRequest(name, item.source, "tree", limit, tree=tree, format=item.format))
         self._sort(found, name, known, requests)
@@ -139,24 +140,24 @@ class StageOperator(LearnerOperator):
     def _look(
         self, context: Context, job: Job, name: str, source: str, limit_bytes: int, secret: str | None
     ) -> Staged | SourceRequest:
-        from updraft.storage import Staged, content_store, look
+        from updraft.storage import Staged, look
 
         credentials: Mapping[str, str] | None = None
         if secret and name != CODE:  # git's is for the pod alone
             from updraft.kubernetes.secrets import read_secret
 
-            credentials = read_secret(self._core(), settings().namespace(job.tenant), secret)
+            credentials = read_secret(self.services.core, self.services.settings.namespace(job.tenant), secret)
 
         def progress(line: str) -> None:
             self.log.info(line)
-            stop_if_over(context, job.id)
+            stop_if_over(self.services, context, job.id)
 
         progress(f"Staging {source}")
         found = look(
             source,
-            content_store(job.tenant),
+            self.services.content(job.tenant),
             name=name,
-            settings=settings(),
+            settings=self.services.settings,
             limit_bytes=limit_bytes,
             credentials=credentials,
             secret_name=secret,
@@ -179,7 +180,7 @@ class StageOperator(LearnerOperator):
         if parsed.kind != "local":
             return
         path = Path(parsed.path).expanduser().resolve()
-        if not any(path.is_relative_to(root.resolve()) for root in settings().local_sources):
+        if not any(path.is_relative_to(root.resolve()) for root in self.services.settings.local_sources):
             raise RefusedError(
                 f"{field}: {source!r} is a folder of the worker, which this platform does not read; submit with "
                 "`updraft submit`, which uploads local folders, or use s3:// or git+https://"
@@ -207,8 +208,8 @@ class StageOperator(LearnerOperator):
         from updraft.kubernetes.claims import read_claim
 
         source = item.parsed()
-        namespace = settings().namespace(job.tenant)
-        found = read_claim(self._core(), namespace, source.claim, manifest.resources.learners)
+        namespace = self.services.settings.namespace(job.tenant)
+        found = read_claim(self.services.core, namespace, source.claim, manifest.resources.learners)
         uid, volume = found["metadata"]["uid"], (found.get("spec") or {}).get("volumeName", "")
         self.log.info("%s: claim %s, volume %s; mounted as it is", item.source, uid, volume)
         return {
@@ -230,12 +231,12 @@ class StageOperator(LearnerOperator):
         tags = {"updraft.code_tree": code.tree_sha256 if code else ""}
         if code:
             tags |= {f"updraft.code.{key}": str(value) for key, value in code.provenance.items()}
-        client = tracking.client()
+        client = self.services.tracking
         tracking.set_tags(client, job.mlflow_run_id, tags)
         tracking.log_datasets(client, job.mlflow_run_id, data)
 
 
-class ValidateOperator(BaseOperator):
+class ValidateOperator(UsesServices, BaseOperator):
     """Ends the job if its data does not meet its suites of expectations.
 
     The verdict on each data set is recorded with the data's fingerprint before that, so that the same data is not
@@ -247,7 +248,7 @@ class ValidateOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Check the verdict on every data set that has a suite. Raises EndTaskError if one is not met."""
-        with ends_job(context, Cause.DATA) as job:
+        with ends_job(self.services, context, Cause.DATA) as job:
             manifest = manifest_of(job)
             failed: list[str] = []
             judged: list[str] = []
@@ -255,19 +256,19 @@ class ValidateOperator(BaseOperator):
                 if item.expectations is None:
                     self.log.info("%s: no expectations", item.source)
                     continue
-                stop_if_over(context, job.id)
+                stop_if_over(self.services, context, job.id)
                 failed += self._validate(job, data_name(number), item, staged)
                 judged.append(item.source)
             if failed:
                 raise DataError(f"the data does not meet {len(failed)} expectation(s): " + "; ".join(failed))
             reason = "data is valid" if judged else "the manifest asks for no check of its data"
-            advance(job.id, State.DEPLOYING, reason, {"judged": judged})
+            advance(self.services, job.id, State.DEPLOYING, reason, {"judged": judged})
 
     def _validate(self, job: Job, name: str, item: Data, staged: Mapping[str, Any]) -> list[str]:
         from updraft_data.suite import suite_digest
 
         fingerprint, digest = staged["tree"], suite_digest(_suite_of(item), item.format)
-        known = ledger().validation(job.tenant, fingerprint, digest)
+        known = self.services.ledger.validation(job.tenant, fingerprint, digest)
         if known is None:
             known = self._reported(job, name, item, fingerprint, digest)
         else:
@@ -279,7 +280,7 @@ class ValidateOperator(BaseOperator):
 
     def _reported(self, job: Job, name: str, item: Data, fingerprint: str, digest: str) -> Validation:
         """What the job's pod says of this very data, recorded. Raises what it could not judge, as an error."""
-        report = prepared_of(job).report
+        report = prepared_of(self.services, job).report
         judgement = report.judged.get(name) if report is not None else None
         if judgement is not None and judgement.tree == fingerprint:
             if judgement.error is not None:
@@ -289,34 +290,33 @@ class ValidateOperator(BaseOperator):
                 self.log.info("%s: %d expectations evaluated", item.source, result.evaluated)
                 for warning in result.warnings:
                     self.log.warning("%s: %s", item.source, warning)
-                return ledger().record_validation(
+                return self.services.ledger.record_validation(
                     job.tenant, fingerprint, digest, success=result.success, result=result.to_json()
                 )
         raise NotFoundError(f"{item.source} was staged, but not judged; clear the task stage_data to have it judged")
 
 
-def prepared_of(job: Job) -> Prepared:
+def prepared_of(services: Services, job: Job) -> Prepared:
     """Return what the job's `prepare` pod reported. Raises UpdraftError for a report that is missing or unreadable."""
     from updraft.storage.prepared import Prepared, read_prepared
 
-    attempt = ledger().current_attempt(job.id, PREPARE_ROLE)
+    attempt = services.ledger.current_attempt(job.id, PREPARE_ROLE)
     if attempt is None:
         return Prepared()
-    found = read_prepared(job.tenant, job.id, attempt.number)
+    found = read_prepared(job.tenant, job.id, attempt.number, store=services.store)
     if found is None:
         raise UpdraftError(f"attempt {attempt.number} of prepare left no word of its trees; submit the job again")
     return found
 
 
-def _made(job: Job, plan: Plan) -> dict[str, Staged]:
+def _made(services: Services, job: Job, plan: Plan) -> dict[str, Staged]:
     """The trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
-    from updraft.storage import content_store
     from updraft.storage.sources import staged_of
 
-    prepared = prepared_of(job)
+    prepared = prepared_of(services, job)
     if prepared.error is not None:
         raise prepared.error.error()
-    content = content_store(job.tenant)
+    content = services.content(job.tenant)
     made: dict[str, Staged] = {}
     for request in plan.requests:
         if request.name in plan.known:

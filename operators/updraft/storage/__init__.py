@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from updraft.storage import objects
 from updraft.storage.content import ContentStore
-from updraft.storage.platform import content_store, platform_store
+from updraft.storage.platform import platform_store
 from updraft.storage.remote import check_there
 from updraft.storage.sources import look
 from updraft.storage.staged import Staged
 
-__all__ = ["ContentStore", "Staged", "check_there", "content_store", "look", "objects", "platform_store"]
+__all__ = ["ContentStore", "Staged", "check_there", "look", "objects", "platform_store"]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from updraft.storage.errors import platform_errors
-from updraft.storage.platform import platform_store
 from updraft_learner.contract import Keys
 from updraft_learner.store import ObjectStore
 
@@ -43,24 +42,21 @@ class LogBook:
     _small: dict[str, bytes] = field(default_factory=dict)  # written by this writer and not merged yet
 
     @classmethod
-    def open(
-        cls, tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
-    ) -> LogBook:
+    def open(cls, tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore) -> LogBook:
         """Where an earlier writer stopped."""
-        used = store or platform_store()
         prefix = Keys(tenant).logs(job_id, role, attempt, learner)
         lines: list[dict[str, Any]] = []
         with platform_errors():
-            for key in reversed([item.key for item in used.list(f"{prefix}/")]):
-                lines = _in_order([*_parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
+            for key in reversed([item.key for item in store.list(f"{prefix}/")]):
+                lines = _in_order([*_parse(store.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
                 if len(lines) >= TAIL_LINES and lines[0]["t"] != lines[-1]["t"]:
                     break
         if not lines:
-            return cls(used, prefix)
+            return cls(store, prefix)
         end = lines[-1]
         same = sum(1 for line in lines if line["t"] == end["t"])
         return cls(
-            used, prefix, Position(end["n"], end["t"], same), tuple(line["line"] for line in lines[-TAIL_LINES:])
+            store, prefix, Position(end["n"], end["t"], same), tuple(line["line"] for line in lines[-TAIL_LINES:])
         )
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -105,18 +101,18 @@ def read_log(
     *,
     after: int = 0,
     limit: int = 1000,
-    store: ObjectStore | None = None,
+    store: ObjectStore,
 ) -> list[dict[str, Any]]:
     """At most `limit` lines with numbers above `after`, in order. Chunks that end before are not fetched."""
-    used, prefix = store or platform_store(), Keys(tenant).logs(job_id, role, attempt, learner)
+    prefix = Keys(tenant).logs(job_id, role, attempt, learner)
     found: list[dict[str, Any]] = []
     with platform_errors():
-        chunks = [(_first_line(item.key), item.key) for item in used.list(f"{prefix}/")]
+        chunks = [(_first_line(item.key), item.key) for item in store.list(f"{prefix}/")]
         begins = max((first for first, _ in chunks if first <= after + 1), default=0)
         for first, key in chunks:
             if first < begins:
                 continue
-            lines, whole = _parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))
+            lines, whole = _parse(store.get_bytes(key, CHUNK_LIMIT_BYTES))
             found = _in_order([*found, *(line for line in lines if line["n"] > after)])
             size = sum(len(line["line"]) for line in found)
             if len(found) >= limit or size >= PAGE_CHARACTERS or not whole:
@@ -125,14 +121,14 @@ def read_log(
 
 
 def read_log_end(
-    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, limit: int, store: ObjectStore | None = None
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, limit: int, store: ObjectStore
 ) -> list[dict[str, Any]]:
     """The last `limit` lines. Only the chunks that hold them are fetched."""
-    used, prefix = store or platform_store(), Keys(tenant).logs(job_id, role, attempt, learner)
+    prefix = Keys(tenant).logs(job_id, role, attempt, learner)
     lines: list[dict[str, Any]] = []
     with platform_errors():
-        for key in reversed([item.key for item in used.list(f"{prefix}/")]):
-            lines = _in_order([*_parse(used.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
+        for key in reversed([item.key for item in store.list(f"{prefix}/")]):
+            lines = _in_order([*_parse(store.get_bytes(key, CHUNK_LIMIT_BYTES))[0], *lines])
             if len(lines) >= limit:
                 break
     return lines[-limit:]

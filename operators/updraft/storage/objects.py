@@ -19,7 +19,6 @@ from updraft.storage import checkpoints, models
 from updraft.storage.checkpoints import CheckpointInfo, Looked
 from updraft.storage.errors import platform_errors
 from updraft.storage.logbook import LogBook, read_log, read_log_end
-from updraft.storage.platform import platform_store
 from updraft_learner.contract import STATUS_LIMIT_BYTES, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import DigestMismatch, Tree, TreeError, TreeFile, materialise, megabytes
@@ -63,10 +62,10 @@ class Exported:
 
 
 def read_status(
-    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> LearnerStatus | None:
     """The learner's latest word; None before the first one, or when it cannot be read just now, or is too large."""
-    text = _word(store or platform_store(), Keys(tenant).status(job_id, role, attempt, learner))
+    text = _word(store, Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)
     except (ValueError, TypeError, AttributeError):  # overwritten every few seconds: half a file may be read
@@ -74,10 +73,10 @@ def read_status(
 
 
 def read_done(
-    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> dict[str, Any] | None:
     """The completion marker: only then is everything of this learner stored."""
-    text = _word(store or platform_store(), Keys(tenant).done(job_id, role, attempt, learner))
+    text = _word(store, Keys(tenant).done(job_id, role, attempt, learner))
     return None if text is None else _object(text)
 
 
@@ -97,14 +96,14 @@ def look_at_checkpoints(
     *,
     sure: Mapping[str, int] | None = None,
     only: str | None = None,
-    store: ObjectStore | None = None,
+    store: ObjectStore,
 ) -> Looked:
     """Which are whole, damaged, unfinished and set aside; parts that are all there become a checkpoint first."""
     with platform_errors():
-        return checkpoints.look(store or platform_store(), Keys(tenant), job_id, sure=sure, only=only)
+        return checkpoints.look(store, Keys(tenant), job_id, sure=sure, only=only)
 
 
-def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> list[CheckpointInfo]:
+def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore) -> list[CheckpointInfo]:
     """Those with a marker whose files are all there in their full size; oldest first."""
     looked = look_at_checkpoints(tenant, job_id, store=store)
     for name, reason in looked.damaged.items():
@@ -112,15 +111,13 @@ def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore | None = No
     return list(looked.whole)
 
 
-def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore | None = None) -> str | None:
+def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore) -> str | None:
     """The newest: the highest step; the lowest learner's where several learners have one at that step."""
     found = list_checkpoints(tenant, job_id, store=store)
     return found[-1].name if found else None
 
 
-def new_checkpoints(
-    tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None
-) -> list[dict[str, Any]]:
+def new_checkpoints(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> list[dict[str, Any]]:
     """Complete checkpoints that this attempt stored, as the ledger records them.
 
     For the moment in which the attempt is closed: what is complete after it is refused. Raises UnavailableError when
@@ -141,29 +138,25 @@ def new_checkpoints(
     ]
 
 
-def verify_checkpoint(
-    tenant: str, job_id: str, name: str, *, digests: bool = False, store: ObjectStore | None = None
-) -> str | None:
+def verify_checkpoint(tenant: str, job_id: str, name: str, *, digests: bool = False, store: ObjectStore) -> str | None:
     """None when every file is there in its full size, else what is wrong; with `digests` each is read and hashed.
 
     Raises UnavailableError when the store cannot be asked: that says nothing about the checkpoint.
     """
     with platform_errors():
-        return checkpoints.verify(store or platform_store(), Keys(tenant), job_id, name, digests=digests)
+        return checkpoints.verify(store, Keys(tenant), job_id, name, digests=digests)
 
 
-def quarantine_checkpoint(
-    tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore | None = None
-) -> None:
+def quarantine_checkpoint(tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore) -> None:
     """The checkpoint does not count any more; its files stay for whoever wants to know why. Twice is harmless."""
     with platform_errors():
-        checkpoints.quarantine(store or platform_store(), Keys(tenant), job_id, name, reason)
+        checkpoints.quarantine(store, Keys(tenant), job_id, name, reason)
 
 
-def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore | None = None) -> None:
+def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore) -> None:
     """All its files; half-deleted it does not count. Twice is harmless."""
     with platform_errors():
-        checkpoints.delete(store or platform_store(), Keys(tenant), job_id, name)
+        checkpoints.delete(store, Keys(tenant), job_id, name)
 
 
 def fetch_export(
@@ -174,7 +167,7 @@ def fetch_export(
     *,
     trust_code: bool,
     limit_bytes: int,
-    store: ObjectStore | None = None,
+    store: ObjectStore,
 ) -> Exported | None:
     """What this attempt of the export left, laid out below `folder`; None when there is no report.
 
@@ -185,19 +178,18 @@ def fetch_export(
         DataError: it is damaged, another attempt's, not completed, or would run code of the job when it is loaded.
         LimitError: it is larger than the limit, or than the worker's disk; nothing was fetched.
     """
-    used = store or platform_store()
     prefix = f"{Keys(tenant).results(job_id, 'export', 1)}/{EXPORT_FOLDER}/"
     with platform_errors():
-        sizes = {item.key: item.size for item in used.list(f"{prefix}{EXPORT_REPORT}")}
+        sizes = {item.key: item.size for item in store.list(f"{prefix}{EXPORT_REPORT}")}
         size_bytes = sizes.get(f"{prefix}{EXPORT_REPORT}", 0)
         if size_bytes > REPORT_LIMIT_BYTES:
             raise DataError(
                 f"export: {EXPORT_REPORT} is larger than {megabytes(REPORT_LIMIT_BYTES)}; the export writes it"
             )
-        text = used.get_bytes(f"{prefix}{EXPORT_REPORT}", REPORT_LIMIT_BYTES)
+        text = store.get_bytes(f"{prefix}{EXPORT_REPORT}", REPORT_LIMIT_BYTES)
         if text is None:
             return None
-        if read_done(tenant, job_id, EXPORT_ROLE, attempt, 1, store=used) is None:
+        if read_done(tenant, job_id, EXPORT_ROLE, attempt, 1, store=store) is None:
             raise DataError(f"export: attempt {attempt} has no completion marker; run the export again")
         report = _object(text)
         if report is None:
@@ -231,7 +223,7 @@ def fetch_export(
             )
         _require_disk(folder, tree.size_bytes)
         try:
-            materialise(tree, folder, lambda file: used.open(f"{prefix}{file.path}"))
+            materialise(tree, folder, lambda file: store.open(f"{prefix}{file.path}"))
         except StorageError as exc:
             if exc.kind != "missing":
                 raise

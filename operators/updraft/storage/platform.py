@@ -6,9 +6,6 @@ import os
 import threading
 
 from updraft.settings import Settings
-from updraft.settings import settings as process_settings
-from updraft.storage.content import ContentStore
-from updraft_learner.contract import Keys
 from updraft_learner.pod import S3Credentials
 from updraft_learner.store import Store, botocore_client
 
@@ -26,14 +23,13 @@ def platform_credentials(settings: Settings) -> S3Credentials:
     )
 
 
-def platform_store(settings: Settings | None = None) -> Store:
+def platform_store(settings: Settings) -> Store:
     """The store of the platform's bucket; one client per process and credentials, as making one takes time."""
-    used = settings or process_settings()
-    credentials = platform_credentials(used)  # read each time, so that a rotated secret is used
-    key = (os.getpid(), used.bucket, credentials)
+    credentials = platform_credentials(settings)  # read each time, so that a rotated secret is used
+    key = (os.getpid(), settings.bucket, credentials)
     with _lock:
         if key not in _stores:
-            _stores[key] = Store(used.bucket, credentials)
+            _stores[key] = Store(settings.bucket, credentials)
         return _stores[key]
 
 
@@ -48,8 +44,3 @@ def _new_lock_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_new_lock_after_fork)
-
-
-def content_store(tenant: str, settings: Settings | None = None) -> ContentStore:
-    """The tenant's part of the content store."""
-    return ContentStore(platform_store(settings), Keys(tenant))

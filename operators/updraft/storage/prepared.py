@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.storage.errors import error_of, platform_errors
-from updraft.storage.platform import platform_store
 from updraft_data.result import ValidationResult
 from updraft_learner.contract import Keys
 from updraft_learner.prepare.documents import OUTCOME_LIMIT_BYTES, PrepareRequest
@@ -100,22 +99,20 @@ class Prepared(_Read):
     error: Problem | None = None
 
 
-def put_request(
-    tenant: str, job_id: str, attempt: int, request: PrepareRequest, *, store: ObjectStore | None = None
-) -> None:
+def put_request(tenant: str, job_id: str, attempt: int, request: PrepareRequest, *, store: ObjectStore) -> None:
     """Written before the attempt's pod exists. Twice is harmless."""
     with platform_errors():
         key = Keys(tenant).prepare_request(job_id, attempt)
-        (store or platform_store()).put_bytes(key, request.to_json().encode())
+        store.put_bytes(key, request.to_json().encode())
 
 
-def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None) -> Prepared | None:
+def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> Prepared | None:
     """What the attempt left; None when it left nothing.
 
     Raises UnavailableError, UpdraftError for what is no such document.
     """
     with platform_errors():
-        text = (store or platform_store()).get_bytes(Keys(tenant).prepared(job_id, attempt), OUTCOME_LIMIT_BYTES)
+        text = store.get_bytes(Keys(tenant).prepared(job_id, attempt), OUTCOME_LIMIT_BYTES)
     if text is None:
         return None
     try:
@@ -125,7 +122,7 @@ def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore 
         raise UpdraftError(f"what attempt {attempt} of prepare left cannot be read ({wrong}); submit again") from None
 
 
-def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore | None = None) -> str | None:
+def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> str | None:
     """The reason that the attempt itself gave for its failure, if it gave one that can be read."""
     try:
         found = read_prepared(tenant, job_id, attempt, store=store)

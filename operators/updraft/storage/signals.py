@@ -8,36 +8,33 @@ from __future__ import annotations
 import json
 
 from updraft.storage.errors import platform_errors
-from updraft.storage.platform import platform_store
 from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys
 from updraft_learner.store import ObjectStore
 
 
-def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: ObjectStore | None = None) -> None:
-    """From now on, attempts of this role before this one are refused. A fence is never lowered."""
-    used, key = store or platform_store(), Keys(tenant).fence(job_id)
+def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: ObjectStore) -> None:
+    """From now on, attempts of this role before this one are refstore. A fence is never lowered."""
+    key = Keys(tenant).fence(job_id)
     with platform_errors():
-        fence = _numbers(used.get_bytes(key, SIGNAL_LIMIT_BYTES))
+        fence = _numbers(store.get_bytes(key, SIGNAL_LIMIT_BYTES))
         if fence.get(role, 0) < attempt:
-            used.put_bytes(key, json.dumps({**fence, role: attempt}, sort_keys=True).encode())
+            store.put_bytes(key, json.dumps({**fence, role: attempt}, sort_keys=True).encode())
 
 
-def request_stop(
-    tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore | None = None
-) -> None:
+def request_stop(tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore) -> None:
     """The learner's program is asked to save a checkpoint and to leave."""
     key = Keys(tenant).stop(job_id, role, attempt, learner)
     with platform_errors():
-        (store or platform_store()).put_bytes(key, b"stop\n")
+        store.put_bytes(key, b"stop\n")
 
 
 def request_dump(
-    tenant: str, job_id: str, role: str, attempt: int, learner: int, number: int, *, store: ObjectStore | None = None
+    tenant: str, job_id: str, role: str, attempt: int, learner: int, number: int, *, store: ObjectStore
 ) -> None:
     """The learner's program is asked to write the stacks of its threads; each number is obeyed once."""
     key = Keys(tenant).dump(job_id, role, attempt, learner)
     with platform_errors():
-        (store or platform_store()).put_bytes(key, f"{number}\n".encode())
+        store.put_bytes(key, f"{number}\n".encode())
 
 
 def _numbers(text: bytes | None) -> dict[str, int]:

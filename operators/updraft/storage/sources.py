@@ -18,7 +18,6 @@ from updraft.exceptions import DataError
 from updraft.manifest.errors import filled
 from updraft.manifest.sources import Source, parse_source
 from updraft.settings import Settings
-from updraft.settings import settings as process_settings
 from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors, source_errors
 from updraft.storage.remote import look_at_bucket
@@ -40,7 +39,7 @@ def look(
     *,
     name: str,
     limit_bytes: int,
-    settings: Settings | None = None,
+    settings: Settings,
     credentials: Mapping[str, str] | None = None,
     secret_name: str | None = None,
     progress: Say | None = None,
@@ -59,17 +58,17 @@ def look(
     Raises:
         DataError, LimitError, NotFoundError, RefusedError, UnavailableError: with a sentence for the job's reason.
     """
-    parsed, used, say = _parse(source), settings or process_settings(), progress or (lambda line: None)
+    parsed, say = _parse(source), progress or (lambda line: None)
     wanted = SourceRequest(name, source, "tree", limit_bytes, secret=secret_name)
     archive = unpack_zip and parsed.is_archive
     with source_errors():
         if parsed.kind == "tree":
             return _known_tree(source, parsed.tree, content, limit_bytes)
         if parsed.kind == "git":
-            return _repository(parsed, wanted, content, used, secret_name)
+            return _repository(parsed, wanted, content, settings, secret_name)
         if parsed.kind == "s3":
             wanted = replace(wanted, kind="s3", bucket=parsed.bucket, key=parsed.key, unpack=archive)
-            found = look_at_bucket(parsed, wanted, content, settings=used, credentials=credentials, say=say)
+            found = look_at_bucket(parsed, wanted, content, settings=settings, credentials=credentials, say=say)
             if found is None:
                 return wanted
             if not archive or found.files != 1:  # a prefix that happens to end in .zip

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
 from requests.auth import HTTPBasicAuth
 
-from updraft.settings import Settings, settings
+from updraft.settings import Settings
+from updraft.settings import settings as process_settings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,11 +29,11 @@ class UpdraftAuthProvider(RequestAuthProvider):
         return PROVIDER
 
     def get_auth(self) -> Any:
-        credentials = settings().credentials().mlflow
+        credentials = process_settings().credentials().mlflow  # MLflow makes this object, and hands in nothing
         return HTTPBasicAuth(credentials.username, credentials.password.get_secret_value())
 
 
-def client(configuration: Settings | None = None) -> MlflowClient:
+def client(settings: Settings) -> MlflowClient:
     """A client of the tracking server and registry. Its calls raise MlflowException after bounded retries."""
     from mlflow import MlflowClient
 
@@ -42,5 +43,4 @@ def client(configuration: Settings | None = None) -> MlflowClient:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = str(MAX_RETRIES)
     # Downloads through the tracking server, not by presigned URLs that a browser or worker may not reach.
     os.environ["MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD"] = "false"
-    uri = (configuration or settings()).mlflow_uri
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    return MlflowClient(tracking_uri=settings.mlflow_uri, registry_uri=settings.mlflow_uri)

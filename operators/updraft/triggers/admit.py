@@ -14,12 +14,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.guardian import line, requests
 from updraft.lifecycle import State
+from updraft.services import UsesServices
 from updraft.triggers.queue import queue
 
 RETRY_SECONDS = 1.5
 
 
-class AdmitTrigger(BaseTrigger):
+class AdmitTrigger(UsesServices, BaseTrigger):
     """Waits in the queue for a job's whole gang.
 
     Args:
@@ -40,7 +41,7 @@ class AdmitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         shown = ""
-        with queue(self.conn_id).waiting(self.job_id, "admit: in line") as place:
+        with queue(self.services, self.conn_id).waiting(self.job_id, "admit: in line") as place:
             while True:
                 try:
                     kind, reason = await asyncio.to_thread(self._look)
@@ -64,10 +65,14 @@ class AdmitTrigger(BaseTrigger):
 
     def _look(self) -> tuple[str, str]:
         """What the job does now; what users ask of it is obeyed first."""
-        job, _ = requests.wanted(self.job_id)
-        if job.state is State.HALTED and job.cancel_requested_by is None and requests.resumed(self.job_id) is None:
+        job, _ = requests.wanted(self.services, self.job_id)
+        if (
+            job.state is State.HALTED
+            and job.cancel_requested_by is None
+            and requests.resumed(self.services, self.job_id) is None
+        ):
             return "halted", "waiting for a resume or a cancellation"
-        kind, reason = line.ask(self.job_id)
+        kind, reason = line.ask(self.services, self.job_id)
         if kind == "halt":
-            return "halted" if requests.rest(self.job_id, None) else "waiting", reason
+            return "halted" if requests.rest(self.services, self.job_id, None) else "waiting", reason
         return kind, reason

@@ -18,10 +18,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.guardian.pace import Pace
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.causes import Cause
+from updraft.services import UsesServices
 from updraft_learner.checkpoint_names import parse_name
 
 if TYPE_CHECKING:
-    from updraft.ledger import Checkpoint, Job, Ledger
+    from updraft.ledger import Checkpoint, Job
+    from updraft.services import Services
     from updraft.storage.objects import CheckpointInfo
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ LAST_LOOKS = 5  # tries after the training's end while the store or the ledger i
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 
-class CheckpointTrigger(BaseTrigger):
+class CheckpointTrigger(UsesServices, BaseTrigger):
     """Records a training's checkpoints and applies retention until the training has ended.
 
     Args:
@@ -81,7 +83,7 @@ class CheckpointTrigger(BaseTrigger):
                     await asyncio.sleep(END_PACE.turn_seconds())
                     continue
                 next_look = time.monotonic() + PACE.turn_seconds()
-                for checkpoint in await asyncio.to_thread(follow_checkpoints, self.job_id, self.keep):
+                for checkpoint in await asyncio.to_thread(follow_checkpoints, self.services, self.job_id, self.keep):
                     self.log.info(
                         "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
                     )
@@ -104,7 +106,7 @@ class CheckpointTrigger(BaseTrigger):
         return states.get(self.run_id, {}).get(self.train_task) in TRAIN_ENDS
 
 
-def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
+def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] | None) -> list[Checkpoint]:
     """Bring ledger and object store to agree, and return the checkpoints that are new.
 
     Records new checkpoints, refuses late ones of an older attempt, quarantines corrupt ones, and deletes those that
@@ -113,11 +115,9 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     """
     from updraft.checkpoints import keep_of
     from updraft.guardian.records import manifest_of
-    from updraft.ledger import open_ledger
-    from updraft.settings import settings
     from updraft.storage import objects
 
-    ledger = open_ledger(settings().ledger_url)
+    ledger = services.ledger
     job = ledger.job(job_id)
     if job.revision:
         keep = keep_of(manifest_of(job))
@@ -129,39 +129,41 @@ def follow_checkpoints(job_id: str, keep: Mapping[str, Any] | None) -> list[Chec
     }
     known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
     good = {c.name: c.bytes for c in known.values() if c.deleted_at is None and c.quarantined_at is None}
-    seen = objects.look_at_checkpoints(job.tenant, job_id, sure=good)
+    seen = objects.look_at_checkpoints(job.tenant, job_id, sure=good, store=services.store)
     fresh = []
     for info in seen.whole:
         before = known.get(info.name)
         if before is None:
-            fresh += _record(ledger, job, info)
+            fresh += _record(services, job, info)
         elif before.deleted_at is not None:  # stored once more by learners that were slow
-            objects.delete_checkpoint(job.tenant, job_id, info.name)
+            objects.delete_checkpoint(job.tenant, job_id, info.name, store=services.store)
         elif before.quarantined_at is not None:
-            objects.quarantine_checkpoint(job.tenant, job_id, info.name, before.quarantine_reason or "")
+            objects.quarantine_checkpoint(
+                job.tenant, job_id, info.name, before.quarantine_reason or "", store=services.store
+            )
     lost = good.keys() - {info.name for info in seen.whole} - seen.sure
     for name in sorted(lost | seen.damaged.keys()):
-        _set_aside(ledger, job, name, closed)
+        _set_aside(services, job, name, closed)
     for name in sorted(seen.unfinished):
         if name in known:
             if known[name].deleted_at is not None:  # half of it; whoever deleted it died
-                objects.delete_checkpoint(job.tenant, job_id, name)
+                objects.delete_checkpoint(job.tenant, job_id, name, store=services.store)
         elif _attempt_of(name) in closed:
             log.info("Checkpoint %s of %s was never completed, and is removed: its attempt is over", name, job_id)
-            objects.delete_checkpoint(job.tenant, job_id, name)
+            objects.delete_checkpoint(job.tenant, job_id, name, store=services.store)
     if keep:
-        _prune(ledger, job, keep)
+        _prune(services, job, keep)
     return fresh
 
 
-def _record(ledger: Ledger, job: Job, info: CheckpointInfo) -> list[Checkpoint]:
+def _record(services: Services, job: Job, info: CheckpointInfo) -> list[Checkpoint]:
     """The checkpoint, or nothing if the ledger refuses it; then it counts no more in the store either."""
     from updraft.exceptions import RefusedError, StaleAttemptError
     from updraft.storage import objects
 
     try:
         return [
-            ledger.record_checkpoint(
+            services.ledger.record_checkpoint(
                 job.id,
                 name=info.name,
                 step=info.step,
@@ -174,19 +176,19 @@ def _record(ledger: Ledger, job: Job, info: CheckpointInfo) -> list[Checkpoint]:
         ]
     except StaleAttemptError as exc:  # from learners that were given up and live on somewhere
         log.warning("%s; it is removed", exc)
-        objects.delete_checkpoint(job.tenant, job.id, info.name)
+        objects.delete_checkpoint(job.tenant, job.id, info.name, store=services.store)
     except RefusedError as exc:
         log.warning("Checkpoint %s of %s is set aside: %s", info.name, job.id, exc)
-        objects.quarantine_checkpoint(job.tenant, job.id, info.name, str(exc))
+        objects.quarantine_checkpoint(job.tenant, job.id, info.name, str(exc), store=services.store)
     return []
 
 
-def _set_aside(ledger: Ledger, job: Job, name: str, closed: Collection[int]) -> None:
+def _set_aside(services: Services, job: Job, name: str, closed: Collection[int]) -> None:
     """If it is still damaged when it is looked at alone: a listing is not of one moment."""
     from updraft.storage import objects
 
-    looked = objects.look_at_checkpoints(job.tenant, job.id, only=name)
-    recorded = ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    looked = objects.look_at_checkpoints(job.tenant, job.id, only=name, store=services.store)
+    recorded = services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
     known = next((c for c in recorded if c.name == name), None)
     reason = looked.damaged.get(name)
     if reason is None and known is not None and name not in {info.name for info in looked.whole}:
@@ -194,26 +196,26 @@ def _set_aside(ledger: Ledger, job: Job, name: str, closed: Collection[int]) -> 
     if reason is None:
         return
     if (known is not None and known.deleted_at is not None) or (known is None and _attempt_of(name) in closed):
-        objects.delete_checkpoint(job.tenant, job.id, name)
+        objects.delete_checkpoint(job.tenant, job.id, name, store=services.store)
         return
     log.warning("Checkpoint %s of %s is damaged, and set aside: %s", name, job.id, reason)
     if known is not None:
-        ledger.quarantine_checkpoint(job.id, name, reason)
-    objects.quarantine_checkpoint(job.tenant, job.id, name, reason)
+        services.ledger.quarantine_checkpoint(job.id, name, reason)
+    objects.quarantine_checkpoint(job.tenant, job.id, name, reason, store=services.store)
 
 
-def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
+def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
     from updraft.checkpoints import Kept, learner_of, retain
     from updraft.storage import objects
 
-    training = [attempt for attempt in ledger.attempts(job.id) if attempt.role == TRAIN_ROLE]
+    training = [attempt for attempt in services.ledger.attempts(job.id) if attempt.role == TRAIN_ROLE]
     newest = training[-1] if training else None
     if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
         return  # another attempt follows: which checkpoint it goes on from is not decided yet
     protected = {str(newest.resume.checkpoint)} if newest is not None and newest.resume is not None else set()
     counts: Counter[int] = Counter()
     live = []
-    recorded = ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    recorded = services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
     for c in sorted(recorded, key=lambda c: (c.verified_at or c.created_at, c.name)):
         learner = learner_of(c.name)
         counts[learner] += 1
@@ -221,8 +223,8 @@ def _prune(ledger: Ledger, job: Job, keep: Mapping[str, Any]) -> None:
             live.append(Kept(c.name, c.step, c.attempt, c.created_at, c.metrics, learner, counts[learner]))
     for name, reason in retain(live, **keep, protected=protected).items():
         # In this order: what is gone from the store before the ledger says so would pass for damaged.
-        ledger.mark_checkpoint_deleted(job.id, name, reason)
-        objects.delete_checkpoint(job.tenant, job.id, name)
+        services.ledger.mark_checkpoint_deleted(job.id, name, reason)
+        objects.delete_checkpoint(job.tenant, job.id, name, store=services.store)
 
 
 def _attempt_of(name: str) -> int | None:

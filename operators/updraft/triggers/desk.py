@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from updraft.exceptions import UnavailableError, UpdraftError
-from updraft.guardian.records import ledger
+from updraft.services import Services
 
 LOOK_SECONDS = 1.0
 TOUCH_SECONDS = 10.0  # how often the ledger hears that a job is guarded
@@ -33,7 +33,8 @@ class _Guard:
 class Desk:
     """Of one event loop. A look that fails, or hangs, is not repeated before its time, however many ask."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services = services
         self._clock = clock
         self._guarded: dict[str, _Guard] = {}
         self._asked: frozenset[str] = frozenset()
@@ -82,7 +83,7 @@ class Desk:
 
     async def _ask(self) -> None:
         try:
-            self._asked, self._generations = await asyncio.to_thread(_asked)
+            self._asked, self._generations = await asyncio.to_thread(self._read)
             self._problem = None
         except UpdraftError as exc:
             self._problem = exc
@@ -92,10 +93,15 @@ class Desk:
         finally:
             self._next_look = self._clock() + LOOK_SECONDS
 
+    def _read(self) -> tuple[frozenset[str], dict[tuple[str, str], int]]:
+        ledger = self._services.ledger
+        return ledger.asked(), ledger.changed_members()
+
     async def _tell_who_guards(self) -> None:
         """Apart from the asking: a job's row may be locked."""
         try:
-            await asyncio.to_thread(_touch, {job_id: guard.what for job_id, guard in self._guarded.items()})
+            guarded = {job_id: guard.what for job_id, guard in self._guarded.items()}
+            await asyncio.to_thread(lambda: self._services.ledger.touch_guardians(guarded))
         except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
             log.warning("The ledger could not be told which jobs are guarded: %s", exc)
             self._next_touch = self._clock() + LOOK_SECONDS
@@ -105,21 +111,13 @@ def _idle(task: asyncio.Task[None] | None) -> bool:
     return task is None or task.done()
 
 
-def _asked() -> tuple[frozenset[str], dict[tuple[str, str], int]]:
-    return ledger().asked(), ledger().changed_members()
-
-
-def _touch(guarded: dict[str, str]) -> None:
-    ledger().touch_guardians(guarded)
-
-
 _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
 
 
-def desk() -> Desk:
+def desk(services: Services) -> Desk:
     """That of the running event loop."""
     loop = asyncio.get_running_loop()
     found = _desks.get(loop)
     if found is None:
-        found = _desks[loop] = Desk()
+        found = _desks[loop] = Desk(services)
     return found

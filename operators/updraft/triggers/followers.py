@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from updraft_learner import contract
 
 if TYPE_CHECKING:
     from updraft.storage.objects import LogBook
+    from updraft_learner.store import ObjectStore
 
 Source = tuple[Any, str, str, str]  # API client, namespace, pod, container
 LOG_END_SECONDS = 20.0  # after its container has ended, for the rest of the log
@@ -36,7 +37,16 @@ ALL = Flow(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
 class Followers:
     """One task per learner whose log is read. Lives in the triggerer's event loop."""
 
-    def __init__(self, launch: Launch, log: Any) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        open_store: Callable[[], ObjectStore],
+        log: Any,
+        *,
+        end_seconds: float = LOG_END_SECONDS,
+        shared: Flow | None = ALL,
+    ) -> None:
+        self._open_store, self._end_seconds, self._shared = open_store, end_seconds, shared
         self._launch, self._log = launch, log
         self._tails: dict[int, deque[str]] = {}
         self._ends: dict[int, list[str]] = {}  # of containers that have ended
@@ -66,7 +76,7 @@ class Followers:
         """
         ended = [task for task, finished in self._followers.values() if finished.is_set()]
         if ended:
-            await asyncio.wait(ended, timeout=LOG_END_SECONDS + LOG_CLOSE_SECONDS)
+            await asyncio.wait(ended, timeout=self._end_seconds + LOG_CLOSE_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:
@@ -100,7 +110,13 @@ class Followers:
         while True:
             try:
                 return await asyncio.to_thread(
-                    objects.LogBook.open, launch.tenant, launch.job_id, launch.role, launch.attempt, learner
+                    objects.LogBook.open,
+                    launch.tenant,
+                    launch.job_id,
+                    launch.role,
+                    launch.attempt,
+                    learner,
+                    store=self._open_store(),
                 )
             except UpdraftError as exc:  # where an earlier trigger stopped has to be known
                 self._log.warning("The log of learner %d is not read yet: %s", learner, exc)
@@ -110,7 +126,7 @@ class Followers:
         self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, finished: asyncio.Event
     ) -> None:
         """The whole log, or what of it can be read until some time after the container's end."""
-        flow = Flow(shared=ALL)
+        flow = Flow(shared=self._shared)
 
         async def write(chunk: list[logs.Line]) -> None:
             await asyncio.to_thread(_store, book, chunk)
@@ -124,7 +140,7 @@ class Followers:
         waiting = asyncio.create_task(finished.wait())
         try:
             await asyncio.wait((recording, waiting), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((recording,), timeout=LOG_END_SECONDS)
+            await asyncio.wait((recording,), timeout=self._end_seconds)
         finally:
             waiting.cancel()
             recording.cancel()  # on its way out it stores the lines that it has

@@ -20,13 +20,12 @@ from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.guardian import attempts, outbox, pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.line import ask, rejoin
-from updraft.guardian.records import ledger
 from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
-from updraft.kubernetes.watch import LaunchKey, PodWatch, shared_watch
+from updraft.kubernetes.watch import LaunchKey, PodWatch
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import gives_back
-from updraft.settings import settings
+from updraft.services import UsesServices
 from updraft.triggers.desk import desk
 from updraft.triggers.observation import Observation
 from updraft.triggers.queue import queue
@@ -43,7 +42,7 @@ CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
 
 
-class GangTrigger(BaseTrigger):
+class GangTrigger(UsesServices, BaseTrigger):
     """Watches a role's learners, and relaunches them after a loss, until the role has ended.
 
     Args:
@@ -80,7 +79,7 @@ class GangTrigger(BaseTrigger):
             while True:
                 try:
                     if watch is None:
-                        watch = await stack.enter_async_context(shared_watch(self.conn_id, self.namespace))
+                        watch = await stack.enter_async_context(self.services.watch_pods(self.conn_id, self.namespace))
                         stack.callback(self._keep_in_mind, watch, None)
                     event = await self._step(watch)
                 except UnavailableError as exc:
@@ -110,13 +109,13 @@ class GangTrigger(BaseTrigger):
             case Halted(after):
                 if after is not None:  # whoever closed it may have died before its pods were stopped
                     await self._call(self._stop, await self._cluster(), after, True)
-                if await asyncio.to_thread(requests.rest, self.job_id, after):
+                if await asyncio.to_thread(requests.rest, self.services, self.job_id, after):
                     self._tell()
                     await self._wait_for_resume()
             case InLine(after):
                 again = after is not None and gives_back(after.label)
                 if after is not None and again:
-                    never = await asyncio.to_thread(attempts.never_fits, self.job_id, after)
+                    never = await asyncio.to_thread(attempts.never_fits, self.services, self.job_id, after)
                     if never is not None:
                         await asyncio.to_thread(self._record_impossible, never)
                         return None
@@ -128,7 +127,7 @@ class GangTrigger(BaseTrigger):
                     self.log.info("%s again at %s UTC: %s", then, until.strftime("%H:%M:%S"), reason)
                     await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
-                left_seconds = (until - await asyncio.to_thread(ledger().now)).total_seconds()
+                left_seconds = (until - await asyncio.to_thread(self.services.ledger.now)).total_seconds()
                 await asyncio.sleep(max(0.1, min(TICK_SECONDS, left_seconds)))
             case Due(after):
                 if not await asyncio.to_thread(self._prepared):
@@ -146,29 +145,29 @@ class GangTrigger(BaseTrigger):
 
         async def tell() -> None:
             with suppress(UnavailableError):
-                await self._call(outbox.deliver, self.job_id)
+                await self._call(outbox.deliver, self.services, self.job_id)
 
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(tell())
 
     def _standing(self) -> Standing:
-        job, halt = requests.wanted(self.job_id)
-        book = ledger()
+        job, halt = requests.wanted(self.services, self.job_id)
+        book = self.services.ledger
         newest = book.current_attempt(self.job_id, self.role)
         placed = job.state is not State.QUEUED or book.in_line(self.job_id)
         return standing(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
 
     def _prepared(self) -> bool:
-        return pods.has_template(ledger().job(self.job_id), self.role)
+        return pods.has_template(self.services, self.services.ledger.job(self.job_id), self.role)
 
     def _begin(self, after: Attempt | None) -> None:
-        attempts.begin(ledger().job(self.job_id), self.role, after)
+        attempts.begin(self.services, self.services.ledger.job(self.job_id), self.role, after)
 
     def _touch(self, what: str) -> None:
-        ledger().touch_guardian(self.job_id, f"{self.role}: {what}")
+        self.services.ledger.touch_guardian(self.job_id, f"{self.role}: {what}")
 
     def _stop(self, core: Any, attempt: Attempt, wait: bool) -> None:
-        attempts.stop(core, ledger().job(self.job_id), attempt, wait=wait)
+        attempts.stop(self.services, core, self.services.ledger.job(self.job_id), attempt, wait=wait)
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         here = contextvars.copy_context()  # whose log it is
@@ -178,33 +177,33 @@ class GangTrigger(BaseTrigger):
         """The synchronous client; its connection can only be asked for from a thread that knows this loop."""
         from asgiref.sync import sync_to_async
 
-        from updraft.kubernetes.secrets import core_api
-
         if self._core is None:
-            self._core = await sync_to_async(core_api, thread_sensitive=False)(settings())
+            self._core = await sync_to_async(self.services.open_cluster, thread_sensitive=False)()
         return self._core
 
     # --- halted, in line ----------------------------------------------------------------------------------------
 
     async def _wait_for_resume(self) -> None:
-        with desk().guarding(self.job_id, f"{self.role}: halted"):
+        with desk(self.services).guarding(self.job_id, f"{self.role}: halted"):
             while True:
-                await asyncio.to_thread(requests.resumed, self.job_id)
-                job, _ = await asyncio.to_thread(requests.wanted, self.job_id)
+                await asyncio.to_thread(requests.resumed, self.services, self.job_id)
+                job, _ = await asyncio.to_thread(requests.wanted, self.services, self.job_id)
                 if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
                     return
                 for _ in range(HALTED_TICKS):
                     await asyncio.sleep(TICK_SECONDS)
-                    if await desk().asked(self.job_id):
+                    if await desk(self.services).asked(self.job_id):
                         break
 
     async def _wait_in_line(self, admitted: str) -> None:
-        await asyncio.to_thread(rejoin, self.job_id, self.role)
-        with queue(self.conn_id).waiting(self.job_id, f"{self.role}: in line") as place:
+        await asyncio.to_thread(rejoin, self.services, self.job_id, self.role)
+        with queue(self.services, self.conn_id).waiting(self.job_id, f"{self.role}: in line") as place:
             while True:
                 try:
-                    await asyncio.to_thread(requests.wanted, self.job_id)  # answers a resume that withdrew a halt
-                    kind, reason = await asyncio.to_thread(ask, self.job_id)
+                    await asyncio.to_thread(
+                        requests.wanted, self.services, self.job_id
+                    )  # answers a resume that withdrew a halt
+                    kind, reason = await asyncio.to_thread(ask, self.services, self.job_id)
                 except (
                     RefusedError
                 ) as exc:  # out of the queue again, by another guardian: the ledger says how it stands
@@ -215,7 +214,7 @@ class GangTrigger(BaseTrigger):
                 await place.look_again(self.log, at_first_plan=kind == "unplanned")
         self.log.info("%s: %s", kind, reason)
         if kind == "granted":
-            await asyncio.to_thread(ledger().take_place, self.job_id, f"{admitted}: {reason}")
+            await asyncio.to_thread(self.services.ledger.take_place, self.job_id, f"{admitted}: {reason}")
         elif kind == "impossible":
             await asyncio.to_thread(self._record_impossible, reason)
 
@@ -224,7 +223,7 @@ class GangTrigger(BaseTrigger):
         mended."""
         tell = {"state": "HALTED", "tags": {}}
         told = f"it cannot go on like this: {reason}"
-        ledger().move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
+        self.services.ledger.move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
 
     # --- one attempt --------------------------------------------------------------------------------------------
 
@@ -241,16 +240,16 @@ class GangTrigger(BaseTrigger):
         """Deploy the attempt if it is not, watch it until something ends, and have it judged."""
         self._keep_in_mind(watch, attempt)
         core = await self._cluster()
-        job = await asyncio.to_thread(ledger().job, self.job_id)
+        job = await asyncio.to_thread(self.services.ledger.job, self.job_id)
         try:
-            launch = await self._call(pods.deploy, core, job, attempt)
+            launch = await self._call(pods.deploy, self.services, core, job, attempt)
         except QuotaError as exc:
             seen = Seen(EndKind.QUOTA, str(exc))
         except RefusedError as exc:
             seen = Seen(EndKind.REFUSED, str(exc))
         else:
-            seen = await Observation(watch, job, launch, attempt, self.log).run()
-        closed = await self._call(attempts.conclude, core, self.job_id, self.role, attempt.number, seen)
+            seen = await Observation(self.services, watch, job, launch, attempt, self.log).run()
+        closed = await self._call(attempts.conclude, self.services, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)
             await asyncio.sleep(RETRY.first_seconds)

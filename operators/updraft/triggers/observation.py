@@ -16,19 +16,19 @@ from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import pods, requests
 from updraft.guardian.attempts import Seen
 from updraft.guardian.attention import Attention
-from updraft.guardian.records import ledger, manifest_of
+from updraft.guardian.records import manifest_of
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.ends import DETECTORS, EndKind, GangView
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
-from updraft.settings import settings
 from updraft.triggers.desk import desk
 from updraft.triggers.followers import Followers
 
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
     from updraft.ledger import Attempt, Job
+    from updraft.services import Services
 
 TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
@@ -39,10 +39,13 @@ WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
 class Observation:
     """Of one attempt by one trigger. `run` once; times are this process's own."""
 
-    def __init__(self, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any) -> None:
+    def __init__(
+        self, services: Services, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any
+    ) -> None:
+        self._services = services
         self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
-        self._followers = Followers(launch, log)
-        self._attention = Attention(job, launch)
+        self._followers = Followers(launch, services.open_store, log)
+        self._attention = Attention(services, job, launch)
         self._members = launch.membership
         self._since: dict[str, float] = {}
         self._shown: tuple[State, str] | None = None
@@ -51,7 +54,7 @@ class Observation:
         launch = self._launch
         try:
             what = f"{launch.role}: watching attempt {launch.attempt}"
-            with desk().guarding(launch.job_id, what):
+            with desk(self._services).guarding(launch.job_id, what):
                 kind, reason, last = await self._watch_pods()
             await self._followers.finish()
         finally:
@@ -76,8 +79,10 @@ class Observation:
         waited = 0.0  # for room or for an environment to be built, which is not the program's time
         built = 0.0  # of it, for environments
         limit = await asyncio.to_thread(self._runtime_left_seconds)
-        grace = await asyncio.to_thread(pods.grace_seconds, attempt)
-        late = settings().deploy_timeout_seconds - await asyncio.to_thread(pods.deployed_seconds, attempt)
+        grace = await asyncio.to_thread(pods.grace_seconds, self._services, attempt)
+        late = self._services.settings.deploy_timeout_seconds - await asyncio.to_thread(
+            pods.deployed_seconds, self._services, attempt
+        )
         while True:
             found = watch.pods(key)
             now = time.monotonic()
@@ -101,7 +106,7 @@ class Observation:
                     all_seen=seen.issuperset(self._members.learners),
                     halting="halt" in self._since,
                     grace_seconds=grace,
-                    node_lost_seconds=settings().node_lost_seconds,
+                    node_lost_seconds=self._services.settings.node_lost_seconds,
                     start_overdue=not_running and not building and now - started - built > late,
                     shown=self._shown[1] if self._shown else "",
                     secret=launch.base_name,
@@ -149,17 +154,17 @@ class Observation:
     async def _asked(self) -> tuple[EndKind, str] | None:
         """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
         try:
-            if not await desk().asked(self._launch.job_id):
+            if not await desk(self._services).asked(self._launch.job_id):
                 self._lasts("halt", False, 0)
                 return None
-            job, halt = await asyncio.to_thread(requests.wanted, self._launch.job_id)
+            job, halt = await asyncio.to_thread(requests.wanted, self._services, self._launch.job_id)
             if job.cancel_requested_by is not None:
                 return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
             if halt is None:
                 self._lasts("halt", False, 0)
                 return None
-            if not self._lasts("halt", True, settings().halt_wait_seconds):
-                await asyncio.to_thread(requests.ask_to_stop, job, self._attempt)
+            if not self._lasts("halt", True, self._services.settings.halt_wait_seconds):
+                await asyncio.to_thread(requests.ask_to_stop, self._services, job, self._attempt)
                 return None
             return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
         except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
@@ -170,9 +175,9 @@ class Observation:
         """Take over a newer generation of the attempt's members."""
         launch = self._launch
         try:
-            if await desk().generation(launch.job_id, launch.role) <= self._members.generation:
+            if await desk(self._services).generation(launch.job_id, launch.role) <= self._members.generation:
                 return
-            attempt = await asyncio.to_thread(ledger().current_attempt, launch.job_id, launch.role)
+            attempt = await asyncio.to_thread(self._services.ledger.current_attempt, launch.job_id, launch.role)
         except UpdraftError as exc:  # looked at again
             self._log.warning("The members of the attempt are not known: %s", exc)
             return
@@ -185,7 +190,11 @@ class Observation:
     def _runtime_left_seconds(self) -> float | None:
         launch = self._launch
         limit = manifest_of(self._job).budget.max_runtime
-        return None if limit is None else limit.total_seconds() - ledger().runtime_seconds(launch.job_id, launch.role)
+        return (
+            None
+            if limit is None
+            else limit.total_seconds() - self._services.ledger.runtime_seconds(launch.job_id, launch.role)
+        )
 
     async def _show(self, found: Sequence[PodFacts]) -> None:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
@@ -209,7 +218,7 @@ class Observation:
         self._shown = (state, reason)
 
     def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
-        book = ledger()
+        book = self._services.ledger
         known = book.job(self._launch.job_id).state
         if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
             return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's

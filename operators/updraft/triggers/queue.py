@@ -20,10 +20,8 @@ from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity, capacity_from_nodes
 from updraft.exceptions import UnavailableError
-from updraft.guardian.records import ledger
-from updraft.kubernetes.nodes import nodes_of
 from updraft.ledger import Admission, QueueNews
-from updraft.settings import settings
+from updraft.services import Services
 from updraft.triggers.desk import desk
 
 TURN_SECONDS = 0.25
@@ -88,7 +86,8 @@ class Place:
 class Queue:
     """Of one event loop and one cluster. It works while a job waits here."""
 
-    def __init__(self, conn_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, services: Services, conn_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services = services
         self._conn_id = conn_id
         self._clock = clock
         self._places: set[Place] = set()
@@ -112,7 +111,7 @@ class Queue:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
-            with desk().guarding(job_id, what):
+            with desk(self._services).guarding(job_id, what):
                 yield mine
         finally:
             self._places.discard(mine)
@@ -156,21 +155,21 @@ class Queue:
         leads, self._leads, self._renew_at = self._leads, False, 0.0
         if leads:
             try:
-                await asyncio.shield(_call(_give_lease, self._owner))
+                await asyncio.shield(_call(_give_lease, self._services, self._owner))
             except Exception as exc:  # noqa: BLE001 - it runs out by itself
                 log.warning("The planner's lease was not given back: %s", exc)
 
     async def _turn(self) -> None:
         if self._clock() >= self._renew_at:
-            led, self._leads = self._leads, await _call(_take_lease, self._owner)
+            led, self._leads = self._leads, await _call(_take_lease, self._services, self._owner)
             self._renew_at = self._clock() + (RENEW_SECONDS if self._leads else TRY_SECONDS)
             if self._leads and not led:
                 self._basis = None  # another one may have planned meanwhile, and for other nodes
         # Beside the reading: a cluster that does not answer keeps nobody from hearing what users ask.
         if self._leads and (self._planning is None or self._planning.done()):
             self._planning = asyncio.create_task(self._plan())
-        news = await _call(_news, self._since)
-        asked = await desk().all_asked()
+        news = await _call(_news, self._services, self._since)
+        asked = await desk(self._services).all_asked()
         look = asked if asked is not self._asked else frozenset()
         for place in self._places:
             if place.job_id in look or self._since is None:
@@ -183,7 +182,7 @@ class Queue:
         try:
             basis = await self._look_at_cluster()
             anew = basis != self._basis or self._clock() >= self._plan_at
-            if await _call(_plan, basis, anew):
+            if await _call(_plan, self._services, basis, anew):
                 self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
                 self._planned.set()
         except UnavailableError:
@@ -195,11 +194,11 @@ class Queue:
     async def _look_at_cluster(self) -> Capacity | str:
         """Its capacity, or why nobody can tell."""
         try:
-            nodes = await nodes_of(self._conn_id)
+            nodes = await self._services.list_nodes(self._conn_id)
         except UnavailableError as exc:
             return str(exc)
         if nodes is not self._nodes:
-            self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, settings().tolerations)
+            self._nodes, self._capacity = nodes, capacity_from_nodes(nodes, self._services.settings.tolerations)
         return self._capacity
 
 
@@ -207,33 +206,33 @@ async def _call(function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
 
-def _take_lease(owner: str) -> bool:
-    return ledger().take_lease(LEASE, owner, LEASE_SECONDS)
+def _take_lease(services: Services, owner: str) -> bool:
+    return services.ledger.take_lease(LEASE, owner, LEASE_SECONDS)
 
 
-def _give_lease(owner: str) -> None:
-    ledger().give_lease(LEASE, owner)
+def _give_lease(services: Services, owner: str) -> None:
+    services.ledger.give_lease(LEASE, owner)
 
 
-def _plan(basis: Capacity | str, anew: bool) -> bool:
+def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
     """Plans if there is something to plan; whether it did."""
-    if not anew and not ledger().plan_is_due():
+    if not anew and not services.ledger.plan_is_due():
         return False
     if isinstance(basis, str):
-        ledger().hold_queue(basis)
+        services.ledger.hold_queue(basis)
     else:
-        ledger().plan_queue(basis)
+        services.ledger.plan_queue(basis)
     return True
 
 
-def _news(since: int | None) -> QueueNews:
-    return ledger().queue_news(since)
+def _news(services: Services, since: int | None) -> QueueNews:
+    return services.ledger.queue_news(since)
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Queue]] = WeakKeyDictionary()
 
 
-def queue(conn_id: str) -> Queue:
+def queue(services: Services, conn_id: str) -> Queue:
     """That of the running event loop, for the cluster of this connection."""
     queues = _queues.setdefault(asyncio.get_running_loop(), {})
-    return queues.setdefault(conn_id, Queue(conn_id))
+    return queues.setdefault(conn_id, Queue(services, conn_id))

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.guardian.records import ledger
-from updraft.kubernetes.watch import PodWatch, shared_watch
+from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.reaping import Reap, Run, Ward, WardPod, reap
-from updraft.settings import settings
+from updraft.services import UsesServices
 from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Memory:
 _memories: dict[str, Memory] = {}
 
 
-class ReaperTrigger(BaseTrigger):
+class ReaperTrigger(UsesServices, BaseTrigger):
     """Looks for jobs without a guardian, pods without a job, and messages to MLflow that were not delivered.
 
     Args:
@@ -73,9 +72,9 @@ class ReaperTrigger(BaseTrigger):
             watches: dict[str, PodWatch] = {}
             while True:
                 try:
-                    for tenant in settings().tenants:
+                    for tenant in self.services.settings.tenants:
                         if tenant not in watches:
-                            watch = shared_watch(self.conn_id, settings().namespace(tenant))
+                            watch = self.services.watch_pods(self.conn_id, self.services.settings.namespace(tenant))
                             watches[tenant] = await stack.enter_async_context(watch)
                     found = await self._look(watches)
                 except Exception as exc:  # noqa: BLE001 - outermost line: what cannot be seen is looked at again
@@ -87,7 +86,7 @@ class ReaperTrigger(BaseTrigger):
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, watches: Mapping[str, PodWatch]) -> dict[str, Any]:
-        live = {job.id: job for job in await asyncio.to_thread(ledger().live_jobs)}
+        live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.live_jobs)}
         pods: dict[str, list[WardPod]] = {}
         for watch in watches.values():
             if watch.synced.is_set():  # otherwise what is shown may be of long ago
@@ -134,19 +133,19 @@ class ReaperTrigger(BaseTrigger):
         from updraft.exceptions import NotFoundError
 
         try:
-            return ledger().job(job_id).state
+            return self.services.ledger.job(job_id).state
         except NotFoundError:
             return None
 
     def _newest(self, job_id: str) -> dict[str, int]:
         newest: dict[str, int] = {}
-        for attempt in ledger().attempts(job_id):
+        for attempt in self.services.ledger.attempts(job_id):
             newest[attempt.role] = max(newest.get(attempt.role, 0), attempt.number)
         return newest
 
     def _waiting_messages(self, now: float, memory: Memory) -> list[str]:
         tries: dict[str, int] = {}
-        for message in ledger().outbox(limit=100):
+        for message in self.services.ledger.outbox(limit=100):
             tries[message.job_id] = max(message.tries, tries.get(message.job_id, 0))
         memory.untold = {job_id: memory.untold.get(job_id, now) for job_id in tries}
         due = [job_id for job_id, since in memory.untold.items() if now - since >= UNTOLD.seconds(tries[job_id] + 1)]

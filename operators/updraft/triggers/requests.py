@@ -9,11 +9,12 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.exceptions import UpdraftError
+from updraft.services import Services, UsesServices
 
 POLL_SECONDS = 1.5
 
 
-class AnswerTrigger(BaseTrigger):
+class AnswerTrigger(UsesServices, BaseTrigger):
     """Waits until a job has answered a request.
 
     Args:
@@ -41,21 +42,18 @@ class AnswerTrigger(BaseTrigger):
 
     async def _look(self) -> str | None:
         try:
-            return await asyncio.to_thread(look, self.job_id, self.seq, self.wait_seconds)
+            return await asyncio.to_thread(look, self.services, self.job_id, self.seq, self.wait_seconds)
         except UpdraftError as exc:  # the ledger is away: asked again
             self.log.warning("Whether the request was answered is not known: %s", exc)
             return None
 
 
-def look(job_id: str, seq: int, wait_seconds: float) -> str | None:
+def look(services: Services, job_id: str, seq: int, wait_seconds: float) -> str | None:
     """Return `answered` or `late` for the job's request number `seq`; None while the answer must be waited for.
 
     A request is late `wait_seconds` after it was made, by the ledger's clock.
     """
-    from updraft.ledger import open_ledger
-    from updraft.settings import settings
-
-    book = open_ledger(settings().ledger_url)
+    book = services.ledger
     (request,) = (each for each in book.requests(job_id) if each.seq == seq)
     if request.answered_at is not None:
         return "answered"

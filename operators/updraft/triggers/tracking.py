@@ -10,12 +10,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.exceptions import UnavailableError
 from updraft.guardian.outbox import require_tracking
-from updraft.guardian.records import ledger
+from updraft.services import UsesServices
 
 POLL_SECONDS = 5.0
 
 
-class TrackingTrigger(BaseTrigger):
+class TrackingTrigger(UsesServices, BaseTrigger):
     """Waits until MLflow answers, for the job `job_id`, whose run could not be opened.
 
     Fires `{"kind": "again", "reason": text}` once: when MLflow answers, or when the job has ended or is to be
@@ -44,10 +44,10 @@ class TrackingTrigger(BaseTrigger):
 
     def _look(self) -> str:
         """Raises UnavailableError while there is nothing to do but wait."""
-        book = ledger()
+        book = self.services.ledger
         book.touch_guardian(self.job_id, "admit: waiting for MLflow")
         job = book.job(self.job_id)
         if job.ended or job.cancel_requested_by is not None:
             return f"the job is {job.state}, or is to be cancelled"
-        require_tracking()
+        require_tracking(self.services)
         return "MLflow answers"

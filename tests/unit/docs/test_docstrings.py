@@ -35,8 +35,8 @@ PUBLIC = [
     "updraft_learner",
     *sorted(PROVIDED),
 ]
-# Named alike everywhere: the job, Airflow's own arguments, and what is passed on to a documented function.
-UNDERSTOOD = {"self", "cls", "context", "event", "job_id", "args", "kwargs", "options"}
+# Named alike everywhere: the job, the services, Airflow's arguments, and what is passed on to a documented function.
+UNDERSTOOD = {"self", "cls", "context", "event", "job_id", "services", "args", "kwargs", "options"}
 
 
 def undocumented(module_name: str) -> Iterator[str]:

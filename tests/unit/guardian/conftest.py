@@ -1,6 +1,6 @@
 from __future__ import annotations
 
 from unit.operators.conftest import dag, empty_ledger, environment, form_values, make_platform
-from unit.triggers.conftest import store
+from unit.triggers.conftest import outside, store
 
-__all__ = ["dag", "empty_ledger", "environment", "form_values", "make_platform", "store"]
+__all__ = ["dag", "empty_ledger", "environment", "form_values", "make_platform", "outside", "store"]

@@ -22,7 +22,7 @@ from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
 from updraft.exceptions import IllegalTransitionError, UpdraftError
-from updraft.guardian import line, records
+from updraft.guardian import line
 from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
 from updraft.lifecycle import State
@@ -87,7 +87,7 @@ class Driver:
         class Observed:
             """Observation without its watch."""
 
-            def __init__(self, watch: Any, job: Any, launch: Any, attempt: Any, log: Any) -> None:
+            def __init__(self, services: Any, watch: Any, job: Any, launch: Any, attempt: Any, log: Any) -> None:
                 self._job, self._attempt = job, attempt
 
             async def run(self) -> Seen:
@@ -127,8 +127,8 @@ class Driver:
         monkeypatch.setattr(gang, "Observation", Observed)
         monkeypatch.setattr(gang, "standing", stands)
         monkeypatch.setattr(GangTrigger, "_touch", touch)
-        monkeypatch.setattr(gang, "desk", Desk)
-        monkeypatch.setattr(gang, "queue", lambda conn_id: Queue())
+        monkeypatch.setattr(gang, "desk", lambda services: Desk())
+        monkeypatch.setattr(gang, "queue", lambda services, conn_id: Queue())
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.001)
         monkeypatch.setattr(gang, "RETRY", Backoff(0.001, 0.001))
         # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.
@@ -137,7 +137,7 @@ class Driver:
     def in_queue(self, job_id: str) -> None:
         """A job waits: people act, then the planner."""
         self.story.people(self.platform, job_id, "in line")
-        line.plan(self.platform.cluster._plain(self.platform.cluster.list_node())["items"])
+        line.plan(self.platform.services, self.platform.cluster._plain(self.platform.cluster.list_node())["items"])
 
     def watch(self, job_id: str, attempt: Any) -> Seen:
         """One look at an attempt until something ends."""
@@ -149,7 +149,7 @@ class Driver:
             return Seen(EndKind.MISSING, "the pods are gone")
         kind = learners.get(attempt.number, succeed)(platform, attempt.number)
         with suppress(IllegalTransitionError):
-            records.ledger().move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
+            platform.services.ledger.move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
         return kind if isinstance(kind, Seen) else Seen(EndKind(kind), kind)
 
     def drive(self, job_id: str, role: str) -> dict[str, Any]:
@@ -164,6 +164,7 @@ class Driver:
     async def steps(self, job_id: str, role: str) -> dict[str, Any]:
         """One trigger's life."""
         made = GangTrigger(conn_id="c", namespace="updraft-default", job_id=job_id, role=role)
+        made.make_services = lambda: self.platform.services
         watch: Any = SimpleNamespace(subscribe=lambda key: None, unsubscribe=lambda *_: None)
         for _ in range(STEPS_LIMIT):
             try:

@@ -101,7 +101,7 @@ def test_a_log_that_is_too_long_for_the_time_is_kept_with_its_end_and_a_line_abo
     running = ContainerFacts("running")
     pod = PodFacts("pod", "uid", 1, "Running", "", "", True, None, running, running)
     core: Any = Cluster(log)
-    LastWords(core, launch, [pod], limit_seconds=CLOSE_SECONDS).wait()  # no time but for the end
+    LastWords(core, lambda: store, launch, [pod], limit_seconds=CLOSE_SECONDS).wait()  # no time but for the end
     kept = [line["line"] for line in read_log("default", "digits-1", "train", 1, 1, limit=10**6, store=store)]
     missing = len(log) - 1 - END_LINES
     notice = f"... {missing:,} lines not kept: the program printed faster than its log is read ..."

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from memory_store import MemoryStore
+from outside import Outside
 from unit.operators.platform_fakes import (
     JUDGED,
     Blade,
@@ -27,10 +28,10 @@ from unit.operators.platform_fakes import (
 )
 
 from updraft.exceptions import RefusedError
-from updraft.guardian.records import ledger as updraft_ledger
 from updraft.ledger import Ledger
 from updraft.lifecycle import workflow
 from updraft.recovery.ends import EndKind
+from updraft.services import Services
 
 RUN_ID = "digits-1"
 ORDER = workflow.TASKS
@@ -38,6 +39,8 @@ ORDER = workflow.TASKS
 
 class Platform:
     """Everything of one job: its outsides, and `run` to run its tasks."""
+
+    outside: Outside  # watched by the blade
 
     def __init__(self, ledger: Ledger, dag: Any, params: dict[str, Any]) -> None:
         self.blade = Blade()
@@ -82,6 +85,10 @@ class Platform:
     @property
     def ledger_file(self) -> str:
         return str(self.ledger._engine.url.database)
+
+    @property
+    def services(self) -> Services:
+        return self.outside.services
 
     # --- the DAG run ---
 
@@ -129,7 +136,7 @@ class Platform:
         method, event = "execute", None
         while True:
             self.blade.new_process()
-            task = copy.copy(self.dag.task_dict[task_id])
+            task = self.task(task_id)
             context = self.context(task_id, try_number)
             try:
                 if event is None:
@@ -139,6 +146,11 @@ class Platform:
                 return
             except TaskDeferred as deferred:
                 method, event = deferred.method_name, self._event(deferred.trigger)
+
+    def task(self, task_id: str) -> Any:
+        task = copy.copy(self.dag.task_dict[task_id])
+        task.make_services = lambda: self.services
+        return task
 
     def context(self, task_id: str, try_number: int = 1) -> Any:
         return {
@@ -170,15 +182,15 @@ class Platform:
         self.blade.new_process()
         if name == "AdmitTrigger":
             nodes = self.cluster._plain(self.cluster.list_node())["items"]
-            line.plan(nodes)
-            kind, reason = line.ask(kwargs["job_id"])
+            line.plan(self.services, nodes)
+            kind, reason = line.ask(self.services, kwargs["job_id"])
             assert kind != "waiting", reason
             return {"kind": kind, "reason": reason}
         if name == "TrackingTrigger":
             self.mlflow.away = False
             return {"kind": "again", "reason": "MLflow answers"}
         if name == "CheckpointTrigger":
-            follow_checkpoints(kwargs["job_id"], kwargs["keep"])
+            follow_checkpoints(self.services, kwargs["job_id"], kwargs["keep"])
             return {"kind": "ended"}
         return self._drive(kwargs["job_id"], kwargs["role"])
 
@@ -186,21 +198,19 @@ class Platform:
         """What the gang's trigger does, without watching: pods end when `pods_end` says so, and back-offs are over."""
         from updraft.guardian import attempts, pods, requests
         from updraft.guardian.standing import Due, Over, Running, standing
-        from updraft.kubernetes.secrets import core_api
-        from updraft.settings import settings
 
-        core = core_api(settings())
+        core, services = self.services.core, self.services
         for _ in range(100):
-            job, halt = requests.wanted(job_id)
-            newest = updraft_ledger().current_attempt(job_id, role)
+            job, halt = requests.wanted(services, job_id)
+            newest = services.ledger.current_attempt(job_id, role)
             match standing(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
                 case Over(reason):
                     return {"kind": "ended", "reason": reason}
                 case Due(earlier):
-                    attempts.begin(job, role, earlier)
+                    attempts.begin(services, job, role, earlier)
                 case Running(attempt):
                     try:
-                        pods.deploy(core, job, attempt)
+                        pods.deploy(services, core, job, attempt)
                     except RefusedError as exc:
                         seen = attempts.Seen(EndKind.REFUSED, str(exc))
                     else:
@@ -208,7 +218,7 @@ class Platform:
                         event = self.pods_end(self, job_id)
                         tails = {int(learner): lines for learner, lines in event["tails"].items()}
                         seen = attempts.Seen(EndKind(event["kind"]), event["reason"], tails)
-                    attempts.conclude(core, job_id, role, attempt.number, seen)
+                    attempts.conclude(services, core, job_id, role, attempt.number, seen)
                 case other:
                     raise AssertionError(f"nobody drives {other} here")
         raise AssertionError("the role does not end")

@@ -106,20 +106,11 @@ def make_platform(
     Made for hundreds of copies: all share one file and one engine, which knows its statements by then.
     """
     from kubernetes.client.configuration import Configuration
+    from outside import Outside
     from sqlalchemy import event
     from unit.operators.airflow_fakes import Platform
     from unit.operators.platform_fakes import FakeTrackingServer, Watched
 
-    import updraft.guardian.outbox
-    import updraft.kubernetes.secrets
-    import updraft.ledger
-    import updraft.storage
-    import updraft.storage.logbook
-    import updraft.storage.objects
-    import updraft.storage.platform
-    import updraft.storage.prepared
-    import updraft.storage.signals
-    import updraft.tracking
     from updraft.ledger import Ledger
     from updraft.settings import settings
     from updraft_data.result import ValidationResult
@@ -161,23 +152,11 @@ def make_platform(
             platform.become(like)
         store = Watched(platform.store, platform.blade)
         watched_ledger = Watched(ledger, platform.blade)
-        monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: watched_ledger)
-        for module in (
-            updraft.storage,
-            updraft.storage.platform,
-            updraft.storage.prepared,
-            updraft.storage.objects,
-            updraft.storage.logbook,
-            updraft.storage.signals,
-        ):
-            monkeypatch.setattr(module, "platform_store", lambda *_: store)
         core = Watched(platform.cluster, platform.blade)
-        monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: core)
         mlflow = Watched(platform.mlflow, platform.blade)
-        monkeypatch.setattr(updraft.tracking, "client", lambda: mlflow)
-        monkeypatch.setattr(
-            updraft.guardian.outbox, "tracking_server", lambda run, **_: FakeTrackingServer(mlflow, run)
-        )
+        platform.outside = outside = Outside()
+        outside.ledger, outside.store, outside.cluster, outside.mlflow = watched_ledger, store, core, mlflow
+        outside.run = lambda run_id: FakeTrackingServer(mlflow, run_id)
         for name in () if like else ("CODE", "DATA"):
             data = name.encode()
             digest = hashlib.sha256(data).hexdigest()

@@ -11,7 +11,6 @@ from mlflow.entities import LoggedModelStatus
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
 from unit.operators.platform_fakes import role_of, store_export
 
-from updraft.guardian.records import ledger
 from updraft.lifecycle import State
 
 Make = Callable[..., Platform]
@@ -271,7 +270,7 @@ def test_each_launch_has_a_token_of_its_own_that_only_its_secret_holds(make_plat
         if variable["name"] == "MLFLOW_TRACKING_TOKEN"
     ]
     assert by_reference == [{"name": "digits-1-t1", "key": "endpoint-token"}] * 2
-    template = ledger().effect(platform.job.id, "template train 1")
+    template = platform.ledger.effect(platform.job.id, "template train 1")
     shown = [json.dumps(made["pod"]), json.dumps(template), json.dumps(platform.events), str(platform.errors)]
     assert [token for token in tokens for text in shown if token in text] == []
 

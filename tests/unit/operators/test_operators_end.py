@@ -43,7 +43,9 @@ def test_metrics_that_came_late_are_in_the_run_before_its_model_is_logged(
 
     platform = until(make_platform(), "register_model")
     models_then: list[int] = []
-    monkeypatch.setattr(registry, "replay_metrics", lambda job: models_then.append(len(platform.mlflow.models)))
+    monkeypatch.setattr(
+        registry, "replay_metrics", lambda _services, job: models_then.append(len(platform.mlflow.models))
+    )
     assert platform.run("register_model") == "success"
     assert models_then == [0]
     assert len(platform.mlflow.models) == 1

@@ -179,16 +179,16 @@ def test_the_sidecar_has_the_time_that_all_of_the_limits_take_to_store(make_plat
     assert seconds == {"prepare": math.ceil(limits / 20e6), "train": 900, "evaluate": 900, "export": 900}
     assert seconds["prepare"] == 2690
     # What watches the pods, and the job's limits of time, go by the same number.
-    attempts = {a.role: grace_seconds(a) for a in platform.ledger.attempts(platform.job.id)}
+    attempts = {a.role: grace_seconds(platform.services, a) for a in platform.ledger.attempts(platform.job.id)}
     assert attempts == seconds
 
 
 def test_a_plain_copy_is_stored_before_the_program_and_needs_no_longer(environment: Path) -> None:
     assert (
-        grace_of("prepare", [], settings()) == grace_of("train", [10**12], settings()) == settings().store_grace_seconds
+        grace_of(settings(), "prepare", []) == grace_of(settings(), "train", [10**12]) == settings().store_grace_seconds
     )
-    assert grace_of("prepare", [10**9], settings()) == settings().store_grace_seconds
-    assert grace_of("prepare", [10**11, 1], settings()) == 5001
+    assert grace_of(settings(), "prepare", [10**9]) == settings().store_grace_seconds
+    assert grace_of(settings(), "prepare", [10**11, 1]) == 5001
 
 
 @pytest.mark.parametrize(

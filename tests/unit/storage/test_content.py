@@ -8,7 +8,8 @@ import pytest
 from folder_store import FolderStore
 
 from updraft.exceptions import DataError, LimitError, NotFoundError
-from updraft.storage import ContentStore, content_store
+from updraft.services import services_of
+from updraft.storage import ContentStore
 from updraft_learner.contract import Keys
 from updraft_learner.trees import Tree, TreeFile, scan
 
@@ -83,7 +84,8 @@ def test_many_blobs_are_looked_up_with_one_listing(local: ContentStore) -> None:
 
 
 def test_tenants_do_not_share_content(settings: object) -> None:
-    mine, theirs = content_store("a", settings), content_store("b", settings)  # type: ignore[arg-type]
+    services = services_of(settings)  # type: ignore[arg-type]
+    mine, theirs = services.content("a"), services.content("b")
     mine.put_blob(io.BytesIO(b"secret"), sha(b"secret"))
     assert mine.has_blob(sha(b"secret"))
     assert not theirs.has_blob(sha(b"secret"))

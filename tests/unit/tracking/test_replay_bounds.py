@@ -211,20 +211,14 @@ class Ledger:
 def test_what_was_not_delivered_is_in_the_jobs_history_once(
     settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from updraft import storage
-    from updraft.storage import objects
-
     metrics = Keys("default").metrics("job-1", "evaluate", 2, 1)
     store.put_bytes(f"{metrics}/00000001.jsonl", chunk(1, 2500))
     monkeypatch.setattr(replay_module, "LIMIT_POINTS", 1)
     ledger = Ledger()
-    monkeypatch.setattr(guardian_replay, "ledger", lambda: ledger)
-    monkeypatch.setattr(guardian_replay, "settings", lambda: settings)
-    monkeypatch.setattr(storage, "platform_store", lambda: store)
-    monkeypatch.setattr(objects, "platform_store", lambda: store)
+    services: Any = SimpleNamespace(settings=settings, ledger=ledger, store=store)
     job: Any = SimpleNamespace(id="job-1", tenant="default", mlflow_run_id=RUN)
     for _ in range(2):
-        guardian_replay.replay_metrics(job)
+        guardian_replay.replay_metrics(services, job)
     left = f"1500 points at {metrics}: there are more than 1 new points"
     assert ledger.effects == {"replayed evaluate 2 1": {"points": 1000, "artifacts": 0, "left": [left]}}
     assert ledger.notes == [f"attempt 2, learner 1 of evaluate: in the object store, but not in MLflow: {left}"]

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from folder_store import FolderStore
+from outside import Outside
 from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
 from updraft.guardian.pace import Pace
 from updraft.ledger import Ledger, NewJob
+from updraft.services import Services, UsesServices
 from updraft.settings import settings
 from updraft.triggers import admit, checkpoints, desk, followers, observation, queue
 
@@ -19,27 +21,32 @@ __all__ = ["empty_ledger", "environment"]
 
 
 @pytest.fixture
-def ledger(environment: Path, empty_ledger: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    import updraft.ledger
+def outside(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Outside:
+    """What every trigger and operator of the test reaches."""
+    made = Outside()
+    monkeypatch.setattr(UsesServices, "make_services", staticmethod(lambda: made.services))
+    return made
 
+
+@pytest.fixture
+def services(outside: Outside) -> Services:
+    return outside.services
+
+
+@pytest.fixture
+def ledger(outside: Outside, environment: Path, empty_ledger: bytes) -> Iterator[Ledger]:
     (environment / "ledger.db").write_bytes(empty_ledger)
     book = Ledger(f"sqlite:///{environment}/ledger.db")
-    monkeypatch.setattr(updraft.ledger, "open_ledger", lambda url: book)
+    outside.ledger = book
     book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
     yield book
     book.close()
 
 
 @pytest.fixture
-def store(environment: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    import updraft.storage.logbook
-    import updraft.storage.objects
-    import updraft.storage.signals
-
-    folder = FolderStore(environment / "store")
-    for module in (updraft.storage.objects, updraft.storage.logbook, updraft.storage.signals):
-        monkeypatch.setattr(module, "platform_store", lambda *_: folder)
-    return folder
+def store(outside: Outside, environment: Path) -> FolderStore:
+    outside.store = FolderStore(environment / "store")
+    return outside.store
 
 
 @pytest.fixture

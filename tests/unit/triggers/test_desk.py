@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import pytest
-from unit.triggers.trigger_helpers import JOB
+from unit.triggers.trigger_helpers import JOB, services_in_use
 
 from updraft.exceptions import UnavailableError
 from updraft.guardian.pace import Pace
@@ -46,7 +46,7 @@ def test_many_triggers_cost_one_look(ledger: Ledger, monkeypatch: pytest.MonkeyP
     looks, hand = counted(ledger, monkeypatch), Hand()
 
     async def run() -> list[bool]:
-        desk = Desk(hand)
+        desk = Desk(services_in_use(), hand)
         return await asyncio.gather(*(desk.asked(f"job-{n}") for n in range(1000)))
 
     assert asyncio.run(run()) == [False] * 1000
@@ -58,7 +58,7 @@ def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(led
     ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, MANIFEST, "ada"))
 
     async def run() -> None:
-        desk = Desk(hand)
+        desk = Desk(services_in_use(), hand)
         assert not await desk.asked(JOB)
         request = ledger.request(JOB, "halt", "ada")
         assert not await desk.asked(JOB)
@@ -74,7 +74,7 @@ def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(led
 
 def test_a_cancellation_is_heard_of(ledger: Ledger) -> None:
     ledger.request(JOB, "cancel", "ada")
-    assert asyncio.run(Desk(Hand()).asked(JOB))
+    assert asyncio.run(Desk(services_in_use(), Hand()).asked(JOB))
 
 
 def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
@@ -97,7 +97,7 @@ def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
 
     async def run() -> None:
-        desk = Desk(hand)
+        desk = Desk(services_in_use(), hand)
         await told(desk)
         assert seen() == (False, None)
         hand.now += LOOK_SECONDS
@@ -122,9 +122,9 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
         raise UnavailableError("the ledger is away")
 
     async def run() -> None:
-        desk = Desk(hand)
+        desk = Desk(services_in_use(), hand)
         with monkeypatch.context() as broken:
-            broken.setattr(desk_module, "_asked", away)
+            broken.setattr(ledger, "asked", away)
             for _ in range(5):
                 with pytest.raises(UnavailableError):
                     await desk.asked(JOB)
@@ -138,16 +138,16 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
 def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, let_go = [], threading.Event()
 
-    def hangs() -> tuple[frozenset[str], dict[tuple[str, str], int]]:
+    def hangs() -> frozenset[str]:
         asked.append(1)
         let_go.wait(30)
-        return frozenset({JOB}), {}
+        return frozenset({JOB})
 
-    monkeypatch.setattr(desk_module, "_asked", hangs)
+    monkeypatch.setattr(ledger, "asked", hangs)
     monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.01)
 
     async def run() -> None:
-        desk = Desk(Hand())
+        desk = Desk(services_in_use(), Hand())
         for _ in range(5):
             with pytest.raises(UnavailableError, match="does not answer"):
                 await desk.asked(JOB)
@@ -167,13 +167,13 @@ def test_what_nobody_foresaw_is_told_like_a_ledger_that_is_away(
     def breaks() -> frozenset[str]:
         raise ValueError("strange")
 
-    monkeypatch.setattr(desk_module, "_asked", breaks)
+    monkeypatch.setattr(ledger, "asked", breaks)
     with pytest.raises(UnavailableError, match="ValueError"):
-        asyncio.run(Desk(Hand()).asked(JOB))
+        asyncio.run(Desk(services_in_use(), Hand()).asked(JOB))
 
 
 def test_a_late_trigger_does_not_take_its_successors_place(ledger: Ledger) -> None:
-    desk = Desk(Hand())
+    desk = Desk(services_in_use(), Hand())
     late, successor = desk.guarding(JOB, "late"), desk.guarding(JOB, "successor")
     late.__enter__()
     successor.__enter__()

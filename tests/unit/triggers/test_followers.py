@@ -17,7 +17,6 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.storage.logbook import read_log, read_log_end
-from updraft.triggers import followers
 from updraft.triggers.followers import Followers
 
 LAUNCH = Launch("updraft-default", "default", JOB, "train", 1, Membership.first(1))
@@ -78,16 +77,9 @@ class Cluster:
         return Answer(since, None)
 
 
-@pytest.fixture
-def store(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
-    monkeypatch.setattr(followers, "LOG_END_SECONDS", 0.05)
-    monkeypatch.setattr(followers, "ALL", None)
-    return store
-
-
-def end_of(cluster: Cluster) -> Followers:
+def end_of(cluster: Cluster, store: FolderStore) -> Followers:
     """The followers of a program that ends while its log is read."""
-    made = Followers(LAUNCH, Log())
+    made = Followers(LAUNCH, lambda: store, Log(), end_seconds=0.05, shared=None)
 
     async def run() -> None:
         watch: Any = SimpleNamespace(api=cluster)
@@ -108,12 +100,12 @@ def recorded(store: FolderStore, after: int = 0) -> list[str]:
 
 
 def test_the_traceback_behind_200_000_lines_is_what_the_verdict_is_made_of(store: FolderStore) -> None:
-    made = end_of(Cluster(PRINTED, read=3000))
+    made = end_of(Cluster(PRINTED, read=3000), store)
     assert made.tails[1] == PRINTED[-END_LINES:]
 
 
 def test_the_record_says_how_many_lines_it_lacks_and_ends_with_the_last(store: FolderStore) -> None:
-    end_of(Cluster(PRINTED, read=3000))
+    end_of(Cluster(PRINTED, read=3000), store)
     missing = len(PRINTED) - 3000 - END_LINES
     notice = f"... {missing:,} lines not kept: the program printed faster than its log is read ..."
     assert recorded(store) == [*PRINTED[:3000], notice, *PRINTED[-END_LINES:]]
@@ -122,26 +114,26 @@ def test_the_record_says_how_many_lines_it_lacks_and_ends_with_the_last(store: F
 
 
 def test_a_gap_whose_size_the_cluster_does_not_tell_is_a_line_too(store: FolderStore) -> None:
-    end_of(Cluster(PRINTED, read=3000, counts=False))
+    end_of(Cluster(PRINTED, read=3000, counts=False), store)
     notice = "... lines not kept: the program printed faster than its log is read ..."
     assert recorded(store, 3000) == [notice, *PRINTED[-END_LINES:]]
 
 
 def test_a_reader_that_comes_to_the_last_lines_leaves_no_gap_and_repeats_none(store: FolderStore) -> None:
     printed = PRINTED[-1000:]
-    assert end_of(Cluster(printed, read=1000)).tails[1] == printed[-END_LINES:]
+    assert end_of(Cluster(printed, read=1000), store).tails[1] == printed[-END_LINES:]
     assert recorded(store) == printed
 
 
 @pytest.mark.parametrize("behind", [1, END_LINES - 1, END_LINES])
 def test_a_reader_that_is_a_little_behind_gets_what_it_lacks(store: FolderStore, behind: int) -> None:
     printed = PRINTED[-1000:]
-    end_of(Cluster(printed, read=1000 - behind))
+    end_of(Cluster(printed, read=1000 - behind), store)
     assert recorded(store) == printed
 
 
 def test_a_log_that_was_never_read_is_recorded_from_its_end(store: FolderStore) -> None:
-    end_of(Cluster(PRINTED, read=0))
+    end_of(Cluster(PRINTED, read=0), store)
     missing = len(PRINTED) - END_LINES
     notice = f"... {missing:,} lines not kept: the program printed faster than its log is read ..."
     assert recorded(store) == [notice, *PRINTED[-END_LINES:]]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from outside import Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB
 
@@ -20,6 +21,7 @@ from updraft.ledger import AttemptClosure, Ledger
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import PlannedRelaunch
+from updraft.services import Services
 from updraft.triggers import gang, queue
 from updraft.triggers.desk import Desk
 from updraft.triggers.gang import GangTrigger
@@ -68,19 +70,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+def cluster(outside: Outside) -> FakeCluster:
     """Also the watch: nobody looks at pods here."""
-    import updraft.kubernetes.secrets
-
-    made = FakeCluster()
-
-    @asynccontextmanager
-    async def shared(conn_id: str, namespace: str) -> AsyncIterator[Any]:
-        yield SimpleNamespace(api=None, subscribe=lambda key: None, unsubscribe=lambda *_: None)
-
-    monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: made)
-    monkeypatch.setattr(gang, "shared_watch", shared)
-    return made
+    outside.cluster = FakeCluster()
+    outside.watch = SimpleNamespace(api=None, subscribe=lambda key: None, unsubscribe=lambda *_: None)
+    return outside.cluster
 
 
 def trigger() -> GangTrigger:
@@ -160,7 +154,12 @@ class TestWaiting:
 
     @pytest.mark.parametrize("begin", [halted, in_line, lambda ledger: lost(ledger, 300)])
     def test_it_ends_when_it_is_told_to_wherever_it_waits(
-        self, ledger: Ledger, log: Log, begin: Callable[[Ledger], None], monkeypatch: pytest.MonkeyPatch
+        self,
+        ledger: Ledger,
+        outside: Outside,
+        log: Log,
+        begin: Callable[[Ledger], None],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         begin(ledger)
         waits = asyncio.Event()
@@ -183,7 +182,7 @@ class TestWaiting:
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(asyncio.shield(running), 5)
 
-        monkeypatch.setattr(queue, "nodes_of", nodes)
+        outside.list_nodes = nodes  # type: ignore[method-assign,assignment]
         monkeypatch.setattr(Desk, "asked", asked)
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
@@ -208,7 +207,7 @@ class TestTrouble:
         assert [said for said, _ in log.lines] == [level] * 9
 
     def test_a_watch_that_cannot_be_had_is_asked_for_again(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside, sleeps: Sleeps, log: Log
     ) -> None:
         """The connection is asked of Airflow, which may be away itself; the task must not fail for it."""
         answers: list[Exception | None] = [RuntimeError("no answer"), UnavailableError("away"), None]
@@ -219,18 +218,15 @@ class TestTrouble:
                 raise answer
             yield SimpleNamespace(api=None)
 
-        monkeypatch.setattr(gang, "shared_watch", shared)
+        outside.watch_pods = shared  # type: ignore[method-assign,assignment]
         ledger.request(JOB, "cancel", "bob")
         assert run(trigger())[0]["kind"] == "ended"
         assert answers == []
 
     def test_a_cluster_that_does_not_answer_about_its_nodes_is_why_a_job_waits(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def nodes_of(conn_id: str) -> Any:
-            raise UnavailableError("the cluster's nodes cannot be listed")
-
-        monkeypatch.setattr(queue, "nodes_of", nodes_of)
+        outside.nodes = UnavailableError("the cluster's nodes cannot be listed")
         monkeypatch.setattr(queue, "TURN_SECONDS", 0.01)
         in_line(ledger)
 
@@ -254,11 +250,11 @@ class TestTrouble:
         assert ledger.attempts(JOB)[0].ended_at is None
 
     def test_learners_that_live_are_not_looked_at_without_a_pause(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, services: Services, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever made the watching end, nothing has ended."""
         ledger.ensure_attempt(JOB, "train", after=None)
-        pods.record_template(ledger.job(JOB), "train", {"spec": {}})
+        pods.record_template(services, ledger.job(JOB), "train", {"spec": {}})
 
         class Observed:
             def __init__(self, *args: Any) -> None: ...
@@ -286,11 +282,11 @@ def test_a_job_that_cannot_be_resumed_so_is_halted_again(ledger: Ledger) -> None
     assert ledger.job(JOB).state is State.DEPLOYING
 
 
-def test_the_time_for_starting_counts_from_the_pods_creation(ledger: Ledger) -> None:
+def test_the_time_for_starting_counts_from_the_pods_creation(ledger: Ledger, services: Services) -> None:
     """A cluster that did not answer for half an hour took the pods late, which is not the pods' fault."""
     attempt = ledger.ensure_attempt(JOB, "train", after=None)
     since = (ledger.now() - attempt.started_at).total_seconds()
-    assert since <= pods.deployed_seconds(attempt) < since + 60
+    assert since <= pods.deployed_seconds(services, attempt) < since + 60
     at = ledger.now() - timedelta(minutes=31)
     ledger.record_effect(JOB, "deployed train 1", {"pods": ["p"], "at": at.isoformat()})
-    assert pods.deployed_seconds(attempt) >= 31 * 60
+    assert pods.deployed_seconds(services, attempt) >= 31 * 60

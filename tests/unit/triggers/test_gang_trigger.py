@@ -13,10 +13,10 @@ import pytest
 from folder_store import FolderStore
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.conftest import MANIFEST
-from unit.triggers.trigger_helpers import JOB, START, Clock
+from unit.triggers.trigger_helpers import JOB, START, Clock, services_in_use
 
 from updraft.exceptions import UnavailableError
-from updraft.guardian import prepare, records
+from updraft.guardian import prepare
 from updraft.guardian.attempts import Seen
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import Ledger
@@ -107,12 +107,13 @@ class Log:
 
 def observation(watch: FakeWatch, learners: int | None = None, role: str = "train") -> Observation:
     """Of the job's first attempt, which is opened at the first call."""
-    book = records.ledger()
+    services = services_in_use()
+    book = services.ledger
     count = learners or len(watch.cluster.pods)
     attempt = book.current_attempt(JOB, role) or book.ensure_attempt(JOB, role, after=None, learners=count)
     launch = Launch("updraft-default", "default", JOB, role, 1, Membership.first(count))
     made: Any = watch
-    return Observation(made, book.job(JOB), launch, attempt, Log())
+    return Observation(services, made, book.job(JOB), launch, attempt, Log())
 
 
 def change(book: Ledger, to: Callable[[Membership], Membership]) -> None:
@@ -172,7 +173,9 @@ class TestGang:
         assert (event.kind, event.reason) == ("failed", "learner 2: failed")
         assert event.tails == {1: ["working"], 2: ["a", "ValueError: b"]}
         # The peer's log did not end; what it had said is stored all the same.
-        assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["working"]
+        assert [
+            line["line"] for line in objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
+        ] == ["working"]
 
     def test_a_pod_that_its_node_refuses_wakes_the_task_at_once(
         self, monkeypatch: pytest.MonkeyPatch, quick: Clock
@@ -365,7 +368,7 @@ class TestGang:
             SourceRequest("data-0", "s3://b/a.zip", "s3", 4_000_000_000, unpack=True),
             SourceRequest("data-1", "s3://b/a", "s3", 9_000_000_000),
         ]
-        prepare.record(ledger.job(JOB), prepare.Plan({}, tuple(requests)))
+        prepare.record(services_in_use(), ledger.job(JOB), prepare.Plan({}, tuple(requests)))
         watch = FakeWatch(1)
         if removed:
             watch.cluster.set_status("p-1", phase="Running")
@@ -394,7 +397,9 @@ class TestGang:
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
         assert event == Seen(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
-        assert [line["line"] for line in objects.read_log("default", JOB, "train", 1, 1)] == ["epoch 1"]
+        assert [
+            line["line"] for line in objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
+        ] == ["epoch 1"]
 
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
@@ -416,17 +421,17 @@ class TestGang:
     def test_a_store_that_is_away_at_the_start_costs_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch, real, calls = FakeWatch(1), objects.LogBook.open, []
 
-        def open_book(*place: Any) -> Any:
+        def open_book(*place: Any, **more: Any) -> Any:
             calls.append(place)
             if len(calls) < 4:
                 raise UnavailableError("the store cannot be reached")
-            return real(*place)
+            return real(*place, **more)
 
         monkeypatch.setattr(objects.LogBook, "open", open_book)
         watch.logs = {"p-1": [(stamp(n), f"line {n}") for n in range(5)]}
         watch.cluster.set_status("p-1", exit_code=0)
         assert observe(watch).tails == {1: [f"line {n}" for n in range(5)]}
-        assert len(objects.read_log("default", JOB, "train", 1, 1)) == 5
+        assert len(objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)) == 5
 
     def test_a_trigger_that_is_started_anew_goes_on_without_doubling_a_line(
         self, monkeypatch: pytest.MonkeyPatch
@@ -453,7 +458,7 @@ class TestGang:
         event = observe(watch)
         expected = ["line 0", "line 1", "line 2", "same moment", "line 3", "the end"]
         assert event.tails == {1: expected}
-        recorded = objects.read_log("default", JOB, "train", 1, 1)
+        recorded = objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
         assert [(line["n"], line["line"]) for line in recorded] == list(enumerate(expected, 1))
 
     def test_each_learners_log_has_its_rate_and_all_have_one_together(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from folder_store import FolderStore
 from kubernetes.client.exceptions import ApiException
+from outside import Outside
 from unit.operators.platform_fakes import FakeCluster, store_checkpoint
-from unit.triggers.trigger_helpers import JOB, events
+from unit.triggers.trigger_helpers import JOB, events, services_in_use
 
 from updraft.allocation import Request
 from updraft.exceptions import UnavailableError
@@ -17,7 +18,7 @@ from updraft.guardian import line
 from updraft.ledger import AttemptClosure, Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage import objects
-from updraft.triggers import admit, queue
+from updraft.triggers import admit
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.checkpoints import CheckpointTrigger, follow_checkpoints
 
@@ -37,25 +38,25 @@ def nodes(cluster: FakeCluster) -> list[dict[str, Any]]:
     return list(FakeCluster._plain(cluster.list_node())["items"])
 
 
-def admitted(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def admitted(cluster: FakeCluster, outside: Outside) -> list[dict[str, Any]]:
     async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
         try:
             return nodes(cluster)
         except ApiException as exc:
             raise UnavailableError(f"the cluster answered {exc.status}") from exc
 
-    monkeypatch.setattr(queue, "nodes_of", nodes_of)
+    outside.list_nodes = nodes_of  # type: ignore[method-assign,assignment]
     return asyncio.run(asyncio.wait_for(events(AdmitTrigger(conn_id="c", job_id=JOB)), 20))
 
 
 @pytest.mark.usefixtures("quick")
 class TestAdmit:
-    def test_granted_after_the_one_before_has_left(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_granted_after_the_one_before_has_left(self, ledger: Ledger, outside: Outside) -> None:
         cluster, other = FakeCluster(cpus="1"), "digits-0"
         ledger.record_job(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
         enqueue(ledger, other)
-        line.plan(nodes(cluster))
-        assert line.ask(other)[0] == "granted"
+        line.plan(services_in_use(), nodes(cluster))
+        assert line.ask(services_in_use(), other)[0] == "granted"
         enqueue(ledger)
         looks = 0
 
@@ -66,55 +67,53 @@ class TestAdmit:
                 ledger.release(other)
 
         cluster.refuse = refuse
-        assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
+        assert [e["kind"] for e in admitted(cluster, outside)] == ["granted"]
         reasons = [t.reason for t in ledger.transitions(JOB)]
         assert any("1st in line" in reason for reason in reasons)
         assert not any("waiting to be planned" in reason for reason in reasons)  # a moment that explains nothing
 
-    def test_cancelled(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cancelled(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
         ledger.request(JOB, "cancel", "bob")
-        assert admitted(FakeCluster(), monkeypatch) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
+        assert admitted(FakeCluster(), outside) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
 
-    def test_impossible(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_impossible(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
-        (event,) = admitted(FakeCluster(), monkeypatch)
+        (event,) = admitted(FakeCluster(), outside)
         assert event["kind"] == "impossible"
         assert "8 CPUs" in event["reason"]
 
-    def test_a_job_that_has_ended_does_not_wait_for_ever(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_job_that_has_ended_does_not_wait_for_ever(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
         ledger.finish(JOB, Verdict(State.FAILED, "marked as failed", Evidence()))
         ledger.release(JOB)
-        (event,) = admitted(FakeCluster(), monkeypatch)
+        (event,) = admitted(FakeCluster(), outside)
         assert event == {"kind": "impossible", "reason": f"job {JOB} has ended FAILED"}
 
-    def test_an_unreachable_cluster_only_lengthens_the_wait(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_unreachable_cluster_only_lengthens_the_wait(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger)
         cluster, looks = FakeCluster(), [503, 403, 503]
         cluster.refuse = lambda verb, name: looks.pop() if looks else None
-        assert [e["kind"] for e in admitted(cluster, monkeypatch)] == ["granted"]
+        assert [e["kind"] for e in admitted(cluster, outside)] == ["granted"]
 
-    def test_a_job_can_be_cancelled_while_the_cluster_is_away(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_job_can_be_cancelled_while_the_cluster_is_away(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger)
         ledger.request(JOB, "cancel", "bob")
         cluster = FakeCluster()
         cluster.refuse = lambda verb, name: 503
-        assert admitted(cluster, monkeypatch) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
+        assert admitted(cluster, outside) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
 
     def test_a_halt_while_the_cluster_is_away_takes_the_job_out_of_the_line(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         enqueue(ledger)
         ledger.request(JOB, "halt", "bob")
         cluster = FakeCluster()
         cluster.refuse = lambda verb, name: 503
-        monkeypatch.setattr(admit.requests, "resumed", lambda job_id: ledger.request(job_id, "cancel", "bob"))
-        assert admitted(cluster, monkeypatch)[0]["kind"] == "cancelled"
+        monkeypatch.setattr(
+            admit.requests, "resumed", lambda _services, job_id: ledger.request(job_id, "cancel", "bob")
+        )
+        assert admitted(cluster, outside)[0]["kind"] == "cancelled"
         assert ledger.job(JOB).state is State.HALTED
 
 
@@ -145,7 +144,7 @@ class TestCheckpoints:
         assert watched([False, False, True], monkeypatch, KEEP) == [{"kind": "ended"}]
         kept = {c.name: c.deleted_at is None for c in ledger.checkpoints(JOB, with_deleted=True)}
         assert kept == {"step-1": True, "step-2": False, "step-3": True, "step-4": True}
-        assert [c.name for c in objects.list_checkpoints("default", JOB)] == ["step-1", "step-3", "step-4"]
+        assert [c.name for c in objects.list_checkpoints("default", JOB, store=store)] == ["step-1", "step-3", "step-4"]
 
     def test_airflow_and_the_store_may_be_away(
         self, ledger: Ledger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
@@ -176,23 +175,23 @@ class TestCheckpoints:
         for step in (1, 2, 3):
             store_checkpoint(store, JOB, f"step-{step}", step, {})
         keep = {"latest": 1, "best": 0, "metric": None, "mode": "max"}
-        assert len(follow_checkpoints(JOB, keep)) == 3
+        assert len(follow_checkpoints(services_in_use(), JOB, keep)) == 3
         store_checkpoint(store, JOB, "step-1", 1, {})  # a late upload of the same one
-        assert follow_checkpoints(JOB, keep) == []
+        assert follow_checkpoints(services_in_use(), JOB, keep) == []
         assert len(ledger.checkpoints(JOB)) == 1
 
     def test_what_an_attempt_stores_after_its_end_is_removed(self, ledger: Ledger, store: FolderStore) -> None:
         ledger.ensure_attempt(JOB, "train", after=None)
         store_checkpoint(store, JOB, "step-1", 1, {})
-        assert [c.name for c in follow_checkpoints(JOB, None)] == ["step-1"]
+        assert [c.name for c in follow_checkpoints(services_in_use(), JOB, None)] == ["step-1"]
         ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost"))
         store_checkpoint(store, JOB, "step-2", 2, {})  # the node is only cut off, and its learner lives on
-        assert follow_checkpoints(JOB, None) == []
+        assert follow_checkpoints(services_in_use(), JOB, None) == []
         assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
-        assert [c.name for c in objects.list_checkpoints("default", JOB)] == ["step-1"]
+        assert [c.name for c in objects.list_checkpoints("default", JOB, store=store)] == ["step-1"]
 
     def test_a_quarantined_checkpoint_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:
         store_checkpoint(store, JOB, "step-1", 1, {})
-        follow_checkpoints(JOB, None)
+        follow_checkpoints(services_in_use(), JOB, None)
         ledger.quarantine_checkpoint(JOB, "step-1", "model.pt: its digest is another")
-        assert follow_checkpoints(JOB, None) == []
+        assert follow_checkpoints(services_in_use(), JOB, None) == []

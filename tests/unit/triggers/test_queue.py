@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from unit.triggers.trigger_helpers import JOB
+from outside import Outside
+from unit.triggers.trigger_helpers import JOB, services_in_use
 
 from updraft.allocation import Request
 from updraft.exceptions import UnavailableError
@@ -27,7 +28,7 @@ GRANTED = Admission(True, None, "granted")
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, quick: Any) -> list[dict[str, Any]]:
+def cluster(outside: Outside, quick: Any) -> list[dict[str, Any]]:
     """Its nodes; empty: it does not answer."""
     nodes: list[dict[str, Any]] = [NODE]
 
@@ -36,7 +37,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, quick: Any) -> list[dict[str, Any]]
             raise UnavailableError("the cluster is away")
         return list(nodes)
 
-    monkeypatch.setattr(queue, "nodes_of", nodes_of)
+    outside.list_nodes = nodes_of  # type: ignore[method-assign,assignment]
     return nodes
 
 
@@ -78,7 +79,7 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
     first, second, third = (waits(ledger, number) for number in range(3))
 
     async def main() -> None:
-        mine = Queue("c")
+        mine = Queue(services_in_use(), "c")
         with mine.waiting(second, "admit") as there, mine.waiting(third, "admit") as behind:
             places = [there, behind]
             await comes(lambda: ledger.admission(first).granted)
@@ -106,7 +107,7 @@ def test_nothing_is_planned_while_nothing_changes(
     monkeypatch.setattr(Queue, "_turn", counted)
 
     async def main() -> None:
-        with Queue("c").waiting(waits(ledger, 1), "admit") as place:
+        with Queue(services_in_use(), "c").waiting(waits(ledger, 1), "admit") as place:
             await comes(lambda: turns >= 20)
             assert len(plans) == 1
             cluster.append({**NODE, "metadata": {"name": "new"}})
@@ -120,7 +121,7 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
     running, waiting = waits(ledger, 0), waits(ledger, 1)
 
     async def main() -> None:
-        first, second = Queue("c"), Queue("c")
+        first, second = Queue(services_in_use(), "c"), Queue(services_in_use(), "c")
         with ExitStack() as stack:
             there = stack.enter_context(second.waiting(waiting, "admit"))
             await comes(lambda: second._leads)
@@ -144,7 +145,7 @@ def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger,
     assert ledger.take_lease(queue.LEASE, "dead", 0.5)
 
     async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
+        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             await hears(place, lambda told: told.granted)
 
     run(main)
@@ -161,7 +162,7 @@ def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
     monkeypatch.setattr(ledger, "hold_queue", lambda problem: (held.append(problem), hold(problem)))
 
     async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
+        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.job(job_id).reason == "the cluster is away")
             await asyncio.sleep(0.2)
             assert held == ["the cluster is away"]
@@ -186,7 +187,7 @@ def test_a_ledger_that_is_away_only_lengthens_the_wait(
     monkeypatch.setattr(ledger, "queue_news", away)
 
     async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
+        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
             await comes(lambda: ledger.admission(job_id).granted)
 
@@ -199,7 +200,7 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
     job_id = waits(ledger, 1)
 
     async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
+        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.admission(job_id).place == 1)
             ledger.request(job_id, "halt", "bob")
             while await place.news() is not None:
@@ -236,7 +237,7 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
             give(name, owner)
 
         monkeypatch.setattr(ledger, "give_lease", slow)
-        mine = Queue("c")
+        mine = Queue(services_in_use(), "c")
         with mine.waiting(first, "admit"):
             await comes(lambda: ledger.admission(first).granted)
         await gives.wait()
@@ -256,26 +257,28 @@ def fails(*_: object) -> Any:
     raise ValueError("12 parsecs is not a Kubernetes quantity")
 
 
-@pytest.mark.parametrize(("step", "how"), [("nodes_of", hangs), ("capacity_from_nodes", fails), ("_plan", fails)])
+@pytest.mark.parametrize(("step", "how"), [("list_nodes", hangs), ("capacity_from_nodes", fails), ("_plan", fails)])
 def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
     ledger: Ledger,
+    outside: Outside,
     cluster: list[Any],
     monkeypatch: pytest.MonkeyPatch,
     step: str,
     how: Callable[..., Any],
 ) -> None:
     job_id = waits(ledger, 0)
-    plan = getattr(queue, step)
-    monkeypatch.setattr(queue, step, how)
+    where = outside if step == "list_nodes" else queue
+    plan = getattr(where, step)
+    monkeypatch.setattr(where, step, how)
 
     async def main() -> None:
-        with Queue("c").waiting(job_id, "admit") as place:
+        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
             ledger.request(job_id, "halt", "bob")
             assert await place.news() is None
             ledger.request(job_id, "resume", "bob")
             if how is fails:  # and the plan is tried again
-                monkeypatch.setattr(queue, step, plan)
+                monkeypatch.setattr(where, step, plan)
                 await comes(lambda: ledger.admission(job_id).granted)
 
     run(main)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from outside import Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB, events
 
@@ -20,6 +20,7 @@ from updraft.lifecycle import State, Verdict
 from updraft.operators.reaper import ReaperOperator
 from updraft.recovery.facts import PodFacts, pod_facts
 from updraft.recovery.reaping import CALM_SECONDS, Run
+from updraft.services import Services
 from updraft.triggers import reaper
 from updraft.triggers.reaper import ASK_AFTER_SECONDS, FORGET_SECONDS, ReaperTrigger
 
@@ -101,15 +102,9 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    made = Watch()
-
-    @asynccontextmanager
-    async def shared(conn_id: str, namespace: str) -> Any:
-        yield made
-
-    monkeypatch.setattr(reaper, "shared_watch", shared)
-    return made
+def watch(outside: Outside) -> Watch:
+    outside.watch = Watch()
+    return outside.watch
 
 
 def look(times: int = 1) -> dict[str, Any]:
@@ -257,12 +252,9 @@ class TestMessages:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    import updraft.kubernetes.secrets
-
-    made = FakeCluster()
-    monkeypatch.setattr(updraft.kubernetes.secrets, "core_api", lambda _: made)
-    return made
+def cluster(outside: Outside) -> FakeCluster:
+    outside.cluster = FakeCluster()
+    return outside.cluster
 
 
 def act(**changes: Any) -> dict[str, Any]:
@@ -311,10 +303,10 @@ class TestActs:
         ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
         real: Callable[..., Any] = ending.verdict_of
 
-        def verdict_of(job: Any, *more: Any) -> Any:
+        def verdict_of(services: Services, job: Any, *more: Any) -> Any:
             if job.id == JOB:
                 raise error
-            return real(job, *more)
+            return real(services, job, *more)
 
         monkeypatch.setattr(ending, "verdict_of", verdict_of)
         monkeypatch.setattr(ending, "_missing", lambda *_: ["train"])

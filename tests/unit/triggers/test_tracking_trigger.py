@@ -9,6 +9,7 @@ from unit.triggers.trigger_helpers import JOB, events
 
 from updraft.exceptions import UnavailableError
 from updraft.ledger import Ledger
+from updraft.services import Services
 from updraft.triggers import tracking
 from updraft.triggers.tracking import TrackingTrigger
 
@@ -17,7 +18,7 @@ class Mlflow:
     def __init__(self, away: int) -> None:
         self.away, self.asked = away, 0
 
-    def require(self) -> None:
+    def require(self, _services: Services) -> None:
         self.asked += 1
         if self.asked <= self.away:
             raise UnavailableError("MLflow does not answer")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from updraft.services import Services, UsesServices
+
 JOB = "digits-1"
 START = 1_000.0
 
@@ -17,6 +19,11 @@ class Clock:
     def monotonic(self) -> float:
         self.now += 0.05
         return self.now
+
+
+def services_in_use() -> Services:
+    """Those of the fixture `outside`."""
+    return UsesServices().services
 
 
 async def events(of: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ from updraft.api.routes.manifests import refusals
 from updraft.exceptions import DataError, NotFoundError, RefusedError
 from updraft.guardian import line
 from updraft.guardian.planned import planned_objects
+from updraft.guardian.programs import git_proxies
 from updraft.kubernetes.base_pod import base_pod_outside_a_task
+from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
 from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
 from updraft.wire import FieldError, Planned, PlannedRole, PossibleBody, Validation
@@ -64,12 +67,12 @@ def planned(
     if (wrong := refusals(manifest, parts.settings)) is not None:
         raise wrong
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
-    closed = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
+    api_server = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
 
-    def base(launch: Launch) -> dict[str, Any]:
-        return base_pod_outside_a_task(launch, parts.settings.kubernetes_conn_id)
+    def template(launch: Launch, program: Program) -> dict[str, Any]:
+        return base_pod_outside_a_task(launch, program, parts.settings.kubernetes_conn_id)
 
-    made = planned_objects(manifest, parts.settings, base, closed)
+    made = planned_objects(parts.settings, manifest, template, api_server=api_server, proxies=git_proxies(os.environ))
     return Planned(roles=tuple(PlannedRole(role=role, objects=tuple(each)) for role, each in made.items()))
 
 
