@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from updraft.allocation import Capacity, Grant
+from functools import partial
+
+from updraft.allocation import Capacity, Grant, plan_admissions
 from updraft.ledger import Admission, Ledger, admission
+from updraft.ledger.admission import Decide
 from updraft.ledger.engine import reading
+
+
+def deciding(capacity: Capacity) -> Decide:
+    return partial(plan_admissions, capacity=capacity)
 
 
 def grants(ledger: Ledger) -> list[Grant]:
@@ -15,5 +22,5 @@ def grants(ledger: Ledger) -> list[Grant]:
 
 def try_admit(ledger: Ledger, job_id: str, capacity: Capacity) -> Admission:
     """Plan the queue, and say what was decided about this job."""
-    ledger.plan_queue(capacity)
-    return ledger.admission(job_id)
+    ledger.queue.plan(deciding(capacity))
+    return ledger.queue.admission(job_id)

@@ -31,7 +31,7 @@ def keep(lab: Lab, planned: Planned, facts: Sequence[JobFacts], violations: Sequ
         own.mkdir(exist_ok=True)
         (own / "facts.json").write_text(json.dumps(as_json(each), indent=1, default=str))
         with suppress(UpdraftError):
-            history = lab.ledger.transitions(each.id)
+            history = lab.ledger.jobs.transitions(each.id)
             text = "".join(f"{t.at:%H:%M:%S.%f} {t.from_state} -> {t.to_state}: {t.reason}\n" for t in history)
             (own / "transitions.txt").write_text(text)
         runs = lab.home.airflow / "logs" / f"dag_id={TRAIN_DAG}" / f"run_id={each.id}"

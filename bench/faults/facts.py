@@ -166,7 +166,7 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
                 label=a.label,
                 resumed_from=a.resume.checkpoint if a.resume else None,
             )
-            for a in book.attempts(job.id)
+            for a in book.attempts.of_job(job.id)
         ),
         "checkpoints": tuple(
             CheckpointFacts(
@@ -176,10 +176,10 @@ def _of_ledger(lab: Lab, job: Any) -> dict[str, Any]:
                 stored_at=_written(folder / c.name / contract.CHECKPOINT_MARKER),
                 counts=c.deleted_at is None and c.quarantined_at is None,
             )
-            for c in book.checkpoints(job.id, with_deleted=True)
+            for c in book.checkpoints.of_job(job.id, with_deleted=True)
         ),
         "granted": lab.granted(job.id),
-        "open_messages": len(book.outbox(job.id)),
+        "open_messages": len(book.outbox.undelivered(job.id)),
     }
 
 

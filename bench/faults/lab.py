@@ -148,7 +148,7 @@ class Lab:
     def job(self, job_id: str) -> Job | None:
         """As the ledger has it; None while `admit` has not recorded it."""
         try:
-            return self.ledger.job(job_id)
+            return self.ledger.jobs.get(job_id)
         except NotFoundError:
             return None
 

@@ -87,7 +87,9 @@ def our_pod(name: str) -> str:
 
 
 def record_job(name: str, raw: dict[str, Any]) -> Job:
-    return SERVICES.ledger.record_job(NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench"))
+    return SERVICES.ledger.jobs.record(
+        NewJob(name, "default", "watched", DAG_ID, name, parse(raw).canonical(), "bench")
+    )
 
 
 def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
@@ -95,10 +97,10 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
     book = SERVICES.ledger
     record_job(name, raw)
     run_id, experiment_id = tracked_run(name)
-    book.set_run(name, run_id, experiment_id)
-    book.set_inputs(name, code_tree, [])
-    book.move(name, State.QUEUED, "waiting to be admitted")
-    return book.move(name, State.DEPLOYING, "admitted")
+    book.jobs.set_run(name, run_id, experiment_id)
+    book.jobs.set_inputs(name, code_tree, [])
+    book.jobs.move(name, State.QUEUED, "waiting to be admitted")
+    return book.jobs.move(name, State.DEPLOYING, "admitted")
 
 
 def launch_pod(job: Job) -> str:
@@ -151,8 +153,8 @@ def queued_job(name: str) -> str:
     """A job as `admit` leaves it when it defers. In the queue they stand by their names."""
     job = record_job(name, MANIFEST)
     at = START + timedelta(milliseconds=int(name.rpartition("-")[2]))
-    SERVICES.ledger.enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
-    SERVICES.ledger.move(job.id, State.QUEUED, "waiting to be admitted")
+    SERVICES.ledger.queue.enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
+    SERVICES.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
     return name
 
 

@@ -37,9 +37,9 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     settings.cache_clear()
     book = Ledger(url)
     monkeypatch.setattr(updraft.ledger, "open_ledger", lambda _url: book)
-    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
+    book.jobs.record(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
     for state in (State.QUEUED, State.DEPLOYING, State.PROCESSING):
-        book.move(JOB, state, "because")
+        book.jobs.move(JOB, state, "because")
     yield book
     book.close()
     settings.cache_clear()
@@ -80,27 +80,27 @@ def failure(kind: str, given: Any) -> str:
 
 
 def halted(ledger: Ledger) -> None:
-    request = ledger.request(JOB, "halt", "ada")
-    ledger.move(JOB, State.HALTED, "halted by ada")
-    ledger.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
+    request = ledger.requests.make(JOB, "halt", "ada")
+    ledger.jobs.move(JOB, State.HALTED, "halted by ada")
+    ledger.requests.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
 
 
 def test_a_halt_is_recorded_under_the_users_name_and_its_answer_shown(ledger: Ledger) -> None:
     trigger = execute("halt", context(user="eve"))
-    request = ledger.pending(JOB, "halt")
+    request = ledger.requests.pending(JOB, "halt")
     assert request is not None
     assert (request.by, trigger.serialize()[1]["seq"]) == ("eve", request.seq)
-    ledger.move(JOB, State.HALTED, "halted by eve")
-    ledger.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
+    ledger.jobs.move(JOB, State.HALTED, "halted by eve")
+    ledger.requests.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
     assert answered("halt", context(user="eve")) == "halted; the last checkpoint is step-3"
 
 
 def test_a_task_that_runs_twice_asks_once(ledger: Ledger) -> None:
     execute("halt", context())
     execute("halt", context())
-    assert len(ledger.requests(JOB)) == 1
-    ledger.move(JOB, State.HALTED, "halted by ada")
-    ledger.answer(JOB, 1, "halted")
+    assert len(ledger.requests.of_job(JOB)) == 1
+    ledger.jobs.move(JOB, State.HALTED, "halted by ada")
+    ledger.requests.answer(JOB, 1, "halted")
     assert execute("halt", context()) == "halted"  # the worker was lost while the answer came
     assert "is halted already" in failure("halt", context(run="r2"))
 
@@ -108,7 +108,7 @@ def test_a_task_that_runs_twice_asks_once(ledger: Ledger) -> None:
 def test_what_is_refused_fails_at_once_with_the_reason(ledger: Ledger) -> None:
     assert "'digits-9' does not exist" in failure("halt", context(job="digits-9"))
     assert "not halted" in failure("resume", context())
-    ledger.finish(JOB, Verdict(State.FAILED, "exit code 1"))
+    ledger.jobs.finish(JOB, Verdict(State.FAILED, "exit code 1"))
     for kind in ("halt", "resume"):
         assert "has ended FAILED" in failure(kind, context(run=kind))
     assert "has ended FAILED already" in failure("cancel", context(run="cancel"))
@@ -120,7 +120,7 @@ def test_a_ledger_that_is_away_is_left_to_airflows_retries(ledger: Ledger, monke
     def away(*_arguments: Any, **_options: Any) -> None:
         raise UnavailableError("The ledger does not answer")
 
-    monkeypatch.setattr(ledger, "request", away)
+    monkeypatch.setattr(ledger.requests, "make", away)
     with pytest.raises(UnavailableError):
         execute("halt", context())
 
@@ -131,7 +131,7 @@ def test_an_answer_that_is_not_what_was_asked_for_fails_the_task(ledger: Ledger)
     execute("halt", context())
     with pytest.raises(AirflowFailException, match="not answered the request to halt within 10 min; the request stays"):
         answered("halt", context())
-    ledger.finish(JOB, Verdict(State.FAILED, "exit code 1"))
+    ledger.jobs.finish(JOB, Verdict(State.FAILED, "exit code 1"))
     with pytest.raises(AirflowFailException, match="was asked to halt, but: the job has ended FAILED: exit code 1"):
         answered("halt", context())
 
@@ -141,7 +141,7 @@ def test_the_form_of_a_resume_becomes_changes(ledger: Ledger) -> None:
     box = {"env": {"A": "1"}, "resources": {"memory": "1GiB", "gpus": 0}}
     fields = {"command": "false", "params": {"lr": 0.5}, "memory": "4GiB", "cpus": None, "learners": 2, "changes": box}
     execute("resume", context(run="r2", **fields))
-    request = ledger.pending(JOB, "resume")
+    request = ledger.requests.pending(JOB, "resume")
     assert request is not None
     assert request.revision is not None
     assert request.revision["changes"] == {
@@ -156,7 +156,7 @@ def test_the_form_of_a_resume_becomes_changes(ledger: Ledger) -> None:
 def test_an_empty_form_changes_nothing(ledger: Ledger) -> None:
     halted(ledger)
     execute("resume", context(run="r2", command="", params=None, memory="", changes={}))
-    request = ledger.pending(JOB, "resume")
+    request = ledger.requests.pending(JOB, "resume")
     assert request is not None
     assert request.revision is None
 
@@ -169,7 +169,7 @@ def test_wrong_changes_are_all_named_in_the_log_and_the_failure(
         said = failure("resume", context(memory="16 Gigs", changes={"name": "x", "export": {}}))
     for field in ("resources.memory", "name", "export"):
         assert field in said
-    assert ledger.pending(JOB, "resume") is None
+    assert ledger.requests.pending(JOB, "resume") is None
 
 
 def run_trigger(**options: Any) -> dict[str, Any]:
@@ -187,9 +187,9 @@ def run_trigger(**options: Any) -> dict[str, Any]:
 
 
 def test_the_trigger_fires_when_answered_and_when_it_is_late(ledger: Ledger) -> None:
-    ledger.request(JOB, "halt", "ada")
+    ledger.requests.make(JOB, "halt", "ada")
     assert run_trigger(wait_seconds=0.0) == {"kind": "late", "seq": 1}
-    ledger.answer(JOB, 1, "halted")
+    ledger.requests.answer(JOB, 1, "halted")
     assert run_trigger(wait_seconds=0.0) == {"kind": "answered", "seq": 1}
 
 

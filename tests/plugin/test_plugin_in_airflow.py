@@ -19,7 +19,7 @@ initdb()
 from updraft.ledger import Ledger, NewJob, upgrade
 url = "sqlite:///" + sys.argv[1] + "/ledger.db"
 upgrade(url)
-Ledger(url).record_job(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
+Ledger(url).jobs.record(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
 app = create_app("core")
 from fastapi.testclient import TestClient
 passwords = json.load(open(sys.argv[1] + "/passwords.json"))

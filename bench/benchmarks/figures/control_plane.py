@@ -121,8 +121,8 @@ def one(stack: Stack, part: str, number: int) -> Sample:
         serves = parts.wait_serves(stack.home, PARTS[part], since=at) - at
     for job in jobs:
         stack.completed(job, within_seconds=END_SECONDS)
-    attempt = next(a for a in lab.ledger.attempts(jobs[0]) if a.role == "train")
-    ended = lab.ledger.job(jobs[0]).ended_at
+    attempt = next(a for a in lab.ledger.attempts.of_job(jobs[0]) if a.role == "train")
+    ended = lab.ledger.jobs.get(jobs[0]).ended_at
     left = _left_at(folder / jobs[0])
     if attempt.ended_at is None or ended is None:
         raise BenchmarkError(f"{jobs[0]} has ended without times")

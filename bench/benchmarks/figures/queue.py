@@ -118,7 +118,7 @@ class Queue(Phase):
         asked = {"side": "queued", "first": 0, "count": scale.queued}
         self._pods |= self._feeder.ask(json.dumps(asked))["pods"]
         last = f"queued-{scale.queued - 1:04d}"
-        self._wait_until(lambda: self._ledger.admission(last).place == scale.queued - 1, PLANNED_SECONDS)
+        self._wait_until(lambda: self._ledger.queue.admission(last).place == scale.queued - 1, PLANNED_SECONDS)
         self._await_grant("queued-0000")
         found.planned_seconds = time.monotonic() - began
         say(f"{scale.queued} jobs are in the queue and planned after {found.planned_seconds:.0f} s")
@@ -129,7 +129,7 @@ class Queue(Phase):
             if number < len(running):
                 self._end(running[number : number + 1])
             released = time.time()
-            self._ledger.release(f"queued-{number:04d}")
+            self._ledger.queue.release(f"queued-{number:04d}")
             found.grant_seconds.append(self._await_grant(f"queued-{number + 1:04d}") - released)
         self._end(running[scale.frees :])
         self._await_events(running)

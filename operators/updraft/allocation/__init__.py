@@ -1,6 +1,6 @@
 """Decisions about who may start: pure functions, no clock, no database, no cluster.
 
-Called under the ledger's lock by `updraft.ledger` (`try_admit`); the capacity is read from the cluster by the
+Called by `updraft.ledger` under the lock of the queue; the capacity is read from the cluster by the
 caller (`updraft.kubernetes.capacity`).
 """
 

@@ -74,7 +74,7 @@ class Parts:
     check_data: Callable[[str, str], None] = lambda _source, _tenant: None  # raises DataError, RefusedError
 
     def check_ledger(self) -> str:
-        self.ledger().jobs(limit=1)
+        self.ledger().jobs.find(limit=1)
         return "the ledger answers"
 
 

@@ -41,7 +41,7 @@ class Reader:
 
     def job(self, job_id: str) -> Job:
         """Raises NotFoundError, alike for a job that is not there and for another tenant's."""
-        job = self.parts.deadline.call("ledger", lambda: self.parts.ledger().job(job_id))
+        job = self.parts.deadline.call("ledger", lambda: self.parts.ledger().jobs.get(job_id))
         check_owner(self.policy, self.caller, job.tenant, f"job: {job_id!r}")
         return job
 
@@ -64,7 +64,9 @@ class Reader:
 
     def _accepted(self, state: State | None = None, name: str | None = None) -> list[JobDetail]:
         parts, ledger = self.parts, self.parts.ledger
-        runs = parts.accepted.unrecorded(lambda pairs: parts.deadline.call("ledger", lambda: ledger().recorded(pairs)))
+        runs = parts.accepted.unrecorded(
+            lambda pairs: parts.deadline.call("ledger", lambda: ledger().jobs.recorded(pairs))
+        )
         url = parts.settings.airflow_public_uri.rstrip("/")
         jobs = [accepted.detail(run, url) for run in runs]
         return [
@@ -80,7 +82,7 @@ class Reader:
         tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
         found = self.parts.deadline.call(
             "ledger",
-            lambda: [job for t in tenants for job in self.parts.ledger().jobs(t, state, name, limit)],
+            lambda: [job for t in tenants for job in self.parts.ledger().jobs.find(t, state, name, limit)],
         )
         found.sort(key=lambda job: (job.submitted_at, job.id), reverse=True)
         return found[:limit]
@@ -94,12 +96,12 @@ class Reader:
     def _known(self, job: Job | ListedJob) -> views.Known:
         def ask() -> views.Known:
             ledger = self.parts.ledger()
-            version = ledger.effect(job.id, MODEL_VERSION)
-            promotion = ledger.effect(job.id, PROMOTION) if version else None
-            waiting = [] if job.ended else [item for item in ledger.requests(job.id) if item.answered_at is None]
+            version = ledger.effects.get(job.id, MODEL_VERSION)
+            promotion = ledger.effects.get(job.id, PROMOTION) if version else None
+            waiting = [] if job.ended else [item for item in ledger.requests.of_job(job.id) if item.answered_at is None]
             model = views.model(version, promotion, self.parts.settings)
             place = _place(ledger, job.id) if job.state is State.QUEUED else None
-            return views.Known(ledger.transitions(job.id), ledger.attempts(job.id), waiting, model, place)
+            return views.Known(ledger.jobs.transitions(job.id), ledger.attempts.of_job(job.id), waiting, model, place)
 
         return self.parts.deadline.call("ledger", ask)
 
@@ -115,21 +117,21 @@ class Reader:
         return views.detail(job, self.parts.settings, known, learners)
 
     def transitions(self, job: Job) -> list[Transition]:
-        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().transitions(job.id))
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().jobs.transitions(job.id))
 
     def requests(self, job: Job) -> list[Request]:
-        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().requests(job.id))
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().requests.of_job(job.id))
 
     def checkpoints(self, job: Job) -> list[Checkpoint]:
         """All that the job ever had."""
 
         def ask() -> list[Checkpoint]:
-            return self.parts.ledger().checkpoints(job.id, with_deleted=True, with_quarantined=True)
+            return self.parts.ledger().checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
 
         return self.parts.deadline.call("ledger", ask)
 
     def attempts(self, job: Job) -> list[Attempt]:
-        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts(job.id))
+        return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts.of_job(job.id))
 
     def attempt(self, job: Job, role: str, number: int | None) -> tuple[Attempt, Attempt]:
         """The attempt asked for (default: the latest of the role), and the latest. Raises NotFoundError."""
@@ -165,7 +167,7 @@ class Reader:
 
 def _place(ledger: Ledger, job_id: str) -> int | None:
     try:
-        return ledger.admission(job_id).place
+        return ledger.queue.admission(job_id).place
     except RefusedError:  # it has no place in the queue yet
         return None
 

@@ -66,7 +66,7 @@ def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Att
     plan = resume_plan(services, job, role) if after is not None else None
     number = None if after is None else after.number
     learners = learners_of(manifest_of(job), role)
-    attempt = services.ledger.ensure_attempt(job.id, role, after=number, resume=plan, learners=learners)
+    attempt = services.ledger.attempts.ensure(job.id, role, after=number, resume=plan, learners=learners)
     if attempt.resume:
         log.info("Attempt %d of %s. Resume plan: %s", attempt.number, role, attempt.resume.reason)
     return attempt
@@ -77,8 +77,8 @@ def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
     if role != TRAIN_ROLE:
         return None
     book = services.ledger
-    earlier = [a for a in book.attempts(job.id) if a.role == role]
-    checkpoints = book.checkpoints(job.id)
+    earlier = [a for a in book.attempts.of_job(job.id) if a.role == role]
+    checkpoints = book.checkpoints.of_job(job.id)
     # Where each learner stores its own, the first one's stands for all (`for_learner` finds each its own).
     first: dict[tuple[int, int], int] = {}
     for c in checkpoints:
@@ -106,9 +106,9 @@ def conclude(services: Services, core: CoreV1Api, job_id: str, role: str, number
     None when nothing has ended: the learners live, and are to be watched on.
     """
     book = services.ledger
-    job = book.job(job_id)
+    job = book.jobs.get(job_id)
     manifest = manifest_of(job)
-    attempt = book.current_attempt(job_id, role)
+    attempt = book.attempts.current(job_id, role)
     if attempt is None or attempt.number != number:
         return attempt  # somebody else went on
     launch = launch_of(services.settings, job, attempt)
@@ -116,14 +116,14 @@ def conclude(services: Services, core: CoreV1Api, job_id: str, role: str, number
         outcome = _outcome(services, core, job, manifest, launch, seen)
         if outcome is None:
             return None
-        if outcome.cause is Cause.PREEMPTED and book.pending(job_id, "halt") is not None:
+        if outcome.cause is Cause.PREEMPTED and book.requests.pending(job_id, "halt") is not None:
             outcome = replace(outcome, cause=Cause.HALTED, label=MEANINGS[EndKind.HALTED].label, action=Action.STOP)
         note_steps(services, launch, _statuses(services, launch))
         try:
             attempt = _close(services, job, manifest, launch, attempt, outcome)
         except StaleAttemptError as exc:  # another guardian closed it and has gone on
             log.info("%s", exc)
-            return book.current_attempt(job_id, role)
+            return book.attempts.current(job_id, role)
     stop(services, core, job, attempt)
     return attempt
 
@@ -169,7 +169,7 @@ def _close(
         shift=None if relaunch is None else _shift(launch, outcome, relaunch),
         releases_grant=relaunch is not None and gives_back(outcome.label),
     )
-    return book.close_attempt(job.id, launch.role, launch.attempt, closure)
+    return book.attempts.close(job.id, launch.role, launch.attempt, closure)
 
 
 def _quarantine(services: Services, job: Job, attempt: Attempt, outcome: Outcome) -> None:
@@ -179,7 +179,7 @@ def _quarantine(services: Services, job: Job, attempt: Attempt, outcome: Outcome
     name = attempt.resume.checkpoint if attempt.resume else None
     if name is None or outcome.action is not Action.OLDER_CHECKPOINT or outcome.label != "checkpoint.damaged":
         return
-    services.ledger.quarantine_checkpoint(job.id, name, outcome.reason)
+    services.ledger.checkpoints.quarantine(job.id, name, outcome.reason)
     stored.quarantine_checkpoint(job.tenant, job.id, name, outcome.reason, store=services.store)
 
 
@@ -200,9 +200,11 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
 def _following(services: Services, job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
     if outcome.ok or outcome.cause in (Cause.HALTED, Cause.CANCELLED, Cause.DEADLINE):
         return None
-    if services.ledger.job(job.id).cancel_requested_by is not None:
+    if services.ledger.jobs.get(job.id).cancel_requested_by is not None:
         return None
-    earlier = [a for a in services.ledger.attempts(job.id) if a.role == launch.role and a.number < launch.attempt]
+    earlier = [
+        a for a in services.ledger.attempts.of_job(job.id) if a.role == launch.role and a.number < launch.attempt
+    ]
     ended = [a for a in earlier if a.outcome in set(Cause)]
     now = services.ledger.now()
     losses = [
@@ -256,7 +258,7 @@ def _outcome(
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )
     meaning = MEANINGS.get(seen.kind)
-    if seen.kind is EndKind.HALTED and services.ledger.pending(job.id, "halt") is None:
+    if seen.kind is EndKind.HALTED and services.ledger.requests.pending(job.id, "halt") is None:
         meaning = None  # withdrawn since: only what the learners show counts
     if outcome is None and meaning is None:
         return None
@@ -280,8 +282,8 @@ def _outcome(
 def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
     """How long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them run."""
     book = services.ledger
-    attempt = book.current_attempt(job_id, launch.role)
-    steps = [step for step in book.transitions(job_id) if attempt is not None and step.at >= attempt.started_at]
+    attempt = book.attempts.current(job_id, launch.role)
+    steps = [step for step in book.jobs.transitions(job_id) if attempt is not None and step.at >= attempt.started_at]
     began = next((step.at for step in steps if step.to_state is State.PROCESSING), None)
     if began is None:
         return 0.0
@@ -292,7 +294,9 @@ def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
 def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str | None:
     """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
     through before: it has work to lose."""
-    others = [a for a in services.ledger.attempts(job.id) if a.role == launch.role and a.number != launch.attempt]
+    others = [
+        a for a in services.ledger.attempts.of_job(job.id) if a.role == launch.role and a.number != launch.attempt
+    ]
     if any(a.label != NO_QUOTA for a in others):
         return None
     if (never := quota.never_fits(words, launch.membership.size)) is None:
@@ -305,10 +309,10 @@ def never_fits(services: Services, job_id: str, refused: Attempt) -> str | None:
     where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line again since.
     """
     book = services.ledger
-    job = book.job(job_id)
-    if refused.revision != job.revision or book.in_line(job_id):
+    job = book.jobs.get(job_id)
+    if refused.revision != job.revision or book.queue.holds(job_id):
         return None
-    of_role = [a for a in book.attempts(job_id) if a.role == refused.role and a.revision == refused.revision]
+    of_role = [a for a in book.attempts.of_job(job_id) if a.role == refused.role and a.revision == refused.revision]
     others = [a for a in of_role if a.number != refused.number]
     if any(a.label != NO_QUOTA for a in others):
         return None
@@ -331,6 +335,6 @@ def note_steps(services: Services, launch: Launch, statuses: Iterable[LearnerSta
     lasts = [steps["last"] for steps in seen if "last" in steps]
     if firsts and lasts:
         try:
-            services.ledger.note_steps(launch.job_id, launch.role, launch.attempt, min(firsts), max(lasts))
+            services.ledger.attempts.note_steps(launch.job_id, launch.role, launch.attempt, min(firsts), max(lasts))
         except StaleAttemptError as exc:
             log.warning("%s", exc)

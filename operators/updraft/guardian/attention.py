@@ -109,7 +109,7 @@ class Attention:
         launch = self._launch
         log.warning("Progress: %s", finding.reason)
         facts = {"attempt": launch.attempt, "finding": finding.kind, "learner": finding.learner}
-        self._services.ledger.note(launch.job_id, finding.reason, facts)
+        self._services.ledger.jobs.note(launch.job_id, finding.reason, facts)
         if finding.kind in ("stalled", "straggler"):
             self._dumps += 1
             place = (launch.tenant, launch.job_id, launch.role, launch.attempt, finding.learner)

@@ -31,14 +31,14 @@ def end(services: Services, job: Job, verdict: Verdict) -> Job:
 
     Raises UnavailableError when something is left to do; the same call again does it.
     """
-    ended = services.ledger.finish(job.id, job.verdict or verdict)
+    ended = services.ledger.jobs.finish(job.id, job.verdict or verdict)
     verdict = ended.verdict or verdict
     log.info("%s: %s", verdict.state.value, verdict.reason)
     _close_attempts(services, job, verdict)
     away: list[UnavailableError] = []
     try:
         remove(services, job)
-        services.ledger.release(job.id)  # not before: what still runs is not free
+        services.ledger.queue.release(job.id)  # not before: what still runs is not free
     except UnavailableError as exc:
         away.append(exc)
     try:
@@ -57,7 +57,7 @@ def remove(services: Services, job: Job) -> None:
 
     core, namespace = services.core, services.settings.namespace(job.tenant)
     selector, grace_seconds = f"{LABEL_JOB}={job.id}", services.settings.stop_grace_seconds
-    newest = {attempt.role: attempt for attempt in services.ledger.attempts(job.id)}  # older ones are refused
+    newest = {attempt.role: attempt for attempt in services.ledger.attempts.of_job(job.id)}  # older ones are refused
     words = []
     for attempt in newest.values():
         launch = launch_of(services.settings, job, attempt)
@@ -86,9 +86,9 @@ def tell(services: Services, job: Job) -> None:
 def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> Verdict:
     """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
     book = services.ledger
-    train = book.current_attempt(job.id, TRAIN_ROLE)
+    train = book.attempts.current(job.id, TRAIN_ROLE)
     seen = dict(train.evidence) if train else {}
-    version, promotion = book.effect(job.id, MODEL_VERSION), book.effect(job.id, PROMOTION)
+    version, promotion = book.effects.get(job.id, MODEL_VERSION), book.effects.get(job.id, PROMOTION)
     evidence = Evidence(
         exit_codes=seen.get("exit_codes", {}),
         completion_markers=tuple(n for n, found in seen.get("markers", {}).items() if found),
@@ -97,11 +97,11 @@ def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> 
         details={
             "attempt": train.number if train else None,
             "label": train.label if train else None,
-            "attempts": sum(a.role == TRAIN_ROLE for a in book.attempts(job.id)),
+            "attempts": sum(a.role == TRAIN_ROLE for a in book.attempts.of_job(job.id)),
             "promotion": promotion,
         },
     )
-    if failure := book.effect(job.id, FAILURE):
+    if failure := book.effects.get(job.id, FAILURE):
         state = State.CANCELLED if failure["cause"] == Cause.CANCELLED else State.FAILED
         details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
         return Verdict(state, failure["reason"], replace(evidence, details=details))
@@ -118,11 +118,11 @@ def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -
     """Tasks to which Airflow gives another end than the evidence: somebody marked them, or Airflow gave them up.
 
     None when all agree."""
-    failure = services.ledger.effect(job.id, FAILURE)
+    failure = services.ledger.effects.get(job.id, FAILURE)
     found: dict[str, Any] = {}
     for task, role in ROLE_OF_TASK.items():
         said = airflow.get(task)
-        attempt = services.ledger.current_attempt(job.id, role)
+        attempt = services.ledger.attempts.current(job.id, role)
         if attempt is None or said not in ("success", "failed"):
             continue
         seen = "running" if attempt.ended_at is None else "success" if attempt.outcome == Cause.DONE else "failed"
@@ -150,9 +150,9 @@ def _close_attempts(services: Services, job: Job, verdict: Verdict) -> None:
     from updraft.ledger import AttemptClosure
 
     cause = Cause.CANCELLED if verdict.state is State.CANCELLED else Cause.INFRASTRUCTURE
-    for attempt in services.ledger.attempts(job.id):
+    for attempt in services.ledger.attempts.of_job(job.id):
         if attempt.ended_at is None:
-            services.ledger.close_attempt(
+            services.ledger.attempts.close(
                 job.id, attempt.role, attempt.number, AttemptClosure(cause.value, verdict.reason)
             )
 
@@ -164,7 +164,7 @@ def _missing(services: Services, job: Job, version: object, promotion: object) -
     missing = []
     for task, role in ROLE_OF_TASK.items():
         if role in roles:
-            attempt = book.current_attempt(job.id, role)
+            attempt = book.attempts.current(job.id, role)
             if attempt is None or attempt.outcome != Cause.DONE:
                 missing.append(task)
     if manifest.export is not None and manifest.export.register_as is not None:

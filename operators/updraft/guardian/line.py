@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
@@ -12,7 +13,7 @@ from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
 
 if TYPE_CHECKING:
-    from updraft.allocation import Request
+    from updraft.allocation import Capacity, Request
     from updraft.ledger import Job
     from updraft.manifest import Manifest
     from updraft.services import Services
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 def join(services: Services, job: Job) -> None:
     """Puts the job in line with what its manifest asks for; once in line it keeps its place."""
-    services.ledger.enqueue(job.id, place_of(job))
+    services.ledger.queue.enqueue(job.id, place_of(job))
 
 
 def rejoin(services: Services, job_id: str, role: str) -> None:
     """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
     book = services.ledger
-    book.requeue(job_id, place_of(book.job(job_id), role=role))
+    book.queue.requeue(job_id, place_of(book.jobs.get(job_id), role=role))
 
 
 def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> Request:
@@ -69,7 +70,14 @@ def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
     """Plan the whole queue for these nodes."""
     from updraft.kubernetes.capacity import capacity_from_nodes
 
-    services.ledger.plan_queue(capacity_from_nodes(nodes, services.settings.tolerations))
+    decide(services, capacity_from_nodes(nodes, services.settings.tolerations))
+
+
+def decide(services: Services, capacity: Capacity) -> None:
+    """Plan the whole queue for this capacity."""
+    from updraft.allocation import plan_admissions
+
+    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity))
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:
@@ -82,9 +90,9 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
         return left
     book = services.ledger
     try:
-        admission = book.admission(job_id)
+        admission = book.queue.admission(job_id)
     except RefusedError:
-        if book.job(job_id).state is State.HALTED:  # another guardian took it out of the queue just now
+        if book.jobs.get(job_id).state is State.HALTED:  # another guardian took it out of the queue just now
             return "halt", f"job {job_id} was halted"
         raise
     if admission.granted:
@@ -93,18 +101,18 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
         return "impossible", admission.reason
     if not admission.planned:
         return "unplanned", admission.reason
-    book.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
+    book.jobs.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
     return "waiting", admission.reason
 
 
 def _left(services: Services, job_id: str) -> tuple[str, str] | None:
     """Why the job is in line no longer, or shall not be."""
     book = services.ledger
-    job = book.job(job_id)
+    job = book.jobs.get(job_id)
     if job.ended:
         return "impossible", f"job {job_id} has ended {job.state.value}"
     if job.cancel_requested_by is not None:
         return "cancelled", f"cancelled by {job.cancel_requested_by}"
-    if (halt := book.pending(job_id, "halt")) is not None:
+    if (halt := book.requests.pending(job_id, "halt")) is not None:
         return "halt", f"halted by {halt.by}"
     return None

@@ -28,10 +28,10 @@ TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
 def deliver(services: Services, job_id: str) -> None:
     """Raises UnavailableError when MLflow does not answer; what is left stays in the ledger."""
     book = services.ledger
-    if not book.outbox(job_id, limit=1):
+    if not book.outbox.undelivered(job_id, limit=1):
         return
-    with book.lock(f"outbox {job_id}"):  # two at once could tell an older state after a newer one
-        _deliver(services, book.job(job_id))
+    with book.leases.lock(f"outbox {job_id}"):  # two at once could tell an older state after a newer one
+        _deliver(services, book.jobs.get(job_id))
 
 
 def require_tracking(services: Services) -> None:
@@ -50,17 +50,17 @@ def require_tracking(services: Services) -> None:
 
 def _deliver(services: Services, job: Job) -> None:
     book = services.ledger
-    for message in book.outbox(job.id):
+    for message in book.outbox.undelivered(job.id):
         try:
             if job.mlflow_run_id:
                 tags = {name: str(value) for name, value in message.tags.items()}
                 _tell(services.open_run(job.mlflow_run_id, REST_SECONDS), State(message.state), tags)
         except UnavailableError as exc:
-            book.undelivered(message.id, str(exc))
+            book.outbox.failed(message.id, str(exc))
             raise
         except (NotFoundError, RefusedError) as exc:  # the run was deleted, or will never take it: the ledger keeps it
             log.warning("MLflow will not be told that %s is %s: %s", job.id, message.state, exc)
-        book.delivered(message.id)
+        book.outbox.delivered(message.id)
 
 
 def _tell(server: TrackingServer, state: State, tags: Mapping[str, str]) -> None:

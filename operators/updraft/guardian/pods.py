@@ -40,11 +40,11 @@ def template_key(role: str, revision: int) -> str:
 
 def record_template(services: Services, job: Job, role: str, pod: Mapping[str, Any]) -> None:
     """The pod that every attempt of this role and revision is made from; the first record stands."""
-    services.ledger.record_effect(job.id, template_key(role, job.revision), dict(pod))
+    services.ledger.effects.record(job.id, template_key(role, job.revision), dict(pod))
 
 
 def has_template(services: Services, job: Job, role: str) -> bool:
-    return services.ledger.effect(job.id, template_key(role, job.revision)) is not None
+    return services.ledger.effects.get(job.id, template_key(role, job.revision)) is not None
 
 
 def grace_seconds(services: Services, attempt: Attempt) -> int:
@@ -64,14 +64,14 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     manifest = manifest_of(job)
     launch = launch_of(services.settings, job, attempt)
     deployed = _deployed_key(attempt)
-    if services.ledger.effect(job.id, deployed) is not None:
+    if services.ledger.effects.get(job.id, deployed) is not None:
         return launch
-    template = services.ledger.effect(job.id, template_key(attempt.role, attempt.revision))
+    template = services.ledger.effects.get(job.id, template_key(attempt.role, attempt.revision))
     if template is None:
         raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")
     remove_older(services, core, launch)
     signals.raise_fence(job.tenant, job.id, attempt.role, attempt.number, store=services.store)
-    newest = services.ledger.current_attempt(job.id, attempt.role)
+    newest = services.ledger.attempts.current(job.id, attempt.role)
     if newest is not None and newest.number > attempt.number:
         # The store cannot compare and write: a process that was stopped in between has just lowered the fence.
         signals.raise_fence(job.tenant, job.id, attempt.role, newest.number, store=services.store)
@@ -81,7 +81,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     credentials = _pod_credentials(services)
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
-    if services.ledger.effect(job.id, deployed) is not None:  # by another guardian, while this one was stopped
+    if services.ledger.effects.get(job.id, deployed) is not None:  # by another guardian, while this one was stopped
         return launch
     spec = spec_of(
         services.settings,
@@ -91,7 +91,8 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         JobFacts(job.mlflow_run_id or "", job.mlflow_experiment_id or "", job.code_tree, job.data or ()),
         api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
         grace_seconds=grace_seconds(services, attempt),
-        first=attempt.number == min(a.number for a in services.ledger.attempts(job.id) if a.role == attempt.role),
+        first=attempt.number
+        == min(a.number for a in services.ledger.attempts.of_job(job.id) if a.role == attempt.role),
         checkpoint=checkpoint,
         restores=_restores(services, job.id, checkpoint, launch.membership.learners),
         avoid_nodes=_avoid_nodes(services, attempt),
@@ -100,20 +101,25 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
     )
     gang.create(core, launch, objects_of(spec))
-    now = services.ledger.current_attempt(job.id, attempt.role)
-    if now is None or now.number != attempt.number or now.ended_at is not None or services.ledger.job(job.id).ended:
+    now = services.ledger.attempts.current(job.id, attempt.role)
+    if (
+        now is None
+        or now.number != attempt.number
+        or now.ended_at is not None
+        or services.ledger.jobs.get(job.id).ended
+    ):
         # This process was taken for dead, and somebody else went on: what it made has no place any more.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
     names = [launch.pod_name(n) for n in launch.membership.learners]
-    services.ledger.record_effect(job.id, deployed, {"pods": names, "at": services.ledger.now().isoformat()})
+    services.ledger.effects.record(job.id, deployed, {"pods": names, "at": services.ledger.now().isoformat()})
     log.info("Launched %d learner(s) of %s as attempt %d", launch.membership.size, launch.role, launch.attempt)
     return launch
 
 
 def deployed_seconds(services: Services, attempt: Attempt) -> float:
     """For how long all its pods have been there: a cluster that does not answer may take long to take them."""
-    effect = services.ledger.effect(attempt.job_id, _deployed_key(attempt)) or {}
+    effect = services.ledger.effects.get(attempt.job_id, _deployed_key(attempt)) or {}
     at = datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
     return (services.ledger.now() - at).total_seconds()
 
@@ -127,7 +133,7 @@ def remove_older(services: Services, core: CoreV1Api, launch: Launch) -> None:
 
     A node that does not answer keeps its containers; the fence silences them.
     """
-    of_role = [a.number for a in services.ledger.attempts(launch.job_id) if a.role == launch.role]
+    of_role = [a.number for a in services.ledger.attempts.of_job(launch.job_id) if a.role == launch.role]
     older = [str(number) for number in of_role if number < launch.attempt]
     if not older:
         return
@@ -147,7 +153,7 @@ def free(services: Services, core: CoreV1Api, launch: Launch, *, grace_seconds: 
 def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:
     """Nodes on which earlier attempts of the role were lost lately for a reason that lies in the node: what the newest
     decision to launch again says, which has forgotten the others."""
-    for earlier in sorted(services.ledger.attempts(attempt.job_id), key=lambda a: a.number, reverse=True):
+    for earlier in sorted(services.ledger.attempts.of_job(attempt.job_id), key=lambda a: a.number, reverse=True):
         if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
             return tuple(sorted(earlier.relaunch.avoid_nodes))
     return ()
@@ -157,7 +163,7 @@ def _restores(services: Services, job_id: str, checkpoint: str | None, learners:
     """The checkpoint that each learner goes on from: its own, where each has stored one."""
     if checkpoint is None:
         return {}
-    good = [c.name for c in services.ledger.checkpoints(job_id)]
+    good = [c.name for c in services.ledger.checkpoints.of_job(job_id)]
     return {n: for_learner(checkpoint, n, good) for n in learners}
 
 

@@ -31,7 +31,7 @@ class Plan:
 
 def recorded(services: Services, job: Job) -> Plan | None:
     """The plan of this revision, if one was recorded."""
-    found = services.ledger.effect(job.id, _key(job.revision))
+    found = services.ledger.effects.get(job.id, _key(job.revision))
     return None if found is None else _plan(found)
 
 
@@ -41,12 +41,12 @@ def record(services: Services, job: Job, plan: Plan) -> Plan:
         "known": {name: asdict(staged) for name, staged in plan.known.items()},
         "requests": [asdict(replace(request, suite=None)) for request in plan.requests],
     }
-    return _plan(services.ledger.record_effect(job.id, _key(job.revision), value))
+    return _plan(services.ledger.effects.record(job.id, _key(job.revision), value))
 
 
 def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
     """Limits in bytes of the sources that the pod of this revision makes, and stores once its program has ended."""
-    requests = _plan(services.ledger.effect(job_id, _key(revision)) or {}).requests
+    requests = _plan(services.ledger.effects.get(job_id, _key(revision)) or {}).requests
     return [request.limit_bytes for request in requests if request.made()]
 
 
@@ -63,7 +63,7 @@ def hand_over(
     from updraft.kubernetes.secrets import read_secret
     from updraft.storage.prepared import put_request
 
-    found = services.ledger.effect(job.id, _key(attempt.revision))
+    found = services.ledger.effects.get(job.id, _key(attempt.revision))
     requests = _plan(found or {}).requests
     put_request(job.tenant, job.id, attempt.number, _request(services, requests, manifest), store=services.store)
     names = {request.secret for request in requests if request.kind == "s3" and request.secret is not None}

@@ -26,7 +26,7 @@ def replay_metrics(services: Services, job: Job) -> None:
     from updraft.tracking.replay import Deadline
 
     deadline = Deadline()
-    for attempt in services.ledger.attempts(job.id):
+    for attempt in services.ledger.attempts.of_job(job.id):
         for learner in attempt.membership.ever:
             _replay(services, job, job.mlflow_run_id, attempt, learner, deadline)
 
@@ -38,7 +38,7 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
 
     place = (job.id, attempt.role, attempt.number, learner)
     key = f"replayed {attempt.role} {attempt.number} {learner}"
-    if services.ledger.effect(job.id, key) is not None:
+    if services.ledger.effects.get(job.id, key) is not None:
         return
     done = objects.read_done(job.tenant, *place, store=services.store)
     if done is not None and not done.get("metrics_pending") and not done.get("artifacts_pending"):
@@ -64,6 +64,6 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
         )
     if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
         told = {"points": replayed.points, "artifacts": replayed.artifacts}
-        services.ledger.record_effect(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
+        services.ledger.effects.record(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
         for text in missing:
-            services.ledger.note(job.id, text, {"attempt": attempt.number, "learner": learner})
+            services.ledger.jobs.note(job.id, text, {"attempt": attempt.number, "learner": learner})

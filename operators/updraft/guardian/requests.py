@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
     """The job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is answered."""
     book = services.ledger
-    job, halt = book.job(job_id), book.pending(job_id, "halt")
+    job, halt = book.jobs.get(job_id), book.requests.pending(job_id, "halt")
     if halt is None and job.state is not State.HALTED:
-        resume = book.pending(job_id, "resume")
+        resume = book.requests.pending(job_id, "resume")
         if resume is not None and job.state is State.QUEUED:
             resumed(services, job_id)
-            job = book.job(job_id)
+            job = book.jobs.get(job_id)
         elif resume is not None and not resume.revision:
-            book.answer(job_id, resume.seq, "the halt was withdrawn; the job goes on")
+            book.requests.answer(job_id, resume.seq, "the halt was withdrawn; the job goes on")
     return job, halt
 
 
@@ -42,13 +42,13 @@ def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
 def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
     """The learners are gone: give back what the job held, show HALTED, answer the request. False if it goes on."""
     book = services.ledger
-    checkpoints = book.checkpoints(job_id)
+    checkpoints = book.checkpoints.of_job(job_id)
     kept = (
         f"the last checkpoint is {checkpoints[-1].name} (step {checkpoints[-1].step})"
         if checkpoints
         else ("it has no checkpoint: resuming begins anew" if attempt is not None else "it had not started")
     )
-    return book.rest(job_id, kept, attempt=attempt.number if attempt else None)
+    return book.jobs.rest(job_id, kept, attempt=attempt.number if attempt else None)
 
 
 def resumed(services: Services, job_id: str) -> Request | None:
@@ -57,8 +57,8 @@ def resumed(services: Services, job_id: str) -> Request | None:
     Its revision, if it brings one, is the job's manifest from here on.
     """
     book = services.ledger
-    request = book.pending(job_id, "resume")
+    request = book.requests.pending(job_id, "resume")
     if request is None:
         return None
-    place = place_of(book.job(job_id), request.revision["manifest"] if request.revision else None)
-    return request if book.rejoin(job_id, request.seq, place) else None
+    place = place_of(book.jobs.get(job_id), request.revision["manifest"] if request.revision else None)
+    return request if book.jobs.rejoin(job_id, request.seq, place) else None

@@ -7,7 +7,7 @@ database is never touched. Everything that comes out is a frozen dataclass.
 
 from __future__ import annotations
 
-from updraft.ledger.book import Ledger, open_ledger
+from updraft.ledger.ledger import Ledger, open_ledger
 from updraft.ledger.migrate import upgrade
 from updraft.ledger.records import (
     Admission,

@@ -1,4 +1,4 @@
-"""The queue and what was granted. The decision itself is `updraft.allocation.plan_admissions`.
+"""The queue and what was granted. Who may start is decided by the function that the planner hands in.
 
 Each change counts `queue.changes` up, in the same transaction: the planner sees from it that there is something to
 plan, and those that wait which rows are news.
@@ -6,14 +6,14 @@ plan, and those that wait which rows are news.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
-from updraft.allocation import Capacity, Grant, Request, plan_admissions
+from updraft.allocation import Grant, Plan, Request
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
@@ -22,6 +22,8 @@ from updraft.ledger.tables import WORD_LENGTH, grants, jobs, queue
 from updraft.lifecycle import TERMINAL, State
 
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
+
+Decide = Callable[[Sequence[Request], Sequence[Grant]], Plan]  # of the queue in its order, and of what is granted
 
 
 def enqueue(connection: Connection, job_id: str, request: Request) -> None:
@@ -78,14 +80,15 @@ def take_place(connection: Connection, job_id: str, reason: str, now: datetime) 
     return True
 
 
-def plan(connection: Connection, capacity: Capacity, now: datetime) -> None:
-    """Grants to every job whose turn it is, and writes for each other one its place and why it waits.
+def plan(connection: Connection, decide: Decide, now: datetime) -> None:
+    """Writes what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for each
+    other one its place and why it waits.
 
     Jobs that ended or were asked to cancel are no longer in the queue; what they were granted counts until released.
     """
     _lock(connection)
     waiting = _waiting(connection)
-    planned = plan_admissions([_request(row) for row in waiting.values()], live_grants(connection), capacity)
+    planned = decide([_request(row) for row in waiting.values()], live_grants(connection))
     decided = {job_id: _decision(granted_at=now) for job_id in planned.granted}
     decided |= {each.job_id: _decision(place=each.place, reason=each.reason) for each in planned.waiting}
     decided |= {each.job_id: _decision(reason=each.reason, impossible=True) for each in planned.impossible}

@@ -79,14 +79,14 @@ class AdmitOperator(UsesServices, BaseOperator):
                 self._check_model(job, manifest)
             except UnavailableError as exc:  # nothing is lost by waiting, however long it is away
                 self._wait_for_tracking(job, str(exc))
-            if self.services.ledger.current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
             answer = ("waiting", job.reason)
             if job.state is not State.HALTED:
                 line.join(self.services, job)
                 if job.state is State.PENDING:
-                    self.services.ledger.move(job.id, State.QUEUED, "waiting to be admitted")
+                    self.services.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
                 line.plan(
                     self.services, _nodes(self.services)
                 )  # a job that finds nobody before it need not wait for the planner
@@ -103,7 +103,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         reason = f"waiting for MLflow, which every job's run is opened in: {why}"
         self.log.warning("%s", reason)
         if job.state is State.PENDING:
-            self.services.ledger.move(job.id, State.PENDING, reason)
+            self.services.ledger.jobs.move(job.id, State.PENDING, reason)
         self.defer(trigger=TrackingTrigger(job_id=job.id), method_name="tracked")
 
     def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
@@ -114,7 +114,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         manifest = manifest_of(job)
         granted = _amounts(manifest)
         evidence = {"granted": manifest.canonical()["resources"]}
-        self.services.ledger.move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
+        self.services.ledger.jobs.move(job.id, State.DEPLOYING, f"admitted: {granted}", evidence)
         self.log.info("Admitted: %s", granted)
         return job.id
 
@@ -172,7 +172,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             submitted_by=context["dag_run"].triggering_user_name or "schedule",
         )
         try:
-            return self.services.ledger.record_job(new)
+            return self.services.ledger.jobs.record(new)
         except UnavailableError:
             raise
         except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
@@ -244,7 +244,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             tags=tags,
             manifest=manifest.canonical(),
         )
-        self.services.ledger.set_run(job.id, ref.run_id, ref.experiment_id)
+        self.services.ledger.jobs.set_run(job.id, ref.run_id, ref.experiment_id)
         self.log.info("MLflow run %s", ref.run_id)
 
 

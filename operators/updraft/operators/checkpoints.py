@@ -51,7 +51,7 @@ class WatchCheckpointsOperator(UsesServices, BaseOperator):
         from updraft import tracking
 
         job = find_job(self.services, context)
-        found = self.services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+        found = self.services.ledger.checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
         kept = sum(c.deleted_at is None and c.quarantined_at is None for c in found)
         bad = [f"{c.name}: {c.quarantine_reason}" for c in found if c.quarantined_at is not None]
         self.log.info("%d checkpoint(s), %d kept%s", len(found), kept, f"; damaged: {'; '.join(bad)}" if bad else "")

@@ -35,12 +35,12 @@ def run_key(context: Context) -> tuple[str, str]:
 
 def find_job(services: Services, context: Context) -> Job:
     """Return the job of this task's run. Raises NotFoundError if `admit` has not recorded it."""
-    return services.ledger.job_of_run(*run_key(context))
+    return services.ledger.jobs.of_run(*run_key(context))
 
 
 def record_failure(services: Services, job_id: str, task: str, cause: Cause, reason: str) -> None:
     """Record why the job failed. The first recorded failure stays: later ones follow from it."""
-    services.ledger.record_effect(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
+    services.ledger.effects.record(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
 
 
 def fail(services: Services, context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
@@ -54,13 +54,13 @@ def advance(services: Services, job_id: str, to: State, reason: str, evidence: M
 
     Does nothing once its learners were launched: a task that a user cleared afterwards must not set the state back.
     """
-    if services.ledger.current_attempt(job_id, TRAIN_ROLE) is None:
-        services.ledger.move(job_id, to, reason, evidence)
+    if services.ledger.attempts.current(job_id, TRAIN_ROLE) is None:
+        services.ledger.jobs.move(job_id, to, reason, evidence)
 
 
 def require_trained(services: Services, job: Job) -> None:
     """Raise RefusedError unless the ledger says that the training succeeded; Airflow's task state is no proof."""
-    train = services.ledger.current_attempt(job.id, TRAIN_ROLE)
+    train = services.ledger.attempts.current(job.id, TRAIN_ROLE)
     if train is None or train.outcome != Cause.DONE:
         said = (
             "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"
@@ -90,9 +90,9 @@ def last_try(context: Context) -> bool:
 
 def stop_if_over(services: Services, context: Context, job_id: str) -> None:
     """Raise EndTaskError if a user has cancelled the job, or if it has failed and this task runs a second time."""
-    if (failure := services.ledger.effect(job_id, FAILURE)) is not None:
+    if (failure := services.ledger.effects.get(job_id, FAILURE)) is not None:
         raise EndTaskError(failure["reason"])
-    by = services.ledger.job(job_id).cancel_requested_by
+    by = services.ledger.jobs.get(job_id).cancel_requested_by
     if by is not None:
         raise fail(services, context, job_id, Cause.CANCELLED, f"cancelled by {by}")
 

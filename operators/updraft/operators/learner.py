@@ -80,8 +80,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
         """From wherever the ledger says that the role stands; harmless when done twice. Returns when it has ended
         well."""
-        attempt = self.services.ledger.current_attempt(job.id, self.role)
-        halt_asked = self.services.ledger.pending(job.id, "halt") is not None
+        attempt = self.services.ledger.attempts.current(job.id, self.role)
+        halt_asked = self.services.ledger.requests.pending(job.id, "halt") is not None
         where = standing(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
         if isinstance(where, Over):
             self._end(context, job, manifest, attempt, where.reason)
@@ -149,7 +149,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         except UnavailableError as exc:  # its end is known and recorded; `release` and the reaper remove what is left
             self.log.warning("%s", exc)
         if not done:
-            cancelled = self.services.ledger.job(job.id).cancel_requested_by
+            cancelled = self.services.ledger.jobs.get(job.id).cancel_requested_by
             cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))
             self._say_last_lines(job, attempt)
             raise fail(self.services, context, job.id, cause, self._told(job, attempt) or reason)

@@ -20,7 +20,7 @@ def _job(ti_key: TaskInstanceKey) -> Job | None:
     from updraft.exceptions import UpdraftError
 
     try:
-        return platform_services().ledger.job_of_run(ti_key.dag_id, ti_key.run_id)
+        return platform_services().ledger.jobs.of_run(ti_key.dag_id, ti_key.run_id)
     except UpdraftError:
         return None
 
@@ -51,7 +51,7 @@ class ModelLink(BaseOperatorLink):
         from updraft.mlflow_pages import version_page
 
         job = _job(ti_key)
-        version = platform_services().ledger.effect(job.id, MODEL_VERSION) if job else None
+        version = platform_services().ledger.effects.get(job.id, MODEL_VERSION) if job else None
         if not version:
             return ""
         return version_page(platform_services().settings.mlflow_browser_uri, version["name"], str(version["version"]))

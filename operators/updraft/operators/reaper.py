@@ -41,7 +41,7 @@ class ReaperOperator(UsesServices, BaseOperator):
                 away.append(f"{job_id}: {exc}")
         for job_id in event["untold"]:
             try:
-                ending.tell(self.services, self.services.ledger.job(job_id))
+                ending.tell(self.services, self.services.ledger.jobs.get(job_id))
                 done.setdefault(job_id, "told MLflow how it stands")
             except UpdraftError as exc:
                 away.append(f"{job_id}: {exc}")
@@ -54,7 +54,7 @@ class ReaperOperator(UsesServices, BaseOperator):
     def _reap(self, job_id: str, act: dict[str, Any]) -> str:
         """Judged again from the ledger: the guardian may have come back since the trigger looked."""
         try:
-            job = self.services.ledger.job(job_id)
+            job = self.services.ledger.jobs.get(job_id)
         except NotFoundError:
             return "not a job of this platform; left alone"
         if act["end"] and not job.ended:
@@ -62,13 +62,13 @@ class ReaperOperator(UsesServices, BaseOperator):
             if seen != act["guardian_seen"]:
                 return f"its guardian has come back ({job.guardian_what}); left alone"
             verdict = ending.verdict_of(self.services, job, act["reason"])
-            self.services.ledger.note(job_id, f"reaped: {act['reason']}", act["evidence"])
+            self.services.ledger.jobs.note(job_id, f"reaped: {act['reason']}", act["evidence"])
             ended = ending.end(self.services, job, verdict)
             return f"ended {ended.state.value}: {act['reason']}"
         if job.ended:
             ending.remove(self.services, job)
             self._remove_pods(job.tenant, act["pods"])  # what is still there lies on a node that does not answer
-            self.services.ledger.release(job_id)
+            self.services.ledger.queue.release(job_id)
             return f"removed {', '.join(act['pods']) or 'what was left'}: {act['reason']}"
         self._remove_pods(job.tenant, act["pods"])
         return f"removed {', '.join(act['pods'])}: {act['reason']}"

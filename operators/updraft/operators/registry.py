@@ -45,15 +45,15 @@ class RegisterOperator(UsesServices, BaseOperator):
             if export is None or export.register_as is None:
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
             name = export.register_as
-            self.services.ledger.move(job.id, State.STORING, f"registering {name}")
+            self.services.ledger.jobs.move(job.id, State.STORING, f"registering {name}")
             replay_metrics(self.services, job)  # the logged model takes the run's
             version = self._register(job, name, export)
-            self.services.ledger.record_effect(job.id, MODEL_VERSION, version)
+            self.services.ledger.effects.record(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version["name"], version["version"])
 
     def _exported_by(self, job: Job) -> int:
         """The attempt whose report counts: the ledger says that it ended, and how."""
-        attempt = self.services.ledger.current_attempt(job.id, EXPORT_ROLE)
+        attempt = self.services.ledger.attempts.current(job.id, EXPORT_ROLE)
         if attempt is None or attempt.outcome != Cause.DONE:
             raise DataError("the export did not end well; look at the log of export_model")
         return attempt.number
@@ -78,7 +78,7 @@ class RegisterOperator(UsesServices, BaseOperator):
             )
             if export is None:
                 raise DataError("the export left no export.json; look at the log of export_model")
-            with self.services.ledger.lock(f"register {name}"):
+            with self.services.ledger.leases.lock(f"register {name}"):
                 tracking.claim(client, name, job.tenant)
             data = job.data or ()
             checked = f"checked against the program's own output: {export.checks}"
@@ -124,18 +124,18 @@ class PromoteOperator(UsesServices, BaseOperator):
                 raise AirflowSkipException("the manifest has no export.register_as")
             if not export.promote_if:
                 raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
-            version = self.services.ledger.effect(job.id, MODEL_VERSION)
+            version = self.services.ledger.effects.get(job.id, MODEL_VERSION)
             if version is None:
                 raise DataError("no version was registered; look at the log of register_model")
             client = self.services.tracking
             mine = tracking.VersionRef(
                 version["name"], str(version["version"]), version["model_id"], job.mlflow_run_id or ""
             )
-            outcome = self.services.ledger.effect(job.id, PROMOTION)
+            outcome = self.services.ledger.effects.get(job.id, PROMOTION)
             if outcome is None:
                 replay_metrics(self.services, job)
                 # Two jobs of one series decide one after the other: the second meets the first as champion.
-                with self.services.ledger.lock(f"promote {mine.name}"):
+                with self.services.ledger.leases.lock(f"promote {mine.name}"):
                     outcome = self._promote(job, client, mine, export)
             tags = {
                 "updraft.promoted": str(outcome["promoted"]).lower(),
@@ -152,11 +152,11 @@ class PromoteOperator(UsesServices, BaseOperator):
 
         current = tracking.champion(client, mine.name)
         holder = current[0].version if current else None
-        decision = self.services.ledger.effect(job.id, DECISION)
+        decision = self.services.ledger.effects.get(job.id, DECISION)
         if decision is None:
             found = decide(export.rules, tracking.metrics(client, mine.run_id), current[1] if current else None)
             decision = {"promote": found.promote, "reason": found.reason, "over": holder}
-            decision = self.services.ledger.record_effect(job.id, DECISION, decision)
+            decision = self.services.ledger.effects.record(job.id, DECISION, decision)
         promoted, reason = bool(decision["promote"]), str(decision["reason"])
         if promoted and holder != mine.version:
             if holder == decision["over"]:
@@ -164,5 +164,5 @@ class PromoteOperator(UsesServices, BaseOperator):
             else:
                 promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
         outcome: dict[str, Any] = {"promoted": promoted, "reason": reason, "alias": tracking.CHAMPION}
-        recorded: dict[str, Any] = self.services.ledger.record_effect(job.id, PROMOTION, outcome)
+        recorded: dict[str, Any] = self.services.ledger.effects.record(job.id, PROMOTION, outcome)
         return recorded

@@ -35,7 +35,7 @@ class ReleaseOperator(UsesServices, BaseOperator):
         marked = ending.overrides(self.services, job, task_states(context)) if not job.ended else None
         if marked is not None:
             self.log.warning("Airflow shows another end than the evidence: %s", marked)
-            self.services.ledger.override(job.id, marked)
+            self.services.ledger.jobs.override(job.id, marked)
         ended = ending.end(self.services, job, ending.verdict_of(self.services, job, ending.why_marked(marked)))
         if ended.verdict is not None:
             self.log.info("%s: %s", ended.verdict.state.value, ended.verdict.reason)

@@ -111,7 +111,7 @@ class RequestOperator(UsesServices, BaseOperator):
         job_id = self._job_id(context)
         try:
             request = self._recorded(context, job_id) or self._record(context, job_id)
-            self.services.ledger.record_effect(job_id, _key(context), request.seq)
+            self.services.ledger.effects.record(job_id, _key(context), request.seq)
         except UnavailableError:
             raise
         except RefusedError as exc:
@@ -124,7 +124,7 @@ class RequestOperator(UsesServices, BaseOperator):
     def answered(self, context: Context, event: dict[str, Any]) -> str:
         """Continue after AnswerTrigger: return the answer, or fail if there is none."""
         job_id = self._job_id(context)
-        request = next(item for item in self.services.ledger.requests(job_id) if item.seq == event["seq"])
+        request = next(item for item in self.services.ledger.requests.of_job(job_id) if item.seq == event["seq"])
         if request.answer is None:
             waited = f"{context['params']['wait_minutes']:g} min"
             raise EndTaskError(
@@ -139,14 +139,14 @@ class RequestOperator(UsesServices, BaseOperator):
 
     def _recorded(self, context: Context, job_id: str) -> Request | None:
         """What this run has asked already: this task may run twice."""
-        seq = self.services.ledger.effect(job_id, _key(context))
-        return next((item for item in self.services.ledger.requests(job_id) if item.seq == seq), None)
+        seq = self.services.ledger.effects.get(job_id, _key(context))
+        return next((item for item in self.services.ledger.requests.of_job(job_id) if item.seq == seq), None)
 
     def _record(self, context: Context, job_id: str) -> Request:
         """Raises RefusedError, EndTaskError for changes that are wrong."""
-        job = self.services.ledger.job(job_id)
+        job = self.services.ledger.jobs.get(job_id)
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
-        return self.services.ledger.request(job_id, self.kind, _user(context), revision=brought)
+        return self.services.ledger.requests.make(job_id, self.kind, _user(context), revision=brought)
 
     def _revision(self, context: Context, job: Job) -> dict[str, Any] | None:
         from updraft.manifest import ManifestError
@@ -169,7 +169,7 @@ class RequestOperator(UsesServices, BaseOperator):
 
         answer = str(request.answer)
         self.log.info("%s: %s", job_id, answer)
-        if not obeyed(self.kind, answer, self.services.ledger.job(job_id).state):
+        if not obeyed(self.kind, answer, self.services.ledger.jobs.get(job_id).state):
             raise EndTaskError(f"{job_id} was asked to {self.kind}, but: {answer}")
         return answer
 

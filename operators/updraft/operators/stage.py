@@ -52,7 +52,7 @@ class StageOperator(LearnerOperator):
     def execute(self, context: Context) -> None:
         """Look at every source, launch the pod if one is needed, and record the trees."""
         with ends_job(self.services, context, Cause.DATA, must_run=True) as job:
-            if self.services.ledger.current_attempt(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
                 return
             self._stage(context, job)
@@ -71,7 +71,7 @@ class StageOperator(LearnerOperator):
             staged |= _made(self.services, job, plan)
         code = staged.get(CODE)
         data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]
-        self.services.ledger.set_inputs(job.id, code.tree_sha256 if code else None, data)
+        self.services.ledger.jobs.set_inputs(job.id, code.tree_sha256 if code else None, data)
         total = sum(d["bytes"] for d in data)
         files = sum(d["files"] for d in data)
         evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
@@ -119,11 +119,16 @@ class StageOperator(LearnerOperator):
         digest = None if suite is None else suite_digest(suite, item.format)
         if isinstance(found, SourceRequest):
             if digest is not None:
-                found = replace(found, format=item.format, judged=self.services.ledger.judged(job.tenant, digest))
+                found = replace(
+                    found, format=item.format, judged=self.services.ledger.validations.judged(job.tenant, digest)
+                )
         else:
             if found.files == 0:
                 raise DataError(f"data.source: {item.source} holds no files; upload the data or correct the source")
-            if digest is not None and self.services.ledger.validation(job.tenant, found.tree_sha256, digest) is None:
+            if (
+                digest is not None
+                and self.services.ledger.validations.get(job.tenant, found.tree_sha256, digest) is None
+            ):
                 tree = found.tree_sha256
                 requests.append(SourceRequest(name, item.source, "tree", limit, tree=tree, format=item.format))
         self._sort(found, name, known, requests)
@@ -268,7 +273,7 @@ class ValidateOperator(UsesServices, BaseOperator):
         from updraft_data.suite import suite_digest
 
         fingerprint, digest = staged["tree"], suite_digest(_suite_of(item), item.format)
-        known = self.services.ledger.validation(job.tenant, fingerprint, digest)
+        known = self.services.ledger.validations.get(job.tenant, fingerprint, digest)
         if known is None:
             known = self._reported(job, name, item, fingerprint, digest)
         else:
@@ -290,7 +295,7 @@ class ValidateOperator(UsesServices, BaseOperator):
                 self.log.info("%s: %d expectations evaluated", item.source, result.evaluated)
                 for warning in result.warnings:
                     self.log.warning("%s: %s", item.source, warning)
-                return self.services.ledger.record_validation(
+                return self.services.ledger.validations.record(
                     job.tenant, fingerprint, digest, success=result.success, result=result.to_json()
                 )
         raise NotFoundError(f"{item.source} was staged, but not judged; clear the task stage_data to have it judged")
@@ -300,7 +305,7 @@ def prepared_of(services: Services, job: Job) -> Prepared:
     """Return what the job's `prepare` pod reported. Raises UpdraftError for a report that is missing or unreadable."""
     from updraft.storage.prepared import Prepared, read_prepared
 
-    attempt = services.ledger.current_attempt(job.id, PREPARE_ROLE)
+    attempt = services.ledger.attempts.current(job.id, PREPARE_ROLE)
     if attempt is None:
         return Prepared()
     found = read_prepared(job.tenant, job.id, attempt.number, store=services.store)

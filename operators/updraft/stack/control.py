@@ -303,7 +303,7 @@ def _refuse_to_leave_learners(home: Home, cluster: Cluster | None) -> None:
     ledger = Ledger(f"sqlite:///{home.ledger_file}")
     try:
         without = (State.PENDING, State.QUEUED, State.HALTED)
-        bound = [job.id for job in ledger.live_jobs() if job.state not in without]
+        bound = [job.id for job in ledger.jobs.live() if job.state not in without]
     except UpdraftError as exc:
         raise StackError(
             f"{home.ledger_file} does not say whether jobs still run on the cluster so far: {exc}"

@@ -118,16 +118,16 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
     from updraft.storage import objects
 
     ledger = services.ledger
-    job = ledger.job(job_id)
+    job = ledger.jobs.get(job_id)
     if job.revision:
         keep = keep_of(manifest_of(job))
     # Before the store is looked at: what is unfinished now will not be recorded by the end of one of these.
     closed = {
         attempt.number
-        for attempt in ledger.attempts(job_id)
+        for attempt in ledger.attempts.of_job(job_id)
         if attempt.role == TRAIN_ROLE and attempt.ended_at is not None
     }
-    known = {c.name: c for c in ledger.checkpoints(job_id, with_deleted=True, with_quarantined=True)}
+    known = {c.name: c for c in ledger.checkpoints.of_job(job_id, with_deleted=True, with_quarantined=True)}
     good = {c.name: c.bytes for c in known.values() if c.deleted_at is None and c.quarantined_at is None}
     seen = objects.look_at_checkpoints(job.tenant, job_id, sure=good, store=services.store)
     fresh = []
@@ -163,7 +163,7 @@ def _record(services: Services, job: Job, info: CheckpointInfo) -> list[Checkpoi
 
     try:
         return [
-            services.ledger.record_checkpoint(
+            services.ledger.checkpoints.record(
                 job.id,
                 name=info.name,
                 step=info.step,
@@ -188,7 +188,7 @@ def _set_aside(services: Services, job: Job, name: str, closed: Collection[int])
     from updraft.storage import objects
 
     looked = objects.look_at_checkpoints(job.tenant, job.id, only=name, store=services.store)
-    recorded = services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    recorded = services.ledger.checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
     known = next((c for c in recorded if c.name == name), None)
     reason = looked.damaged.get(name)
     if reason is None and known is not None and name not in {info.name for info in looked.whole}:
@@ -200,7 +200,7 @@ def _set_aside(services: Services, job: Job, name: str, closed: Collection[int])
         return
     log.warning("Checkpoint %s of %s is damaged, and set aside: %s", name, job.id, reason)
     if known is not None:
-        services.ledger.quarantine_checkpoint(job.id, name, reason)
+        services.ledger.checkpoints.quarantine(job.id, name, reason)
     objects.quarantine_checkpoint(job.tenant, job.id, name, reason, store=services.store)
 
 
@@ -208,14 +208,14 @@ def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
     from updraft.checkpoints import Kept, learner_of, retain
     from updraft.storage import objects
 
-    training = [attempt for attempt in services.ledger.attempts(job.id) if attempt.role == TRAIN_ROLE]
+    training = [attempt for attempt in services.ledger.attempts.of_job(job.id) if attempt.role == TRAIN_ROLE]
     newest = training[-1] if training else None
     if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
         return  # another attempt follows: which checkpoint it goes on from is not decided yet
     protected = {str(newest.resume.checkpoint)} if newest is not None and newest.resume is not None else set()
     counts: Counter[int] = Counter()
     live = []
-    recorded = services.ledger.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+    recorded = services.ledger.checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
     for c in sorted(recorded, key=lambda c: (c.verified_at or c.created_at, c.name)):
         learner = learner_of(c.name)
         counts[learner] += 1
@@ -223,7 +223,7 @@ def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
             live.append(Kept(c.name, c.step, c.attempt, c.created_at, c.metrics, learner, counts[learner]))
     for name, reason in retain(live, **keep, protected=protected).items():
         # In this order: what is gone from the store before the ledger says so would pass for damaged.
-        services.ledger.mark_checkpoint_deleted(job.id, name, reason)
+        services.ledger.checkpoints.mark_deleted(job.id, name, reason)
         objects.delete_checkpoint(job.tenant, job.id, name, store=services.store)
 
 

@@ -95,13 +95,13 @@ class Desk:
 
     def _read(self) -> tuple[frozenset[str], dict[tuple[str, str], int]]:
         ledger = self._services.ledger
-        return ledger.asked(), ledger.changed_members()
+        return ledger.requests.asked(), ledger.attempts.changed_members()
 
     async def _tell_who_guards(self) -> None:
         """Apart from the asking: a job's row may be locked."""
         try:
             guarded = {job_id: guard.what for job_id, guard in self._guarded.items()}
-            await asyncio.to_thread(lambda: self._services.ledger.touch_guardians(guarded))
+            await asyncio.to_thread(lambda: self._services.ledger.jobs.touch_all(guarded))
         except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
             log.warning("The ledger could not be told which jobs are guarded: %s", exc)
             self._next_touch = self._clock() + LOOK_SECONDS

@@ -153,21 +153,21 @@ class GangTrigger(UsesServices, BaseTrigger):
     def _standing(self) -> Standing:
         job, halt = requests.wanted(self.services, self.job_id)
         book = self.services.ledger
-        newest = book.current_attempt(self.job_id, self.role)
-        placed = job.state is not State.QUEUED or book.in_line(self.job_id)
+        newest = book.attempts.current(self.job_id, self.role)
+        placed = job.state is not State.QUEUED or book.queue.holds(self.job_id)
         return standing(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
 
     def _prepared(self) -> bool:
-        return pods.has_template(self.services, self.services.ledger.job(self.job_id), self.role)
+        return pods.has_template(self.services, self.services.ledger.jobs.get(self.job_id), self.role)
 
     def _begin(self, after: Attempt | None) -> None:
-        attempts.begin(self.services, self.services.ledger.job(self.job_id), self.role, after)
+        attempts.begin(self.services, self.services.ledger.jobs.get(self.job_id), self.role, after)
 
     def _touch(self, what: str) -> None:
-        self.services.ledger.touch_guardian(self.job_id, f"{self.role}: {what}")
+        self.services.ledger.jobs.touch(self.job_id, f"{self.role}: {what}")
 
     def _stop(self, core: Any, attempt: Attempt, wait: bool) -> None:
-        attempts.stop(self.services, core, self.services.ledger.job(self.job_id), attempt, wait=wait)
+        attempts.stop(self.services, core, self.services.ledger.jobs.get(self.job_id), attempt, wait=wait)
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         here = contextvars.copy_context()  # whose log it is
@@ -214,7 +214,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                 await place.look_again(self.log, at_first_plan=kind == "unplanned")
         self.log.info("%s: %s", kind, reason)
         if kind == "granted":
-            await asyncio.to_thread(self.services.ledger.take_place, self.job_id, f"{admitted}: {reason}")
+            await asyncio.to_thread(self.services.ledger.queue.start, self.job_id, f"{admitted}: {reason}")
         elif kind == "impossible":
             await asyncio.to_thread(self._record_impossible, reason)
 
@@ -223,7 +223,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         mended."""
         tell = {"state": "HALTED", "tags": {}}
         told = f"it cannot go on like this: {reason}"
-        self.services.ledger.move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
+        self.services.ledger.jobs.move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
 
     # --- one attempt --------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         """Deploy the attempt if it is not, watch it until something ends, and have it judged."""
         self._keep_in_mind(watch, attempt)
         core = await self._cluster()
-        job = await asyncio.to_thread(self.services.ledger.job, self.job_id)
+        job = await asyncio.to_thread(self.services.ledger.jobs.get, self.job_id)
         try:
             launch = await self._call(pods.deploy, self.services, core, job, attempt)
         except QuotaError as exc:

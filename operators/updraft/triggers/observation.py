@@ -177,7 +177,7 @@ class Observation:
         try:
             if await desk(self._services).generation(launch.job_id, launch.role) <= self._members.generation:
                 return
-            attempt = await asyncio.to_thread(self._services.ledger.current_attempt, launch.job_id, launch.role)
+            attempt = await asyncio.to_thread(self._services.ledger.attempts.current, launch.job_id, launch.role)
         except UpdraftError as exc:  # looked at again
             self._log.warning("The members of the attempt are not known: %s", exc)
             return
@@ -193,7 +193,7 @@ class Observation:
         return (
             None
             if limit is None
-            else limit.total_seconds() - self._services.ledger.runtime_seconds(launch.job_id, launch.role)
+            else limit.total_seconds() - self._services.ledger.attempts.runtime_seconds(launch.job_id, launch.role)
         )
 
     async def _show(self, found: Sequence[PodFacts]) -> None:
@@ -219,11 +219,11 @@ class Observation:
 
     def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
         book = self._services.ledger
-        known = book.job(self._launch.job_id).state
+        known = book.jobs.get(self._launch.job_id).state
         if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
             return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
         with suppress(IllegalTransitionError):
-            book.move(self._launch.job_id, state, reason, evidence)
+            book.jobs.move(self._launch.job_id, state, reason, evidence)
 
 
 def _preparing(state: State, reason: str) -> tuple[State, str]:

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity
 from updraft.exceptions import UnavailableError
+from updraft.guardian import line
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
@@ -208,26 +209,26 @@ async def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _take_lease(services: Services, owner: str) -> bool:
-    return services.ledger.take_lease(LEASE, owner, LEASE_SECONDS)
+    return services.ledger.leases.take(LEASE, owner, LEASE_SECONDS)
 
 
 def _give_lease(services: Services, owner: str) -> None:
-    services.ledger.give_lease(LEASE, owner)
+    services.ledger.leases.give(LEASE, owner)
 
 
 def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
     """Plans if there is something to plan; whether it did."""
-    if not anew and not services.ledger.plan_is_due():
+    if not anew and not services.ledger.queue.plan_is_due():
         return False
     if isinstance(basis, str):
-        services.ledger.hold_queue(basis)
+        services.ledger.queue.hold(basis)
     else:
-        services.ledger.plan_queue(basis)
+        line.decide(services, basis)
     return True
 
 
 def _news(services: Services, since: int | None) -> QueueNews:
-    return services.ledger.queue_news(since)
+    return services.ledger.queue.news(since)
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Queue]] = WeakKeyDictionary()

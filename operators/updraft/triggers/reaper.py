@@ -86,7 +86,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, watches: Mapping[str, PodWatch]) -> dict[str, Any]:
-        live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.live_jobs)}
+        live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.jobs.live)}
         pods: dict[str, list[WardPod]] = {}
         for watch in watches.values():
             if watch.synced.is_set():  # otherwise what is shown may be of long ago
@@ -133,19 +133,19 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         from updraft.exceptions import NotFoundError
 
         try:
-            return self.services.ledger.job(job_id).state
+            return self.services.ledger.jobs.get(job_id).state
         except NotFoundError:
             return None
 
     def _newest(self, job_id: str) -> dict[str, int]:
         newest: dict[str, int] = {}
-        for attempt in self.services.ledger.attempts(job_id):
+        for attempt in self.services.ledger.attempts.of_job(job_id):
             newest[attempt.role] = max(newest.get(attempt.role, 0), attempt.number)
         return newest
 
     def _waiting_messages(self, now: float, memory: Memory) -> list[str]:
         tries: dict[str, int] = {}
-        for message in self.services.ledger.outbox(limit=100):
+        for message in self.services.ledger.outbox.undelivered(limit=100):
             tries[message.job_id] = max(message.tries, tries.get(message.job_id, 0))
         memory.untold = {job_id: memory.untold.get(job_id, now) for job_id in tries}
         due = [job_id for job_id, since in memory.untold.items() if now - since >= UNTOLD.seconds(tries[job_id] + 1)]

@@ -54,7 +54,7 @@ def look(services: Services, job_id: str, seq: int, wait_seconds: float) -> str 
     A request is late `wait_seconds` after it was made, by the ledger's clock.
     """
     book = services.ledger
-    (request,) = (each for each in book.requests(job_id) if each.seq == seq)
+    (request,) = (each for each in book.requests.of_job(job_id) if each.seq == seq)
     if request.answered_at is not None:
         return "answered"
     return "late" if (book.now() - request.at).total_seconds() >= wait_seconds else None

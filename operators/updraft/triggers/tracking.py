@@ -45,8 +45,8 @@ class TrackingTrigger(UsesServices, BaseTrigger):
     def _look(self) -> str:
         """Raises UnavailableError while there is nothing to do but wait."""
         book = self.services.ledger
-        book.touch_guardian(self.job_id, "admit: waiting for MLflow")
-        job = book.job(self.job_id)
+        book.jobs.touch(self.job_id, "admit: waiting for MLflow")
+        job = book.jobs.get(self.job_id)
         if job.ended or job.cancel_requested_by is not None:
             return f"the job is {job.state}, or is to be cancelled"
         require_tracking(self.services)

@@ -70,7 +70,7 @@ def test_a_reader_may_look_but_not_act(platform: Platform) -> None:
         ("POST", "/trees/missing"),
     ):
         assert client.request(method, API + path, json={}).status_code == 403
-    assert platform.ledger.job("digits-1").cancel_requested_at is None
+    assert platform.ledger.jobs.get("digits-1").cancel_requested_at is None
 
 
 @pytest.mark.parametrize("tail", JOB_ROUTES)
@@ -93,7 +93,7 @@ def test_asking_something_of_another_tenants_job_does_nothing(platform: Platform
     assert (theirs.status_code, unknown.status_code) == (404, 404)
     assert theirs.text.replace("digits-1", "digits-2") == unknown.text
     assert hidden.get("/updraft/jobs/digits-1").status_code == 404
-    assert platform.ledger.requests("digits-1") == []
+    assert platform.ledger.requests.of_job("digits-1") == []
 
 
 def test_lists_hold_the_callers_tenants_only(two_tenants: Platform) -> None:
@@ -146,7 +146,7 @@ def test_a_browsers_cookie_may_look_but_not_act(platform: Platform) -> None:
     for method, path in (*acts, ("DELETE", "secrets/hub")):
         response = browser.request(method, f"/api/v1/{path}", json={"data": {"a": "b"}})
         assert (response.status_code, "bearer header" in response.text) == (403, True)
-    assert platform.ledger.job("digits-1").cancel_requested_at is None
+    assert platform.ledger.jobs.get("digits-1").cancel_requested_at is None
     assert platform.cluster.secrets == {}
     browser.headers["Authorization"] = "Bearer t"
     assert browser.post("/api/v1/jobs/digits-1/cancel").status_code == 202
@@ -176,11 +176,11 @@ def test_the_buttons_of_our_own_pages_act_and_no_other_page_can(platform: Platfo
     for headers in refused:
         assert browser.post(cancel, headers=headers).status_code == 403
     assert browser.put("/api/v1/secrets/hub", json={"data": {"a": "b"}}, headers=own).status_code == 403
-    assert platform.ledger.requests("digits-1") == []
+    assert platform.ledger.requests.of_job("digits-1") == []
     assert browser.post(cancel, headers=own).status_code == 202
     behind_proxy = own | {"Origin": "http://airflow"}  # the address that people use, from the settings
     assert browser.post("/api/v1/jobs/digits-1/cancel", headers=behind_proxy).status_code == 202
-    assert [item.by for item in platform.ledger.requests("digits-1")] == ["ada"]
+    assert [item.by for item in platform.ledger.requests.of_job("digits-1")] == ["ada"]
 
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs", "/jobs", "/api/v1/health"])

@@ -97,7 +97,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Fuzzed:
     made = make_platform(Path(tmp_path_factory.mktemp("fuzz")))
     run(made)
     made.tracking.runs["r"] = {"loss": [(1, 1.0, 0.5)]}
-    made.ledger.set_run("digits-1", "r", "1")
+    made.ledger.jobs.set_run("digits-1", "r", "1")
     for part in CLIENTS:  # once per process, and not a request's cost
         import_client(part)
     return Fuzzed(operations(made), {user: made.client(user) for user in ("ada", "reader")})

@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 from bounds import bounded
+from ledger_helpers import deciding
 from unit.api.api_fakes import MANIFEST, Platform
 
 from updraft.allocation import Capacity, Node, Request
@@ -24,10 +25,10 @@ def train(platform: Platform, job_id: str = "digits-1") -> int:
     """A job whose two learners run; returns the attempt."""
     ledger = platform.ledger
     platform.job(job_id)
-    ledger.move(job_id, State.QUEUED, "waits", {"place": 3})
-    ledger.move(job_id, State.DEPLOYING, "admitted: 2 learners")
-    number = ledger.ensure_attempt(job_id, "train", after=None, learners=2).number
-    ledger.move(job_id, State.PROCESSING, "2 learners run")
+    ledger.jobs.move(job_id, State.QUEUED, "waits", {"place": 3})
+    ledger.jobs.move(job_id, State.DEPLOYING, "admitted: 2 learners")
+    number = ledger.attempts.ensure(job_id, "train", after=None, learners=2).number
+    ledger.jobs.move(job_id, State.PROCESSING, "2 learners run")
     for learner, step in ((1, 40), (2, 30)):
         status = LearnerStatus(
             t=1_800_000_000.0,
@@ -36,7 +37,7 @@ def train(platform: Platform, job_id: str = "digits-1") -> int:
             last_metrics={"loss": 0.5 * learner, "bad": "NaN"},
         )
         platform.store.put_bytes(KEYS.status(job_id, "train", number, learner), status.to_json().encode())
-    ledger.set_run(job_id, "run1", "7")
+    ledger.jobs.set_run(job_id, "run1", "7")
     return number
 
 
@@ -69,15 +70,15 @@ def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
     ledger = platform.ledger
     for number, job_id in enumerate(("digits-0", "digits-1")):
         at = platform.job(job_id).submitted_at
-        ledger.enqueue(job_id, Request(job_id, 1, 2, 256, 0, None, at + timedelta(seconds=number)))
-        ledger.move(job_id, State.QUEUED, "waiting to be admitted")
+        ledger.queue.enqueue(job_id, Request(job_id, 1, 2, 256, 0, None, at + timedelta(seconds=number)))
+        ledger.jobs.move(job_id, State.QUEUED, "waiting to be admitted")
     url = f"{API}/jobs/digits-1"
     assert platform.client().get(url).json()["queue"] == {
         "place": None,
         "granted_at": None,
         "reason": "waiting to be admitted",
     }
-    ledger.plan_queue(Capacity((Node("local", 2, 4096, ready=False),)))
+    ledger.queue.plan(deciding(Capacity((Node("local", 2, 4096, ready=False),))))
     reason = "2nd in line; needs 1 x 2 CPUs + 256 MiB; no node is ready; behind digits-0"
     assert platform.client().get(url).json()["queue"] == {"place": 2, "granted_at": None, "reason": reason}
     assert platform.client().get(url).json()["reason"] == reason
@@ -88,11 +89,11 @@ def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
 def test_an_ended_job_shows_verdict_and_model(platform: Platform) -> None:
     train(platform)
     ledger = platform.ledger
-    ledger.record_effect("digits-1", "model_version", {"name": "digits cnn", "version": "4"})
-    ledger.record_effect("digits-1", "promotion", {"promoted": True, "alias": "champion"})
-    ledger.move("digits-1", State.STORING, "registering")
+    ledger.effects.record("digits-1", "model_version", {"name": "digits cnn", "version": "4"})
+    ledger.effects.record("digits-1", "promotion", {"promoted": True, "alias": "champion"})
+    ledger.jobs.move("digits-1", State.STORING, "registering")
     evidence = Evidence(exit_codes={"digits-1-train-1": 0}, model_version="digits cnn/4")
-    ledger.finish("digits-1", Verdict(State.COMPLETED, "registered", evidence))
+    ledger.jobs.finish("digits-1", Verdict(State.COMPLETED, "registered", evidence))
     job = platform.client().get(f"{API}/jobs/digits-1").json()
     assert job["model"] == {
         "name": "digits cnn",
@@ -108,7 +109,7 @@ def test_an_ended_job_shows_verdict_and_model(platform: Platform) -> None:
 def test_lists_are_newest_first_and_filtered(platform: Platform) -> None:
     for job_id in ("digits-1", "digits-2", "cats-1"):
         platform.job(job_id)
-    platform.ledger.move("digits-2", State.QUEUED, "waits")
+    platform.ledger.jobs.move("digits-2", State.QUEUED, "waits")
     client = platform.client()
 
     def ids(query: str) -> list[str]:
@@ -134,9 +135,9 @@ def test_cancel_is_written_into_the_ledger_once(platform: Platform) -> None:
     client = platform.client("ada")
     assert client.post(f"{API}/jobs/digits-1/cancel").status_code == 202
     assert platform.client("bob").post(f"{API}/jobs/digits-1/cancel").status_code == 202
-    assert platform.ledger.job("digits-1").cancel_requested_by == "ada"
+    assert platform.ledger.jobs.get("digits-1").cancel_requested_by == "ada"
     assert client.get(f"{API}/jobs/digits-1").json()["cancel_requested"]
-    platform.ledger.finish("digits-1", Verdict(State.CANCELLED, "asked by ada"))
+    platform.ledger.jobs.finish("digits-1", Verdict(State.CANCELLED, "asked by ada"))
     assert "ended CANCELLED" in client.post(f"{API}/jobs/digits-1/cancel").json()["message"]
 
 
@@ -159,7 +160,7 @@ def test_a_job_without_a_run_has_no_metrics(platform: Platform) -> None:
 def test_checkpoints_are_those_of_the_ledger(platform: Platform) -> None:
     train(platform)
     made = datetime(2026, 1, 1, tzinfo=UTC)
-    platform.ledger.record_checkpoint(
+    platform.ledger.checkpoints.record(
         "digits-1",
         "step-10",
         step=10,
@@ -278,7 +279,7 @@ def test_logs_of_what_was_never_launched_are_a_404(platform: Platform) -> None:
 
 def test_the_page_of_jobs_leads_to_each_job_and_escapes_what_others_wrote(platform: Platform) -> None:
     number = train(platform)
-    platform.ledger.move("digits-1", State.PROCESSING, "<script>alert(1)</script>")
+    platform.ledger.jobs.move("digits-1", State.PROCESSING, "<script>alert(1)</script>")
     put_log(platform, number, {1: "</pre><script>alert(2)</script>"})
     platform.tracking.runs["run1"] = {"loss<b>": [(1, 1.0, 0.5)]}
     client = platform.client()
@@ -318,7 +319,7 @@ def test_a_list_of_jobs_reads_no_manifests(platform: Platform) -> None:
     manifest = {**MANIFEST, "annotations": {f"k{n}": "x" * 4_900 for n in range(200)}}
     for number in range(200):
         job_id = f"large-{number}"
-        platform.ledger.record_job(NewJob(job_id, "default", "large", "train_model", job_id, manifest, "mallory"))
+        platform.ledger.jobs.record(NewJob(job_id, "default", "large", "train_model", job_id, manifest, "mallory"))
     for part in CLIENTS:  # once per process, and not a request's cost
         import_client(part)
     client = platform.client("reader")

@@ -182,7 +182,7 @@ def test_the_page_of_a_job_tells_all_that_happened_and_how_to_act(platform: Plat
     from unit.api.test_api_requests import recovered
 
     recovered(platform)
-    platform.ledger.request("digits-1", "halt", "eve")
+    platform.ledger.requests.make("digits-1", "halt", "eve")
     page = platform.client().get("/updraft/jobs/digits-1").text
     for words in (
         "relaunched after 5 s on another node from step-300",
@@ -196,7 +196,7 @@ def test_the_page_of_a_job_tells_all_that_happened_and_how_to_act(platform: Plat
         assert words in page
     listed = platform.client().get("/updraft/jobs").text
     assert "2: infrastructure <code>checkpoint.damaged</code>" in listed
-    platform.ledger.move("digits-1", State.HALTED, "halted by eve")
+    platform.ledger.jobs.move("digits-1", State.HALTED, "halted by eve")
     halted = platform.client().get("/updraft/jobs/digits-1").text
     assert 'data-verb="resume"' in halted
     assert 'data-verb="halt"' not in halted
@@ -214,16 +214,16 @@ def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_fai
         page = platform.client().get(f"/updraft/jobs/digits-1{query}").text
         return {text for text in said.values() if text in page}
 
-    platform.ledger.ensure_attempt("digits-1", "train", after=None)
+    platform.ledger.attempts.ensure("digits-1", "train", after=None)
     write(1, 1)
     assert shown() == {"one waits"}
     assert "attempt=1#log" not in platform.client().get("/updraft/jobs/digits-1").text
     write(1, 2)
-    platform.ledger.close_attempt(
+    platform.ledger.attempts.close(
         "digits-1", "train", 1, AttemptClosure("halted", "it was halted", {"exit_codes": {"1": None, "2": 3}})
     )
     assert shown() == {"one breaks"}
-    platform.ledger.ensure_attempt("digits-1", "train", after=1)
+    platform.ledger.attempts.ensure("digits-1", "train", after=1)
     assert shown() == {"one breaks"}  # while the second has written nothing
     write(2, 1)
     assert shown() == {"two begins"}
@@ -237,10 +237,10 @@ def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, rol
     platform.job()
 
     def run(role: str, outcome: str) -> None:
-        number = platform.ledger.ensure_attempt("digits-1", role, after=None).number
+        number = platform.ledger.attempts.ensure("digits-1", role, after=None).number
         book = LogBook.open("default", "digits-1", role, number, 1, store=platform.store)
         book.append([{"n": 1, "t": "2026-01-01T00:00:00Z", "line": f"the words of {role}"}])
-        platform.ledger.close_attempt(
+        platform.ledger.attempts.close(
             "digits-1", role, number, AttemptClosure(outcome, "because", {"exit_codes": {"1": 1}})
         )
 
@@ -252,7 +252,7 @@ def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, rol
     run("train", "done")
     run(role, "program")
     assert shown() == "train"
-    platform.ledger.finish("digits-1", Verdict(State.FAILED, f"{role} failed"))
+    platform.ledger.jobs.finish("digits-1", Verdict(State.FAILED, f"{role} failed"))
     assert shown() == role
     assert shown("?role=train&attempt=1") == shown("?attempt=1&role=train") == "train"
     assert ">train, attempt 1</a>" in platform.client().get("/updraft/jobs/digits-1").text
@@ -290,7 +290,7 @@ def test_the_root_of_the_plugin_leads_to_the_list(platform: Platform) -> None:
 def test_the_list_shows_the_metric_that_decides(platform: Platform) -> None:
     for number, manifest in enumerate(({"export": {"promote_if": {"val_accuracy": "> 0.9"}}}, {}, {})):
         found = platform.job(f"digits-{number}", **manifest)
-        platform.ledger.set_run(found.id, f"run{number}", "1")
+        platform.ledger.jobs.set_run(found.id, f"run{number}", "1")
     for run in ("run0", "run1"):
         platform.tracking.runs[run] = {
             "system/memory": [(0, 0.0, 7.0)], "loss": [(1, 0.0, 0.25)], "val_accuracy": [(1, 0.0, 0.75)],

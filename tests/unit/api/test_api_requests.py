@@ -24,18 +24,18 @@ def run(platform: Platform) -> int:
     """A job that runs, with its whole manifest in the ledger as `admit` records it."""
     platform.job(JOB, **parse({**MANIFEST, "params": {"lr": 0.1}}).canonical())
     ledger = platform.ledger
-    ledger.move(JOB, State.QUEUED, "waits")
-    ledger.move(JOB, State.DEPLOYING, "admitted")
-    ledger.move(JOB, State.PROCESSING, "runs")
-    return ledger.ensure_attempt(JOB, "train", after=None).number
+    ledger.jobs.move(JOB, State.QUEUED, "waits")
+    ledger.jobs.move(JOB, State.DEPLOYING, "admitted")
+    ledger.jobs.move(JOB, State.PROCESSING, "runs")
+    return ledger.attempts.ensure(JOB, "train", after=None).number
 
 
 def halt(platform: Platform) -> None:
     run(platform)
-    request = platform.ledger.request(JOB, "halt", "ada")
-    platform.ledger.close_attempt(JOB, "train", 1, AttemptClosure("halted", "halted by ada"))
-    platform.ledger.move(JOB, State.HALTED, "halted by ada")
-    platform.ledger.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
+    request = platform.ledger.requests.make(JOB, "halt", "ada")
+    platform.ledger.attempts.close(JOB, "train", 1, AttemptClosure("halted", "halted by ada"))
+    platform.ledger.jobs.move(JOB, State.HALTED, "halted by ada")
+    platform.ledger.requests.answer(JOB, request.seq, "halted; the last checkpoint is step-3")
 
 
 def post(platform: Platform, verb: str, body: Any = None, user: str = "ada") -> Any:
@@ -49,7 +49,7 @@ def test_a_halt_is_recorded_once_with_the_users_name_and_shown(platform: Platfor
     assert first.json()["request"] == second.json()["request"]
     asked = platform.client().get(f"{API}/jobs/{JOB}").json()["requests"]
     assert [(r["kind"], r["by"], r["answer"]) for r in asked] == [("halt", "ada", None)]
-    platform.ledger.answer(JOB, 1, "halted")
+    platform.ledger.requests.answer(JOB, 1, "halted")
     assert platform.client().get(f"{API}/jobs/{JOB}").json()["requests"] == []
     told = platform.client().get(f"{API}/jobs/{JOB}/requests").json()["requests"]
     assert [(r["kind"], r["answer"]) for r in told] == [("halt", "halted")]
@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused_with_advice(platform: Platform) -> None:
     run(platform)
     refused = post(platform, "resume", {"changes": {}})
     assert (refused.status_code, "not halted" in refused.json()["error"]["message"]) == (409, True)
-    platform.ledger.finish(JOB, Verdict(State.FAILED, "exit code 1"))
+    platform.ledger.jobs.finish(JOB, Verdict(State.FAILED, "exit code 1"))
     for verb, body in (("halt", None), ("resume", None), ("resume", {"changes": {"name": "x"}})):
         refused = post(platform, verb, body)
         assert (refused.status_code, "has ended FAILED" in refused.text) == (409, True)
@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_with_advice(platform: Platform) -> None:
 def test_a_resume_without_changes_needs_no_body(platform: Platform) -> None:
     halt(platform)
     assert post(platform, "resume").status_code == 202
-    request = platform.ledger.pending(JOB, "resume")
+    request = platform.ledger.requests.pending(JOB, "resume")
     assert request is not None
     assert (request.by, request.revision) == ("ada", None)
 
@@ -79,7 +79,7 @@ def test_changes_are_merged_into_the_manifest_and_kept_with_the_request(platform
     changes = {"resources": {"memory": "4GiB"}, "params": {"lr": 0.01}}
     answer = post(platform, "resume", {"changes": changes})
     assert (answer.status_code, answer.json()["request"]["changes"]) == (202, changes)
-    request = platform.ledger.pending(JOB, "resume")
+    request = platform.ledger.requests.pending(JOB, "resume")
     assert request is not None
     assert request.revision is not None
     made = request.revision["manifest"]
@@ -90,7 +90,7 @@ def test_changes_are_merged_into_the_manifest_and_kept_with_the_request(platform
 def test_changes_that_change_nothing_are_none(platform: Platform) -> None:
     halt(platform)
     assert post(platform, "resume", {"changes": {"params": {"lr": 0.1}}}).status_code == 202
-    request = platform.ledger.pending(JOB, "resume")
+    request = platform.ledger.requests.pending(JOB, "resume")
     assert request is not None
     assert request.revision is None
 
@@ -102,7 +102,7 @@ def test_one_answer_names_every_wrong_field_and_every_fixed_one(platform: Platfo
     assert answer.status_code == 422
     fields = {field["field"] for field in answer.json()["error"]["fields"]}
     assert fields == {"name", "data", "resources.memory", "resources.learners", "parms"}
-    assert platform.ledger.pending(JOB, "resume") is None
+    assert platform.ledger.requests.pending(JOB, "resume") is None
     assert post(platform, "resume", {"change": {}}).status_code == 422
 
 
@@ -119,7 +119,7 @@ def recovered(platform: Platform) -> None:
         return {"name": name, "step": step, "attempt": attempt, "metrics": {"acc": 0.5}, "bytes": 7, "uri": "s3://x",
                 "created_at": NOW}  # fmt: skip
 
-    ledger.note_steps(JOB, "train", 1, 1, 340)
+    ledger.attempts.note_steps(JOB, "train", 1, 1, 340)
     lost = AttemptClosure(
         "infrastructure",
         "learner 1: its node is lost",
@@ -128,22 +128,22 @@ def recovered(platform: Platform) -> None:
         relaunch=PlannedRelaunch(NOW, 5.0, "infrastructure loss 1 of 5", ("node-a",)),
         checkpoints=[checkpoint(200, 1), checkpoint(300, 1)],
     )
-    ledger.close_attempt(JOB, "train", 1, lost)
-    ledger.move(JOB, State.RECOVERING, "attempt 1 was lost")
+    ledger.attempts.close(JOB, "train", 1, lost)
+    ledger.jobs.move(JOB, State.RECOVERING, "attempt 1 was lost")
     plan = ResumePlan("step-300", 300, 40, "the newest")
-    ledger.ensure_attempt(JOB, "train", after=1, resume=plan)
+    ledger.attempts.ensure(JOB, "train", after=1, resume=plan)
     older = PlannedRelaunch(NOW, 0.0, "infrastructure loss 1 of 5", older_checkpoint=True)
     reason = "its checkpoint is damaged"
-    ledger.close_attempt(
+    ledger.attempts.close(
         JOB, "train", 2, AttemptClosure("infrastructure", reason, label="checkpoint.damaged", relaunch=older)
     )
-    ledger.quarantine_checkpoint(JOB, "step-300", "its checksum is wrong")
+    ledger.checkpoints.quarantine(JOB, "step-300", "its checksum is wrong")
 
 
 def test_attempts_say_how_they_ended_and_what_was_done(platform: Platform) -> None:
     recovered(platform)
     plan = ResumePlan("step-200", 200, 140, "an older one")
-    platform.ledger.ensure_attempt(JOB, "train", after=2, resume=plan)
+    platform.ledger.attempts.ensure(JOB, "train", after=2, resume=plan)
     attempts = platform.client().get(f"{API}/jobs/{JOB}/attempts").json()["attempts"]
     brief = [(a["number"], a["cause"], a["label"], a["action"], a["done"]) for a in attempts]
     assert brief == [
@@ -185,15 +185,15 @@ def test_a_halted_attempt_waits_and_is_resumed(platform: Platform) -> None:
 
     assert done() == [("wait", "waits to be resumed")]
     assert platform.client().get(f"{API}/jobs/{JOB}").json()["loss"] is None  # a person's wish is no loss
-    platform.ledger.move(JOB, State.QUEUED, "resumed by ada")
-    platform.ledger.move(JOB, State.DEPLOYING, "admitted")
-    platform.ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan(None, None, None, "none"))
+    platform.ledger.jobs.move(JOB, State.QUEUED, "resumed by ada")
+    platform.ledger.jobs.move(JOB, State.DEPLOYING, "admitted")
+    platform.ledger.attempts.ensure(JOB, "train", after=1, resume=ResumePlan(None, None, None, "none"))
     assert done()[0] == ("wait", "resumed from the beginning")
 
 
 def test_checkpoints_that_are_gone_are_told_on_request_with_the_reason(platform: Platform) -> None:
     recovered(platform)
-    platform.ledger.mark_checkpoint_deleted(JOB, "step-200", "older than the 3 newest")
+    platform.ledger.checkpoints.mark_deleted(JOB, "step-200", "older than the 3 newest")
     client = platform.client()
     assert client.get(f"{API}/jobs/{JOB}/checkpoints").json() == {"checkpoints": []}
     found = client.get(f"{API}/jobs/{JOB}/checkpoints?all=true").json()["checkpoints"]
@@ -206,8 +206,8 @@ def test_checkpoints_that_are_gone_are_told_on_request_with_the_reason(platform:
 def test_what_a_person_made_airflow_say_stands_beside_the_evidence(platform: Platform) -> None:
     run(platform)
     what = {"train": {"airflow": "success", "evidence": "program", "by": "ada"}}
-    platform.ledger.override(JOB, what)
-    platform.ledger.finish(JOB, Verdict(State.FAILED, "exit code 1"))
+    platform.ledger.jobs.override(JOB, what)
+    platform.ledger.jobs.finish(JOB, Verdict(State.FAILED, "exit code 1"))
     said = "Airflow says success of train (marked by ada); evidence says program"
     assert platform.client().get(f"{API}/jobs/{JOB}").json()["override"] == said
     (listed,) = platform.client().get(f"{API}/jobs").json()["jobs"]

@@ -63,15 +63,15 @@ class Story:
     def people(self, platform: Platform, job_id: str, when: str) -> None:
         """Each asks once in the job's life, and has an answer before the next one asks."""
         book = platform.ledger
-        asked = sum(1 for _ in book.requests(job_id))
-        if asked >= len(self.asks) or book.job(job_id).ended:
+        asked = sum(1 for _ in book.requests.of_job(job_id))
+        if asked >= len(self.asks) or book.jobs.get(job_id).ended:
             return
         at, kind, changes = self.asks[asked]
-        if at != when or any(r.answered_at is None and r.kind == kind for r in book.requests(job_id)):
+        if at != when or any(r.answered_at is None and r.kind == kind for r in book.requests.of_job(job_id)):
             return
-        manifest = book.job(job_id).manifest
+        manifest = book.jobs.get(job_id).manifest
         revision = None if changes is None else {"manifest": {**manifest, **changes}, "changes": dict(changes)}
-        book.request(job_id, kind, "bob", revision=revision)  # type: ignore[arg-type]
+        book.requests.make(job_id, kind, "bob", revision=revision)  # type: ignore[arg-type]
 
 
 class Driver:
@@ -149,7 +149,7 @@ class Driver:
             return Seen(EndKind.MISSING, "the pods are gone")
         kind = learners.get(attempt.number, succeed)(platform, attempt.number)
         with suppress(IllegalTransitionError):
-            platform.services.ledger.move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
+            platform.services.ledger.jobs.move(job_id, State.PROCESSING, f"attempt {attempt.number} runs")
         return kind if isinstance(kind, Seen) else Seen(EndKind(kind), kind)
 
     def drive(self, job_id: str, role: str) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Twins:
         if WHO.get() == "first" and not self._stopped.is_set():
             self.log.append(name)
             if len(self.log) == self._stop_after:
-                newest = self._platform.ledger.current_attempt(self._platform.job.id, "train")
+                newest = self._platform.ledger.attempts.current(self._platform.job.id, "train")
                 self._attempt = newest.number if newest else 0
                 self._stopped.set()
                 assert self._wake.wait(60)
@@ -337,16 +337,16 @@ def facts(platform: Platform) -> dict[str, Any]:
     return {
         "verdict": job.verdict,
         "tasks": dict(platform.states),
-        "transitions": [(t.from_state, t.to_state, t.reason) for t in book.transitions(job.id)],
+        "transitions": [(t.from_state, t.to_state, t.reason) for t in book.jobs.transitions(job.id)],
         "attempts": [
             (a.role, a.number, a.outcome, a.reason, a.label, a.resume, _timeless(a.relaunch), a.revision, a.evidence)
-            for a in book.attempts(job.id)
+            for a in book.attempts.of_job(job.id)
         ],
-        "requests": [(r.kind, r.answer) for r in book.requests(job.id)],
-        "revisions": [(r.number, r.manifest, r.by) for r in book.revisions(job.id)],
+        "requests": [(r.kind, r.answer) for r in book.requests.of_job(job.id)],
+        "revisions": [(r.number, r.manifest, r.by) for r in book.jobs.revisions(job.id)],
         "checkpoints": [
             (c.name, c.attempt, c.delete_reason, c.quarantine_reason)
-            for c in book.checkpoints(job.id, with_deleted=True, with_quarantined=True)
+            for c in book.checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
         ],
         "stored": sorted(item.key for item in platform.store.list("") if "/checkpoints/" in item.key),
         "told": [(r.info.status, r.data.tags) for r in mlflow.runs.values()],
@@ -355,7 +355,7 @@ def facts(platform: Platform) -> dict[str, Any]:
         "created": sorted(platform.cluster.created),
         "left": platform.cluster.left,
         "fence": fence,
-        "waiting": book.outbox(job.id),
+        "waiting": book.outbox.undelivered(job.id),
     }
 
 

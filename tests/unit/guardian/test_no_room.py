@@ -33,7 +33,7 @@ Make = Callable[..., Platform]
 
 
 def labels(platform: Platform) -> list[str | None]:
-    return [attempt.label for attempt in platform.ledger.attempts(platform.job.id)]
+    return [attempt.label for attempt in platform.ledger.attempts.of_job(platform.job.id)]
 
 
 def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(
@@ -45,7 +45,7 @@ def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert [label == "pod.no_room" for label in labels(platform)] == [False, *[True] * 8, False, True, False]
-    tries = platform.ledger.attempts(platform.job.id)
+    tries = platform.ledger.attempts.of_job(platform.job.id)
     assert {a.resume.checkpoint for a in tries[1:] if a.resume} == {"step-3"}  # none is given up for want of room
     assert tries[1].relaunch is not None
     assert tries[1].relaunch.reason == "no room so far, which is no loss: launched again in 5 s"
@@ -69,12 +69,12 @@ def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, mon
     platform = begun(make_platform, story)
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
-    tries = platform.ledger.attempts(platform.job.id)
+    tries = platform.ledger.attempts.of_job(platform.job.id)
     assert labels(platform) == [*["quota.exceeded"] * 8, "done"]
     assert USED_UP in str(tries[0].reason)
     assert tries[0].relaunch is not None
     assert tries[0].relaunch.reason == "no room in the quota so far, which is no loss: in line again in 5 s"
-    shown = [t for t in platform.ledger.transitions(platform.job.id) if "was refused" in t.reason]
+    shown = [t for t in platform.ledger.jobs.transitions(platform.job.id) if "was refused" in t.reason]
     assert [t.to_state for t in shown] == [State.QUEUED] * 8
     assert all(USED_UP in t.reason for t in shown)
 
@@ -88,8 +88,8 @@ def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
     platform = begun(make_platform, story)
     book, job_id = platform.ledger, platform.job.id
     room = capacity_from_nodes(platform.cluster._plain(platform.cluster.list_node())["items"])
-    book.record_job(NewJob("other", "audio", "other", "train_model", "other", {}, "bob"))
-    book.enqueue("other", Request("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
+    book.jobs.record(NewJob("other", "audio", "other", "train_model", "other", {}, "bob"))
+    book.queue.enqueue("other", Request("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
     assert not try_admit(book, "other", room).granted
     seen: list[str] = []
     driver = Driver(platform, story, monkeypatch)
@@ -105,17 +105,17 @@ def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
     def in_queue(job_id: str) -> None:
         """As often as the first job waits for its turn."""
         plan(job_id)
-        if book.in_line("other"):
+        if book.queue.holds("other"):
             assert "behind" not in platform.job.reason
             assert [grant.request.job_id for grant in grants(book)] == ["other"]
-            book.release("other")
+            book.queue.release("other")
 
     driver.in_queue = in_queue  # type: ignore[method-assign]
     monkeypatch.setattr(GangTrigger, "_touch", behind)
     told = trained(platform, driver, monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert labels(platform) == ["quota.exceeded", "done"]
-    states = [t.to_state for t in book.transitions(job_id)]
+    states = [t.to_state for t in book.jobs.transitions(job_id)]
     assert states[states.index(State.DEPLOYING) :].count(State.QUEUED) >= 2
     assert driver.errors == []
 
@@ -141,7 +141,7 @@ def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(
     platform.cluster.refuse = too_small(platform)
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.FAILED, [], [])
-    (only,) = platform.ledger.attempts(platform.job.id)
+    (only,) = platform.ledger.attempts.of_job(platform.job.id)
     assert (only.outcome, only.label, only.relaunch) == ("configuration", "quota.too_small", None)
     assert "needs 2 x 8 of requests.nvidia.com/gpu, and its limit is 8" in platform.job.reason
 
@@ -176,12 +176,12 @@ def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
-    halted = [t.reason for t in platform.ledger.transitions(platform.job.id) if t.to_state is State.HALTED]
+    halted = [t.reason for t in platform.ledger.jobs.transitions(platform.job.id) if t.to_state is State.HALTED]
     assert len(halted) == 3
     for reason in halted[1:]:
         assert reason.startswith("it cannot go on like this: quota small can never hold the whole launch")
         assert "have the quota raised first" in reason
-    last = platform.ledger.attempts(platform.job.id)[-1]
+    last = platform.ledger.attempts.of_job(platform.job.id)[-1]
     assert last.resume is not None
     assert last.resume.checkpoint == "step-3"
 
@@ -200,8 +200,8 @@ def test_a_disk_that_no_node_has_is_told_before_anything_is_made(
     platform = begun(make_platform, story)
     told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
-    assert len(platform.ledger.attempts(platform.job.id)) == 2
-    reasons = [t.reason for t in platform.ledger.transitions(platform.job.id) if t.to_state is State.HALTED]
+    assert len(platform.ledger.attempts.of_job(platform.job.id)) == 2
+    reasons = [t.reason for t in platform.ledger.jobs.transitions(platform.job.id) if t.to_state is State.HALTED]
     assert reasons[-1] == (
         "it cannot go on like this: resources.disk: a learner asks for 500.0 GiB of its node's disk, and no node has "
         "more than 400.0 GiB to give"

@@ -68,7 +68,7 @@ def ledger(ledger_url: str, clock: Clock) -> Iterator[Ledger]:
 @pytest.fixture
 def submit(ledger: Ledger) -> Callable[..., Job]:
     def submit(job_id: str = "job-1", tenant: str = "default", name: str = "digits") -> Job:
-        return ledger.record_job(NewJob(job_id, tenant, name, "train_model", job_id, {"name": name}, "ada"))
+        return ledger.jobs.record(NewJob(job_id, tenant, name, "train_model", job_id, {"name": name}, "ada"))
 
     return submit
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ledger_helpers import grants, try_admit
+from ledger_helpers import deciding, grants, try_admit
 
 from updraft.allocation import Capacity, Grant, Node, Request
 from updraft.exceptions import RefusedError
@@ -20,7 +20,7 @@ def queue(ledger: Ledger, submit: Submit, clock: Any) -> Callable[..., Request]:
     def queue(job_id: str, learners: int = 2) -> Request:
         submit(job_id)
         request = Request(job_id, learners, 1.0, 512, 0, None, clock.forward(1))
-        ledger.enqueue(job_id, request)
+        ledger.queue.enqueue(job_id, request)
         return request
 
     return queue
@@ -35,8 +35,8 @@ def test_the_line_moves_in_order_as_grants_are_released(ledger: Ledger, queue: A
     assert [grant.request for grant in grants(ledger)] == [requests[0]]
     assert try_admit(ledger, "job-0", TWO_CPUS) == Admission(True, None, "granted")
     assert try_admit(ledger, "job-2", TWO_CPUS).place == 2
-    assert ledger.release("job-0") is True
-    assert ledger.release("job-0") is False
+    assert ledger.queue.release("job-0") is True
+    assert ledger.queue.release("job-0") is False
     assert try_admit(ledger, "job-2", TWO_CPUS).reason.endswith("behind job-1") is False
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
     assert not try_admit(ledger, "job-2", TWO_CPUS).granted
@@ -47,7 +47,7 @@ def test_a_grant_is_kept_when_asked_again(ledger: Ledger, queue: Any, clock: Any
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
     clock.forward(9)
     assert try_admit(ledger, "job-1", Capacity(())).granted
-    ledger.enqueue("job-1", request)
+    ledger.queue.enqueue("job-1", request)
     assert grants(ledger) == [Grant(request, request.requested_at)]
 
 
@@ -64,10 +64,10 @@ def test_jobs_that_ended_or_are_being_cancelled_leave_the_line(ledger: Ledger, q
     for name in ("running", "ended", "cancelled", "last"):
         queue(name)
     assert try_admit(ledger, "running", TWO_CPUS).granted
-    ledger.finish("ended", Verdict(State.FAILED, "bad"))
-    ledger.request("cancelled", "cancel", "ada")
+    ledger.jobs.finish("ended", Verdict(State.FAILED, "bad"))
+    ledger.requests.make("cancelled", "cancel", "ada")
     assert try_admit(ledger, "last", TWO_CPUS).place == 1
-    ledger.release("running")
+    ledger.queue.release("running")
     assert try_admit(ledger, "last", TWO_CPUS).granted
     assert [grant.request.job_id for grant in grants(ledger)] == ["last"]
 
@@ -75,9 +75,9 @@ def test_jobs_that_ended_or_are_being_cancelled_leave_the_line(ledger: Ledger, q
 def test_after_a_release_a_job_may_queue_again_at_the_end(ledger: Ledger, queue: Any, clock: Any) -> None:
     queue("job-1")
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
-    ledger.release("job-1")
+    ledger.queue.release("job-1")
     queue("job-2")
-    ledger.enqueue("job-1", Request("job-1", 2, 1.0, 512, 0, None, clock.forward(1)))
+    ledger.queue.enqueue("job-1", Request("job-1", 2, 1.0, 512, 0, None, clock.forward(1)))
     assert try_admit(ledger, "job-1", TWO_CPUS).reason.startswith("1st in line")
     assert try_admit(ledger, "job-2", TWO_CPUS).granted
 
@@ -87,48 +87,48 @@ def test_misuse_is_refused(ledger: Ledger, queue: Any, submit: Submit, clock: An
     with pytest.raises(RefusedError, match="is not in line; enqueue it first"):
         submit("job-2") and try_admit(ledger, "job-2", TWO_CPUS)
     with pytest.raises(RefusedError, match="is of job 'job-1'"):
-        ledger.enqueue("job-2", request)
-    ledger.finish("job-1", Verdict(State.CANCELLED, "ada"))
-    ledger.release("job-1")
+        ledger.queue.enqueue("job-2", request)
+    ledger.jobs.finish("job-1", Verdict(State.CANCELLED, "ada"))
+    ledger.queue.release("job-1")
     with pytest.raises(RefusedError, match="has ended CANCELLED"):
-        ledger.enqueue("job-1", request)
+        ledger.queue.enqueue("job-1", request)
 
 
 def test_a_plan_is_due_after_each_change_and_only_then(ledger: Ledger, queue: Any) -> None:
     def is_due_once() -> bool:
-        due = ledger.plan_is_due()
-        ledger.plan_queue(TWO_CPUS)
-        return due and not ledger.plan_is_due()
+        due = ledger.queue.plan_is_due()
+        ledger.queue.plan(deciding(TWO_CPUS))
+        return due and not ledger.queue.plan_is_due()
 
     queue("job-1")
     assert is_due_once()
     request = queue("job-2")
     assert is_due_once()
-    ledger.enqueue("job-2", request)  # it has its place
-    assert not ledger.plan_is_due()
-    ledger.release("job-1")
+    ledger.queue.enqueue("job-2", request)  # it has its place
+    assert not ledger.queue.plan_is_due()
+    ledger.queue.release("job-1")
     assert is_due_once()
-    assert ledger.release("job-1") is False
-    assert not ledger.plan_is_due()
+    assert ledger.queue.release("job-1") is False
+    assert not ledger.queue.plan_is_due()
     queue("job-3")
-    ledger.move("job-3", State.QUEUED, "waiting")
-    ledger.plan_queue(TWO_CPUS)
-    ledger.request("job-3", "cancel", "ada")
+    ledger.jobs.move("job-3", State.QUEUED, "waiting")
+    ledger.queue.plan(deciding(TWO_CPUS))
+    ledger.requests.make("job-3", "cancel", "ada")
     assert is_due_once()
 
 
 def test_news_are_the_rows_that_changed(ledger: Ledger, queue: Any) -> None:
     for number in range(3):
         queue(f"job-{number}")
-    ledger.plan_queue(TWO_CPUS)
-    at = ledger.queue_news(None)
+    ledger.queue.plan(deciding(TWO_CPUS))
+    at = ledger.queue.news(None)
     assert at.admissions == {}
-    assert ledger.queue_news(at.changes) == at
-    ledger.plan_queue(TWO_CPUS)  # the same plan again
-    assert ledger.queue_news(at.changes) == at
-    ledger.release("job-0")
-    ledger.plan_queue(TWO_CPUS)
-    news = ledger.queue_news(at.changes)
+    assert ledger.queue.news(at.changes) == at
+    ledger.queue.plan(deciding(TWO_CPUS))  # the same plan again
+    assert ledger.queue.news(at.changes) == at
+    ledger.queue.release("job-0")
+    ledger.queue.plan(deciding(TWO_CPUS))
+    news = ledger.queue.news(at.changes)
     assert news.changes > at.changes
     second = Admission(False, 1, "1st in line; needs 2 x 1 CPU + 512 MiB; 0 of 2 CPUs free")
     assert news.admissions == {"job-0": None, "job-1": Admission(True, None, "granted"), "job-2": second}
@@ -136,26 +136,26 @@ def test_news_are_the_rows_that_changed(ledger: Ledger, queue: Any) -> None:
 
 def test_while_nobody_knows_what_is_free_that_is_why_jobs_wait(ledger: Ledger, queue: Any) -> None:
     queue("job-1")
-    ledger.move("job-1", State.QUEUED, "waiting to be admitted")
-    assert ledger.job("job-1").reason == "waiting to be admitted"
-    ledger.hold_queue("the cluster is away")
-    assert ledger.admission("job-1") == Admission(False, None, "the cluster is away")
-    assert ledger.job("job-1").reason == ledger.jobs()[0].reason == "the cluster is away"
-    since = ledger.queue_news(None).changes
-    ledger.hold_queue("the cluster is away")
-    assert ledger.queue_news(None).changes == since
+    ledger.jobs.move("job-1", State.QUEUED, "waiting to be admitted")
+    assert ledger.jobs.get("job-1").reason == "waiting to be admitted"
+    ledger.queue.hold("the cluster is away")
+    assert ledger.queue.admission("job-1") == Admission(False, None, "the cluster is away")
+    assert ledger.jobs.get("job-1").reason == ledger.jobs.find()[0].reason == "the cluster is away"
+    since = ledger.queue.news(None).changes
+    ledger.queue.hold("the cluster is away")
+    assert ledger.queue.news(None).changes == since
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
-    assert ledger.job("job-1").reason == "granted; about to start"
+    assert ledger.jobs.get("job-1").reason == "granted; about to start"
 
 
 def test_disk_that_no_node_has_is_named(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit("big")
-    ledger.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
+    ledger.queue.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
     known = Node("local", 2, 4096, disk_mib=100 * 1024)
     answer = try_admit(ledger, "big", Capacity((known, Node("other", 2, 4096))))
     assert answer.granted  # the other one does not say
-    ledger.release("big")
-    ledger.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
+    ledger.queue.release("big")
+    ledger.queue.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
     answer = try_admit(ledger, "big", Capacity((known,)))
     assert answer.impossible
     assert answer.reason.startswith("resources.disk: a learner asks for 300.0 GiB")

@@ -41,39 +41,39 @@ def stored(name: str, attempt: int, step: int = 4) -> dict[str, Any]:
 def test_numbers_rise_over_all_roles_of_a_job(ledger: Ledger, submit: Submit) -> None:
     submit("a")
     submit("b")
-    assert ledger.ensure_attempt("a", "train", after=None).number == 1
-    ledger.close_attempt("a", "train", 1, AttemptClosure("infrastructure", "the node was lost"))
-    numbers = [ledger.ensure_attempt("a", role, after=n).number for role, n in (("train", 1), ("evaluate", None))]
+    assert ledger.attempts.ensure("a", "train", after=None).number == 1
+    ledger.attempts.close("a", "train", 1, AttemptClosure("infrastructure", "the node was lost"))
+    numbers = [ledger.attempts.ensure("a", role, after=n).number for role, n in (("train", 1), ("evaluate", None))]
     assert numbers == [2, 3]
-    assert ledger.ensure_attempt("b", "train", after=None).number == 1
-    assert ledger.current_attempt("a", "evaluate") is not None
-    assert ledger.current_attempt("b", "export") is None
+    assert ledger.attempts.ensure("b", "train", after=None).number == 1
+    assert ledger.attempts.current("a", "evaluate") is not None
+    assert ledger.attempts.current("b", "export") is None
 
 
 def test_who_asks_late_gets_what_another_has_made(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    first = ledger.ensure_attempt("job-1", "train", after=None)
+    first = ledger.attempts.ensure("job-1", "train", after=None)
     clock.forward(1)
-    assert ledger.ensure_attempt("job-1", "train", after=None) == first
-    closed = ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
-    assert ledger.ensure_attempt("job-1", "train", after=None) == closed  # not after the newest: nothing is made
+    assert ledger.attempts.ensure("job-1", "train", after=None) == first
+    closed = ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
+    assert ledger.attempts.ensure("job-1", "train", after=None) == closed  # not after the newest: nothing is made
     resume = ResumePlan("step-4", 4, 2, "the newest")
-    second = ledger.ensure_attempt("job-1", "train", after=1, resume=resume)
+    second = ledger.attempts.ensure("job-1", "train", after=1, resume=resume)
     assert second == Attempt("job-1", "train", 2, clock.now, resume=resume)
-    assert ledger.ensure_attempt("job-1", "train", after=1, resume=ResumePlan(None, None, None, "none")) == second
+    assert ledger.attempts.ensure("job-1", "train", after=1, resume=ResumePlan(None, None, None, "none")) == second
     with pytest.raises(NotFoundError, match="no attempt 7 of role 'evaluate'"):
-        ledger.ensure_attempt("job-1", "evaluate", after=7)
+        ledger.attempts.ensure("job-1", "evaluate", after=7)
 
 
 def test_nothing_is_launched_for_a_job_that_is_over(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.request("job-1", "cancel", "ada")
+    ledger.requests.make("job-1", "cancel", "ada")
     with pytest.raises(RefusedError, match="job-1 was cancelled by ada; nothing is launched"):
-        ledger.ensure_attempt("job-1", "train", after=None)
-    ledger.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
+        ledger.attempts.ensure("job-1", "train", after=None)
+    ledger.jobs.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
     with pytest.raises(RefusedError, match="job-1 has ended CANCELLED; nothing is launched"):
-        ledger.ensure_attempt("job-1", "train", after=None)
-    assert ledger.attempts("job-1") == []
+        ledger.attempts.ensure("job-1", "train", after=None)
+    assert ledger.attempts.of_job("job-1") == []
 
 
 def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
@@ -81,9 +81,9 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
 ) -> None:
     submit()
     started = clock.now
-    ledger.ensure_attempt("job-1", "train", after=None)
+    ledger.attempts.ensure("job-1", "train", after=None)
     clock.forward(60)
-    lost = ledger.close_attempt(
+    lost = ledger.attempts.close(
         "job-1",
         "train",
         1,
@@ -102,32 +102,32 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
         relaunch=RELAUNCH,
     )
     assert (
-        ledger.close_attempt("job-1", "train", 1, AttemptClosure("program", "no", checkpoints=[stored("late", 1)]))
+        ledger.attempts.close("job-1", "train", 1, AttemptClosure("program", "no", checkpoints=[stored("late", 1)]))
         == lost
     )
-    ledger.ensure_attempt("job-1", "train", after=1)
+    ledger.attempts.ensure("job-1", "train", after=1)
     with pytest.raises(StaleAttemptError, match=r"1 of role 'train' of job-1 is not the newest \(2 is\)"):
-        ledger.close_attempt(
+        ledger.attempts.close(
             "job-1", "train", 1, AttemptClosure("failed", "late news", checkpoints=[stored("late", 1)])
         )
-    closed = ledger.close_attempt(
+    closed = ledger.attempts.close(
         "job-1", "train", 2, AttemptClosure("done", "all left with 0", {"exit_codes": [0, 0]})
     )
-    assert ledger.attempts("job-1") == [lost, closed]
-    assert ledger.checkpoints("job-1") == []
+    assert ledger.attempts.of_job("job-1") == [lost, closed]
+    assert ledger.checkpoints.of_job("job-1") == []
     with pytest.raises(NotFoundError, match="no attempt 9"):
-        ledger.close_attempt("job-1", "train", 9, AttemptClosure("failed", "?"))
+        ledger.attempts.close("job-1", "train", 9, AttemptClosure("failed", "?"))
 
 
 def test_a_close_records_its_own_last_checkpoints_with_it(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.ensure_attempt("job-1", "train", after=None)
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", checkpoints=[stored("s4", 1)]))
-    ledger.ensure_attempt("job-1", "train", after=1)
+    ledger.attempts.ensure("job-1", "train", after=None)
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost", checkpoints=[stored("s4", 1)]))
+    ledger.attempts.ensure("job-1", "train", after=1)
     last = [stored("s4-late", 1, 5), stored("s8", 2, 8), stored("s9", 2, 9)]
-    ledger.record_checkpoint("job-1", **last[1])
-    ledger.close_attempt("job-1", "train", 2, AttemptClosure("done", "done", checkpoints=last))
-    assert [(c.name, c.attempt, c.verified_at is not None) for c in ledger.checkpoints("job-1")] == [
+    ledger.checkpoints.record("job-1", **last[1])
+    ledger.attempts.close("job-1", "train", 2, AttemptClosure("done", "done", checkpoints=last))
+    assert [(c.name, c.attempt, c.verified_at is not None) for c in ledger.checkpoints.of_job("job-1")] == [
         ("s4", 1, True),
         ("s8", 2, True),
         ("s9", 2, True),
@@ -136,110 +136,116 @@ def test_a_close_records_its_own_last_checkpoints_with_it(ledger: Ledger, submit
 
 def test_a_close_that_fails_records_no_checkpoint(ledger: Ledger, submit: Submit) -> None:
     submit()
-    opened = ledger.ensure_attempt("job-1", "train", after=None)
+    opened = ledger.attempts.ensure("job-1", "train", after=None)
     with pytest.raises(RefusedError, match="outcome"):
-        ledger.close_attempt("job-1", "train", 1, AttemptClosure("x" * 101, "lost", checkpoints=[stored("s4", 1)]))
-    assert ledger.checkpoints("job-1") == []
-    assert ledger.current_attempt("job-1", "train") == opened
+        ledger.attempts.close("job-1", "train", 1, AttemptClosure("x" * 101, "lost", checkpoints=[stored("s4", 1)]))
+    assert ledger.checkpoints.of_job("job-1") == []
+    assert ledger.attempts.current("job-1", "train") == opened
 
 
 def test_what_an_attempt_stores_after_its_end_is_refused(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.ensure_attempt("job-1", "train", after=None)
-    kept = ledger.record_checkpoint("job-1", **stored("s4", 1))
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
+    ledger.attempts.ensure("job-1", "train", after=None)
+    kept = ledger.checkpoints.record("job-1", **stored("s4", 1))
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     with pytest.raises(StaleAttemptError, match="'s5' of job-1 came after the end of attempt 1; refused"):
-        ledger.record_checkpoint("job-1", **stored("s5", 1))
-    assert ledger.record_checkpoint("job-1", **stored("s4", 1)) == kept
-    ledger.ensure_attempt("job-1", "train", after=1)
+        ledger.checkpoints.record("job-1", **stored("s5", 1))
+    assert ledger.checkpoints.record("job-1", **stored("s4", 1)) == kept
+    ledger.attempts.ensure("job-1", "train", after=1)
     with pytest.raises(StaleAttemptError):
-        ledger.record_checkpoint("job-1", **stored("s5", 1))
-    ledger.record_checkpoint("job-1", **stored("s8", 2, 8))
-    assert [c.name for c in ledger.checkpoints("job-1")] == ["s4", "s8"]
+        ledger.checkpoints.record("job-1", **stored("s5", 1))
+    ledger.checkpoints.record("job-1", **stored("s8", 2, 8))
+    assert [c.name for c in ledger.checkpoints.of_job("job-1")] == ["s4", "s8"]
 
 
 def test_a_quarantined_checkpoint_is_history(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
     for name, step in (("s4", 4), ("s8", 8)):
-        ledger.record_checkpoint("job-1", **stored(name, 1, step))
-    bad = ledger.quarantine_checkpoint("job-1", "s8", "model.pt: its digest is another")
+        ledger.checkpoints.record("job-1", **stored(name, 1, step))
+    bad = ledger.checkpoints.quarantine("job-1", "s8", "model.pt: its digest is another")
     assert (bad.quarantined_at, bad.quarantine_reason) == (clock.now, "model.pt: its digest is another")
     clock.forward(1)
-    assert ledger.quarantine_checkpoint("job-1", "s8", "again") == bad
-    assert [c.name for c in ledger.checkpoints("job-1")] == ["s4"]
-    assert ledger.checkpoints("job-1", with_quarantined=True)[1] == bad
-    gone = ledger.mark_checkpoint_deleted("job-1", "s8", "quarantined for a week")
-    assert ledger.checkpoints("job-1", with_quarantined=True) == ledger.checkpoints("job-1")
-    assert ledger.checkpoints("job-1", with_deleted=True, with_quarantined=True)[1] == gone
+    assert ledger.checkpoints.quarantine("job-1", "s8", "again") == bad
+    assert [c.name for c in ledger.checkpoints.of_job("job-1")] == ["s4"]
+    assert ledger.checkpoints.of_job("job-1", with_quarantined=True)[1] == bad
+    gone = ledger.checkpoints.mark_deleted("job-1", "s8", "quarantined for a week")
+    assert ledger.checkpoints.of_job("job-1", with_quarantined=True) == ledger.checkpoints.of_job("job-1")
+    assert ledger.checkpoints.of_job("job-1", with_deleted=True, with_quarantined=True)[1] == gone
     with pytest.raises(NotFoundError, match="'s9' of job-1 is not in the ledger"):
-        ledger.quarantine_checkpoint("job-1", "s9", "?")
+        ledger.checkpoints.quarantine("job-1", "s9", "?")
 
 
 def test_the_steps_of_an_attempt_are_their_lowest_and_highest(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.ensure_attempt("job-1", "train", after=None)
+    ledger.attempts.ensure("job-1", "train", after=None)
     for first, last in ((5, 9), (5, 7), (3, 8), (3, 12)):
-        ledger.note_steps("job-1", "train", 1, first, last)
-    closed = ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
+        ledger.attempts.note_steps("job-1", "train", 1, first, last)
+    closed = ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
     assert (closed.first_step, closed.last_step) == (3, 12)
-    ledger.note_steps("job-1", "train", 1, 0, 99)  # a twin that lives on
-    assert ledger.current_attempt("job-1", "train") == closed
+    ledger.attempts.note_steps("job-1", "train", 1, 0, 99)  # a twin that lives on
+    assert ledger.attempts.current("job-1", "train") == closed
     with pytest.raises(NotFoundError):
-        ledger.note_steps("job-1", "evaluate", 1, 0, 1)
+        ledger.attempts.note_steps("job-1", "evaluate", 1, 0, 1)
 
 
 def test_the_runtime_counts_neither_halts_nor_lines(ledger: Ledger, submit: Submit, clock: Any) -> None:
     def at(state: State, seconds: float) -> None:
-        ledger.move("job-1", state, f"now {state}")
+        ledger.jobs.move("job-1", state, f"now {state}")
         clock.forward(seconds)
 
     submit()
     at(State.QUEUED, 100)
     at(State.DEPLOYING, 1)
-    assert ledger.runtime_seconds("job-1", "train") == 0
-    ledger.ensure_attempt("job-1", "train", after=None)
+    assert ledger.attempts.runtime_seconds("job-1", "train") == 0
+    ledger.attempts.ensure("job-1", "train", after=None)
     at(State.PROCESSING, 10)
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     at(State.RECOVERING, 2)
-    ledger.ensure_attempt("job-1", "train", after=1)
+    ledger.attempts.ensure("job-1", "train", after=1)
     at(State.PROCESSING, 20)
-    ledger.close_attempt("job-1", "train", 2, AttemptClosure("halted", "halted by ada"))
+    ledger.attempts.close("job-1", "train", 2, AttemptClosure("halted", "halted by ada"))
     at(State.HALTED, 1000)
-    assert ledger.runtime_seconds("job-1", "train") == 32
+    assert ledger.attempts.runtime_seconds("job-1", "train") == 32
     at(State.QUEUED, 500)
     at(State.DEPLOYING, 3)
-    ledger.ensure_attempt("job-1", "train", after=2)
+    ledger.attempts.ensure("job-1", "train", after=2)
     at(State.PROCESSING, 40)
-    assert ledger.runtime_seconds("job-1", "train") == 75
-    ledger.close_attempt("job-1", "train", 3, AttemptClosure("done", "done"))
+    assert ledger.attempts.runtime_seconds("job-1", "train") == 75
+    ledger.attempts.close("job-1", "train", 3, AttemptClosure("done", "done"))
     at(State.STORING, 50)
-    ledger.ensure_attempt("job-1", "evaluate", after=None)
+    ledger.attempts.ensure("job-1", "evaluate", after=None)
     clock.forward(6)
-    assert (ledger.runtime_seconds("job-1", "train"), ledger.runtime_seconds("job-1", "evaluate")) == (75, 6)
-    ledger.finish("job-1", Verdict(State.FAILED, "lost"))
+    assert (
+        ledger.attempts.runtime_seconds("job-1", "train"),
+        ledger.attempts.runtime_seconds("job-1", "evaluate"),
+    ) == (75, 6)
+    ledger.jobs.finish("job-1", Verdict(State.FAILED, "lost"))
     clock.forward(1000)
-    assert (ledger.runtime_seconds("job-1", "train"), ledger.runtime_seconds("job-1", "evaluate")) == (75, 6)
+    assert (
+        ledger.attempts.runtime_seconds("job-1", "train"),
+        ledger.attempts.runtime_seconds("job-1", "evaluate"),
+    ) == (75, 6)
 
 
 def test_the_runtime_does_not_count_attempts_that_found_no_room(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    ledger.ensure_attempt("job-1", "train", after=None)
+    ledger.attempts.ensure("job-1", "train", after=None)
     clock.forward(10)
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost", relaunch=RELAUNCH))
     clock.forward(2)
-    ledger.ensure_attempt("job-1", "train", after=1)
+    ledger.attempts.ensure("job-1", "train", after=1)
     clock.forward(600)
-    ledger.close_attempt(
+    ledger.attempts.close(
         "job-1", "train", 2, AttemptClosure("infrastructure", "full", label="pod.no_room", relaunch=RELAUNCH)
     )
-    assert ledger.runtime_seconds("job-1", "train") == 12
+    assert ledger.attempts.runtime_seconds("job-1", "train") == 12
     clock.forward(5)
-    ledger.move("job-1", State.QUEUED, "halted and resumed meanwhile: it counts once")
+    ledger.jobs.move("job-1", State.QUEUED, "halted and resumed meanwhile: it counts once")
     clock.forward(100)
-    ledger.move("job-1", State.DEPLOYING, "granted")
-    ledger.ensure_attempt("job-1", "train", after=2)
+    ledger.jobs.move("job-1", State.DEPLOYING, "granted")
+    ledger.attempts.ensure("job-1", "train", after=2)
     clock.forward(7)
-    assert ledger.runtime_seconds("job-1", "train") == 19
+    assert ledger.attempts.runtime_seconds("job-1", "train") == 19
 
 
 ACTS = st.tuples(
@@ -253,25 +259,25 @@ def test_whoever_asks_in_whatever_order_one_attempt_of_a_role_is_open(
     new_ledger: Callable[[Any], Ledger], acts: list[tuple[str, str, int]]
 ) -> None:
     ledger = new_ledger(utc_now)
-    ledger.record_job(NewJob("job-1", "t", "n", "d", "job-1", {}, "ada"))
+    ledger.jobs.record(NewJob("job-1", "t", "n", "d", "job-1", {}, "ada"))
     closed: dict[int, Attempt] = {}
     followers: dict[tuple[str, int | None], int] = {}
     for verb, role, behind in acts:
-        before = ledger.attempts("job-1")
+        before = ledger.attempts.of_job("job-1")
         of_role = [0, 0, 0, *(attempt.number for attempt in before if attempt.role == role), 99]
         number = of_role[-2 - behind]  # the newest that the actor has seen; 0: none, 99: one that never was
         try:
             if verb == "ensure":
-                attempt = ledger.ensure_attempt("job-1", role, after=number or None)
+                attempt = ledger.attempts.ensure("job-1", role, after=number or None)
                 if attempt not in before:
                     # What follows an attempt is made once, and only of the role's newest.
                     assert followers.setdefault((role, number or None), attempt.number) == attempt.number
             else:
                 relaunch = RELAUNCH if verb == "relaunch" else None
-                ledger.close_attempt("job-1", role, number, AttemptClosure(verb, "an end", relaunch=relaunch))
+                ledger.attempts.close("job-1", role, number, AttemptClosure(verb, "an end", relaunch=relaunch))
         except (NotFoundError, StaleAttemptError):
-            assert ledger.attempts("job-1") == before
-        after = ledger.attempts("job-1")
+            assert ledger.attempts.of_job("job-1") == before
+        after = ledger.attempts.of_job("job-1")
         assert [attempt.number for attempt in after] == list(range(1, len(after) + 1))
         assert all(sum(a.role == role and a.ended_at is None for a in after) <= 1 for role in ROLES)
         assert all(after[n - 1] == attempt for n, attempt in closed.items())
@@ -280,30 +286,30 @@ def test_whoever_asks_in_whatever_order_one_attempt_of_a_role_is_open(
 
 def test_the_members_of_an_open_attempt_change_one_generation_at_a_time(ledger: Ledger, submit: Submit) -> None:
     submit()
-    first = ledger.ensure_attempt("job-1", "train", after=None, learners=2).membership
+    first = ledger.attempts.ensure("job-1", "train", after=None, learners=2).membership
     assert first == Membership.first(2)
-    assert ledger.changed_members() == {}
+    assert ledger.attempts.changed_members() == {}
     second = first.resized(3)
-    assert ledger.change_members("job-1", "train", 1, second).membership == second
-    assert ledger.change_members("job-1", "train", 1, second).membership == second  # again
-    assert ledger.changed_members() == {("job-1", "train"): 2}
+    assert ledger.attempts.change_members("job-1", "train", 1, second).membership == second
+    assert ledger.attempts.change_members("job-1", "train", 1, second).membership == second  # again
+    assert ledger.attempts.changed_members() == {("job-1", "train"): 2}
     with pytest.raises(RefusedError, match="generation 2 of job-1 does not follow 2"):
-        ledger.change_members("job-1", "train", 1, first.resized(1))  # another process was first
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
-    assert ledger.changed_members() == {}
+        ledger.attempts.change_members("job-1", "train", 1, first.resized(1))  # another process was first
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("infrastructure", "lost"))
+    assert ledger.attempts.changed_members() == {}
     with pytest.raises(StaleAttemptError, match="not its open one"):
-        ledger.change_members("job-1", "train", 1, second.resized(1))
-    assert ledger.ensure_attempt("job-1", "train", after=1, learners=4).membership == Membership.first(4)
+        ledger.attempts.change_members("job-1", "train", 1, second.resized(1))
+    assert ledger.attempts.ensure("job-1", "train", after=1, learners=4).membership == Membership.first(4)
 
 
 def test_an_attempt_of_an_earlier_version_has_the_manifests_learners(
     ledger: Ledger,
 ) -> None:
     manifest = {"name": "n", "resources": {"learners": 3}}
-    ledger.record_job(NewJob("job-1", "default", "n", "train_model", "job-1", manifest, "ada"))
+    ledger.jobs.record(NewJob("job-1", "default", "n", "train_model", "job-1", manifest, "ada"))
     for role in ("train", "evaluate"):
-        ledger.ensure_attempt("job-1", role, after=None)
+        ledger.attempts.ensure("job-1", role, after=None)
     with ledger._engine.begin() as connection:
         connection.execute(attempts.update().values(membership=None))
-    found = {attempt.role: attempt.membership for attempt in ledger.attempts("job-1")}
+    found = {attempt.role: attempt.membership for attempt in ledger.attempts.of_job("job-1")}
     assert found == {"train": Membership.first(3), "evaluate": Membership.first(1)}

@@ -15,44 +15,44 @@ Submit = Callable[..., Job]
 def test_checkpoints_are_recorded_once_and_keep_nan(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
     facts: dict[str, Any] = {"attempt": 1, "bytes": 2**40, "uri": "s3://updraft/default/jobs/job-1/checkpoints/"}
-    ledger.record_checkpoint("job-1", "step-20", step=20, metrics={"loss": float("nan")}, verified=False, **facts)
-    first = ledger.record_checkpoint("job-1", "step-10", step=10, metrics={"loss": 0.5}, **facts)
+    ledger.checkpoints.record("job-1", "step-20", step=20, metrics={"loss": float("nan")}, verified=False, **facts)
+    first = ledger.checkpoints.record("job-1", "step-10", step=10, metrics={"loss": 0.5}, **facts)
     assert first == Checkpoint("job-1", "step-10", 10, 1, {"loss": 0.5}, 2**40, facts["uri"], clock.now, clock.now)
     clock.forward(1)
-    assert ledger.record_checkpoint("job-1", "step-10", step=11, metrics={}, **facts) == first
-    late = ledger.record_checkpoint("job-1", "step-20", step=20, metrics={}, **facts)
+    assert ledger.checkpoints.record("job-1", "step-10", step=11, metrics={}, **facts) == first
+    late = ledger.checkpoints.record("job-1", "step-20", step=20, metrics={}, **facts)
     assert late.verified_at == clock.now
     assert math.isnan(late.metrics["loss"])
-    assert [c.name for c in ledger.checkpoints("job-1")] == ["step-10", "step-20"]
+    assert [c.name for c in ledger.checkpoints.of_job("job-1")] == ["step-10", "step-20"]
 
 
 def test_deleted_checkpoints_stay_as_history(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    ledger.record_checkpoint("job-1", "s1", step=1, attempt=1, metrics={}, bytes=1, uri="s3://x")
-    gone = ledger.mark_checkpoint_deleted("job-1", "s1", "older than the latest 3")
+    ledger.checkpoints.record("job-1", "s1", step=1, attempt=1, metrics={}, bytes=1, uri="s3://x")
+    gone = ledger.checkpoints.mark_deleted("job-1", "s1", "older than the latest 3")
     assert (gone.deleted_at, gone.delete_reason) == (clock.now, "older than the latest 3")
-    assert ledger.mark_checkpoint_deleted("job-1", "s1", "again") == gone
-    assert ledger.checkpoints("job-1") == []
-    assert ledger.checkpoints("job-1", with_deleted=True) == [gone]
+    assert ledger.checkpoints.mark_deleted("job-1", "s1", "again") == gone
+    assert ledger.checkpoints.of_job("job-1") == []
+    assert ledger.checkpoints.of_job("job-1", with_deleted=True) == [gone]
     with pytest.raises(NotFoundError):
-        ledger.mark_checkpoint_deleted("job-1", "s2", "x")
+        ledger.checkpoints.mark_deleted("job-1", "s2", "x")
 
 
 def test_a_validation_belongs_to_data_and_suite(ledger: Ledger, clock: Any) -> None:
     expected = Validation("default", "f" * 64, "s" * 64, False, {"failed": ["too many"]}, clock.now)
-    stored = ledger.record_validation("default", "f" * 64, "s" * 64, success=False, result={"failed": ["too many"]})
+    stored = ledger.validations.record("default", "f" * 64, "s" * 64, success=False, result={"failed": ["too many"]})
     assert stored == expected
-    assert ledger.record_validation("default", "f" * 64, "s" * 64, success=True, result={}) == expected
-    assert ledger.validation("default", "f" * 64, "s" * 64) == expected
-    assert ledger.validation("default", "f" * 64, "t" * 64) is None
-    assert ledger.validation("other", "f" * 64, "s" * 64) is None
+    assert ledger.validations.record("default", "f" * 64, "s" * 64, success=True, result={}) == expected
+    assert ledger.validations.get("default", "f" * 64, "s" * 64) == expected
+    assert ledger.validations.get("default", "f" * 64, "t" * 64) is None
+    assert ledger.validations.get("other", "f" * 64, "s" * 64) is None
 
 
 def test_an_effect_happens_once(ledger: Ledger, submit: Submit) -> None:
     submit()
-    assert ledger.effect("job-1", "register") is None
-    assert ledger.record_effect("job-1", "register", {"version": "3"}) == {"version": "3"}
-    assert ledger.record_effect("job-1", "register", {"version": "4"}) == {"version": "3"}
-    assert ledger.effect("job-1", "register") == {"version": "3"}
+    assert ledger.effects.get("job-1", "register") is None
+    assert ledger.effects.record("job-1", "register", {"version": "3"}) == {"version": "3"}
+    assert ledger.effects.record("job-1", "register", {"version": "4"}) == {"version": "3"}
+    assert ledger.effects.get("job-1", "register") == {"version": "3"}
     with pytest.raises(ValueError, match="None means"):
-        ledger.record_effect("job-1", "promote", None)
+        ledger.effects.record("job-1", "promote", None)

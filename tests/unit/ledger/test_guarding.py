@@ -16,62 +16,62 @@ Submit = Callable[..., Job]
 
 def test_a_guardian_is_seen_and_written_seldom(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    assert ledger.job("job-1").guardian_seen_at is None
+    assert ledger.jobs.get("job-1").guardian_seen_at is None
     seen = []
     for _ in range(25):
-        ledger.touch_guardian("job-1", "train: watching")
-        job = ledger.job("job-1")
+        ledger.jobs.touch("job-1", "train: watching")
+        job = ledger.jobs.get("job-1")
         seen.append(job.guardian_seen_at)
         assert job.guardian_what == "train: watching"
         assert (clock.now - seen[-1]).total_seconds() < 10
         clock.forward(1)
     assert len(set(seen)) == 3
     with pytest.raises(NotFoundError):
-        ledger.touch_guardian("nobody", "train: watching")
+        ledger.jobs.touch("nobody", "train: watching")
 
 
 def test_two_guardians_at_once_write_once(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    ledger.touch_guardian("job-1", "train: watching")
+    ledger.jobs.touch("job-1", "train: watching")
     clock.forward(9)
-    ledger.touch_guardian("job-1", "checkpoints")
-    assert ledger.job("job-1").guardian_what == "train: watching"
+    ledger.jobs.touch("job-1", "checkpoints")
+    assert ledger.jobs.get("job-1").guardian_what == "train: watching"
 
 
 def test_live_jobs_are_those_without_an_end(ledger: Ledger, submit: Submit, clock: Any) -> None:
     for name in ("a", "b", "c", "d"):
         submit(name)
         clock.forward(1)
-    ledger.move("c", State.HALTED, "halted by ada")
+    ledger.jobs.move("c", State.HALTED, "halted by ada")
     for name, state in (("b", State.FAILED), ("d", State.CANCELLED)):
-        ledger.finish(name, Verdict(state, "over"))
-    assert [job.id for job in ledger.live_jobs()] == ["a", "c"]
+        ledger.jobs.finish(name, Verdict(state, "over"))
+    assert [job.id for job in ledger.jobs.live()] == ["a", "c"]
 
 
 def test_a_note_is_a_step_to_the_same_state(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    noted = ledger.note("job-1", "learner 2 made no step for 15 min", {"learner": 2})
+    noted = ledger.jobs.note("job-1", "learner 2 made no step for 15 min", {"learner": 2})
     assert (noted.from_state, noted.to_state, noted.seq) == (State.PENDING, State.PENDING, 2)
     assert noted.evidence == {"learner": 2}
     clock.forward(5)
-    assert ledger.note("job-1", "learner 2 made no step for 15 min") == noted
-    assert ledger.job("job-1").reason == "learner 2 made no step for 15 min"
-    assert len(ledger.transitions("job-1")) == 2
+    assert ledger.jobs.note("job-1", "learner 2 made no step for 15 min") == noted
+    assert ledger.jobs.get("job-1").reason == "learner 2 made no step for 15 min"
+    assert len(ledger.jobs.transitions("job-1")) == 2
 
 
 def test_a_note_after_the_end_leaves_the_end_alone(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ended = ledger.finish("job-1", Verdict(State.FAILED, "exit code 1"))
-    noted = ledger.note("job-1", "reaped: a pod of an ended job", {"pod": "job-1-1"})
+    ended = ledger.jobs.finish("job-1", Verdict(State.FAILED, "exit code 1"))
+    noted = ledger.jobs.note("job-1", "reaped: a pod of an ended job", {"pod": "job-1-1"})
     assert (noted.from_state, noted.to_state) == (State.FAILED, State.FAILED)
-    assert ledger.job("job-1") == ended
+    assert ledger.jobs.get("job-1") == ended
 
 
 def test_what_a_person_made_airflow_say_stands_beside_the_verdict(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ended = ledger.finish("job-1", Verdict(State.FAILED, "exit code 1"))
-    ledger.override("job-1", {"task": "train", "airflow": "failed", "by": "ada"})
-    job = ledger.override("job-1", {"task": "train", "airflow": "success", "by": "ada"})
+    ended = ledger.jobs.finish("job-1", Verdict(State.FAILED, "exit code 1"))
+    ledger.jobs.override("job-1", {"task": "train", "airflow": "failed", "by": "ada"})
+    job = ledger.jobs.override("job-1", {"task": "train", "airflow": "success", "by": "ada"})
     assert job.override == {"task": "train", "airflow": "success", "by": "ada"}
     assert (job.state, job.verdict, job.reason) == (ended.state, ended.verdict, ended.reason)
 
@@ -79,25 +79,25 @@ def test_what_a_person_made_airflow_say_stands_beside_the_verdict(ledger: Ledger
 def test_a_revision_replaces_the_manifest_and_keeps_the_old_one(ledger: Ledger, submit: Submit, clock: Any) -> None:
     job = submit()
     first = Revision("job-1", 0, {"name": "digits"}, {}, "ada", job.submitted_at)
-    assert ledger.revisions("job-1") == [first]
-    ledger.ensure_attempt("job-1", "train", after=None)
-    ledger.close_attempt("job-1", "train", 1, AttemptClosure("halted", "halted by ada"))
+    assert ledger.jobs.revisions("job-1") == [first]
+    ledger.attempts.ensure("job-1", "train", after=None)
+    ledger.attempts.close("job-1", "train", 1, AttemptClosure("halted", "halted by ada"))
     clock.forward(60)
-    second = ledger.revise("job-1", {"name": "digits", "command": "new"}, {"command": "new"}, "bob")
+    second = ledger.jobs.revise("job-1", {"name": "digits", "command": "new"}, {"command": "new"}, "bob")
     assert second == Revision("job-1", 1, {"name": "digits", "command": "new"}, {"command": "new"}, "bob", clock.now)
     clock.forward(60)
-    assert ledger.revise("job-1", {"command": "new", "name": "digits"}, {"command": "new"}, "bob") == second
-    assert ledger.revisions("job-1") == [first, second]
-    job = ledger.job("job-1")
+    assert ledger.jobs.revise("job-1", {"command": "new", "name": "digits"}, {"command": "new"}, "bob") == second
+    assert ledger.jobs.revisions("job-1") == [first, second]
+    job = ledger.jobs.get("job-1")
     assert (job.manifest, job.revision) == ({"name": "digits", "command": "new"}, 1)
-    ledger.ensure_attempt("job-1", "train", after=1)
-    assert [attempt.revision for attempt in ledger.attempts("job-1")] == [0, 1]
-    back = ledger.revise("job-1", {"name": "digits"}, {"command": None}, "bob")
-    assert (back.number, ledger.job("job-1").manifest) == (2, {"name": "digits"})
+    ledger.attempts.ensure("job-1", "train", after=1)
+    assert [attempt.revision for attempt in ledger.attempts.of_job("job-1")] == [0, 1]
+    back = ledger.jobs.revise("job-1", {"name": "digits"}, {"command": None}, "bob")
+    assert (back.number, ledger.jobs.get("job-1").manifest) == (2, {"name": "digits"})
 
 
 def test_an_ended_job_is_not_changed(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.finish("job-1", Verdict(State.FAILED, "exit code 1"))
+    ledger.jobs.finish("job-1", Verdict(State.FAILED, "exit code 1"))
     with pytest.raises(RefusedError, match="has ended FAILED; submit it again with them"):
-        ledger.revise("job-1", {"name": "other"}, {"name": "other"}, "bob")
+        ledger.jobs.revise("job-1", {"name": "other"}, {"name": "other"}, "bob")

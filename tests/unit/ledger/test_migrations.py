@@ -82,22 +82,24 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: st
     rows_of_the_first_version(empty_url)
     upgrade(empty_url)
     ledger, noon = Ledger(empty_url), datetime(2026, 1, 1, 12, tzinfo=UTC)
-    job = ledger.job("runs")
+    job = ledger.jobs.get("runs")
     assert (job.revision, job.guardian_seen_at, job.override) == (0, None, None)
-    assert ledger.revisions("runs") == [Revision("runs", 0, MANIFEST, {}, "ada", noon)]
-    assert {job.id: job.shown for job in ledger.jobs()} == dict.fromkeys(("runs", "ended", "asked"), Shown(3, ("auc",)))
+    assert ledger.jobs.revisions("runs") == [Revision("runs", 0, MANIFEST, {}, "ada", noon)]
+    assert {job.id: job.shown for job in ledger.jobs.find()} == dict.fromkeys(
+        ("runs", "ended", "asked"), Shown(3, ("auc",))
+    )
     with reading(ledger._engine) as connection:  # kept, and not made of the manifest at each look
         assert connection.execute(select(jobs.c.shown)).scalars().all() == [{"learners": 3, "metrics": ["auc"]}] * 3
-    assert ledger.attempts("runs") == [Attempt("runs", "train", 1, noon, membership=Membership.first(3))]
-    assert ledger.checkpoints("runs") == [Checkpoint("runs", "s4", 4, 1, {}, 7, "s3://x", noon, noon)]
+    assert ledger.attempts.of_job("runs") == [Attempt("runs", "train", 1, noon, membership=Membership.first(3))]
+    assert ledger.checkpoints.of_job("runs") == [Checkpoint("runs", "s4", 4, 1, {}, 7, "s3://x", noon, noon)]
     # Whoever asked to cancel before is found by whoever asks again.
-    assert ledger.request("asked", "cancel", "ada") == Request("asked", 1, "cancel", "eve", noon)
-    assert ledger.requests("ended") == [
+    assert ledger.requests.make("asked", "cancel", "ada") == Request("asked", 1, "cancel", "eve", noon)
+    assert ledger.requests.of_job("ended") == [
         Request("ended", 1, "cancel", "bob", noon, answered_at=noon, answer="the job has ended CANCELLED")
     ]
-    ledger.close_attempt("runs", "train", 1, AttemptClosure("infrastructure", "lost"))
-    assert ledger.ensure_attempt("runs", "train", after=1).number == 2
-    assert ledger.outbox() == []
+    ledger.attempts.close("runs", "train", 1, AttemptClosure("infrastructure", "lost"))
+    assert ledger.attempts.ensure("runs", "train", after=1).number == 2
+    assert ledger.outbox.undelivered() == []
     ledger.close()
 
 
@@ -137,6 +139,6 @@ def test_naive_times_are_refused(ledger: Ledger, submit: Callable[..., object]) 
 
     submit()
     with pytest.raises(StatementError, match="no time zone"):
-        ledger.record_checkpoint(
+        ledger.checkpoints.record(
             "job-1", "c", step=1, attempt=1, metrics={}, bytes=1, uri="s3://x", created_at=datetime(2026, 1, 1)
         )

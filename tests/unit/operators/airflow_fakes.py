@@ -202,7 +202,7 @@ class Platform:
         core, services = self.services.core, self.services
         for _ in range(100):
             job, halt = requests.wanted(services, job_id)
-            newest = services.ledger.current_attempt(job_id, role)
+            newest = services.ledger.attempts.current(job_id, role)
             match standing(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
                 case Over(reason):
                     return {"kind": "ended", "reason": reason}
@@ -235,7 +235,7 @@ class Platform:
                 store_prepared(self.store, job_id, attempt, self.judges)
             if role == "export":
                 store_export(self.store, job_id, attempt)
-            run = self.mlflow.runs.get(self.ledger.job(job_id).mlflow_run_id or "")
+            run = self.mlflow.runs.get(self.ledger.jobs.get(job_id).mlflow_run_id or "")
             if run is not None:
                 run.data.metrics["acc"] = 0.9
             store_done(self.store, job_id, role, attempt, learner)
@@ -252,7 +252,7 @@ class Platform:
 
     @property
     def job(self) -> Any:
-        return self.ledger.job_of_run(self.dag.dag_id, self.run_id)
+        return self.ledger.jobs.of_run(self.dag.dag_id, self.run_id)
 
 
 def until(platform: Platform, task_id: str) -> Platform:

@@ -76,6 +76,8 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
+        if type(value).__module__ == "updraft.ledger.repositories":
+            return Watched(value, self._blade)
         if not callable(value):
             return value
         return lambda *args, **kwargs: self._blade.around(name, lambda: value(*args, **kwargs))

@@ -126,4 +126,4 @@ def test_a_job_is_refused_by_a_cluster_that_cannot_run_it(
     assert platform.job.state is State.FAILED
     assert said in platform.job.reason
     assert platform.cluster.created == []
-    assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
+    assert State.QUEUED not in {t.to_state for t in platform.ledger.jobs.transitions(platform.job.id)}

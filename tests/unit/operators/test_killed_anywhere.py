@@ -16,14 +16,14 @@ def facts(platform: Platform) -> dict[str, object]:
     """Everything that a second run could have doubled, lost or told otherwise."""
     job, ledger, mlflow, cluster = platform.job, platform.ledger, platform.mlflow, platform.cluster
     effects = ("failure", "model_version", "promotion", "promotion decided")
-    checkpoints = ledger.checkpoints(job.id, with_deleted=True)
+    checkpoints = ledger.checkpoints.of_job(job.id, with_deleted=True)
     return {
         "tasks": dict(platform.states),
-        "transitions": [(t.from_state, t.to_state, t.reason) for t in ledger.transitions(job.id)],
+        "transitions": [(t.from_state, t.to_state, t.reason) for t in ledger.jobs.transitions(job.id)],
         "verdict": job.verdict,
-        "attempts": [(a.role, a.number, a.outcome, a.reason, a.evidence) for a in ledger.attempts(job.id)],
+        "attempts": [(a.role, a.number, a.outcome, a.reason, a.evidence) for a in ledger.attempts.of_job(job.id)],
         "granted": [(g.request.job_id, g.request.learners) for g in grants(ledger)],
-        "effects": {name: ledger.effect(job.id, name) for name in effects},
+        "effects": {name: ledger.effects.get(job.id, name) for name in effects},
         "runs": [(r.info.status, r.data.params, r.data.tags) for r in mlflow.runs.values()],
         "endings": mlflow.endings,
         "files": mlflow.files,
@@ -55,7 +55,7 @@ def program_fails(platform: Platform) -> None:
 
 def cancelled_while_training(platform: Platform) -> None:
     def cancel(platform: Platform, job_id: str) -> dict[str, object]:
-        platform.ledger.request(job_id, "cancel", "bob")
+        platform.ledger.requests.make(job_id, "cancel", "bob")
         for name in platform.cluster.pods:
             platform.cluster.set_status(name)
         return {"kind": "cancelled", "reason": "cancelled by bob", "tails": {}}

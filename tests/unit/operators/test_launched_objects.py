@@ -144,7 +144,7 @@ def test_a_claim_that_does_not_exist_is_told_before_the_job_waits_in_line(make_p
     platform.run_all()
     assert platform.job.state is State.FAILED
     assert platform.job.reason.startswith("data.source: claim 'imagenet' does not exist in namespace updraft-default")
-    assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
+    assert State.QUEUED not in {t.to_state for t in platform.ledger.jobs.transitions(platform.job.id)}
 
 
 def test_the_export_has_nothing_of_the_job_but_its_results(make_platform: Make) -> None:

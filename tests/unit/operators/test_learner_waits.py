@@ -34,7 +34,7 @@ def test_a_pod_that_its_node_refuses_ends_the_attempt_with_the_nodes_words(make_
     assert platform.watched == [("train", number) for number in range(1, 7)]
     platform.run("release")
     assert platform.job.state is State.FAILED
-    assert {a.outcome for a in platform.ledger.attempts(platform.job.id)} == {"infrastructure"}
-    delays = [a.relaunch.delay_seconds for a in platform.ledger.attempts(platform.job.id) if a.relaunch]
+    assert {a.outcome for a in platform.ledger.attempts.of_job(platform.job.id)} == {"infrastructure"}
+    delays = [a.relaunch.delay_seconds for a in platform.ledger.attempts.of_job(platform.job.id) if a.relaunch]
     assert delays == [0, 5, 10, 20, 40]
     assert platform.cluster.left == []

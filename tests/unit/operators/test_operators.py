@@ -17,7 +17,7 @@ Make = Callable[..., Platform]
 
 
 def failure(platform: Platform) -> dict[str, str]:
-    return dict(platform.ledger.effect(platform.job.id, "failure") or {})
+    return dict(platform.ledger.effects.get(platform.job.id, "failure") or {})
 
 
 # --- admit ---
@@ -25,7 +25,7 @@ def failure(platform: Platform) -> dict[str, str]:
 
 def test_the_line_says_what_was_granted(make_platform: Make) -> None:
     platform = until(make_platform(), "stage_data")
-    reasons = [t.reason for t in platform.ledger.transitions(platform.job.id)]
+    reasons = [t.reason for t in platform.ledger.jobs.transitions(platform.job.id)]
     assert reasons == ["submitted", "waiting to be admitted", "admitted: 2 x (0.5 CPU, 256 MiB)"]
 
 
@@ -36,7 +36,7 @@ def test_a_job_waits_for_mlflow_and_says_so(make_platform: Make) -> None:
     assert platform.run("admit") == "success"
     assert next(name for name, _ in platform.events) == "TrackingTrigger"
     assert failure(platform) == {}
-    reasons = [(t.to_state, t.reason) for t in platform.ledger.transitions(platform.job.id)]
+    reasons = [(t.to_state, t.reason) for t in platform.ledger.jobs.transitions(platform.job.id)]
     waiting = "waiting for MLflow, which every job's run is opened in: MLflow at http://127.0.0.1:1 does not answer"
     assert reasons[0] == (State.PENDING, "submitted")
     assert reasons[1][0] is State.PENDING
@@ -54,7 +54,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_mlflow_ends(make_platform: M
     event = platform._event
 
     def cancelled(trigger: Any) -> dict[str, Any]:
-        platform.ledger.request(platform.job.id, "cancel", "bob")
+        platform.ledger.requests.make(platform.job.id, "cancel", "bob")
         return event(trigger)
 
     platform._event = cancelled  # type: ignore[method-assign]
@@ -85,7 +85,7 @@ def test_a_secret_that_does_not_exist_is_told_before_the_job_waits_in_line(make_
     platform.run_all()
     assert platform.job.state is State.FAILED
     assert "'hub' not found; `updraft secrets set hub` creates one" in platform.job.reason
-    assert State.QUEUED not in {t.to_state for t in platform.ledger.transitions(platform.job.id)}
+    assert State.QUEUED not in {t.to_state for t in platform.ledger.jobs.transitions(platform.job.id)}
 
 
 # --- cancel ---
@@ -98,11 +98,11 @@ def test_a_cancelled_job_does_not_start_its_next_task(make_platform: Make, task_
         platform.cluster.cpus = "0"
 
         def process(*_: Any) -> None:
-            platform.ledger.request(platform.job.id, "cancel", "bob")
+            platform.ledger.requests.make(platform.job.id, "cancel", "bob")
 
         platform.blade.around = after("enqueue", platform.blade.around, process)  # type: ignore[method-assign]
     else:
-        platform.ledger.request(platform.job.id, "cancel", "bob")
+        platform.ledger.requests.make(platform.job.id, "cancel", "bob")
     launched = list(platform.cluster.created)
     assert platform.run(task_id) == "failed"
     assert platform.errors[task_id] == "cancelled by bob"
@@ -119,7 +119,7 @@ def test_a_cancel_request_in_the_middle_of_staging_is_heard(make_platform: Make)
     def cancel() -> None:
         if not asked:
             asked.append(True)
-            platform.ledger.request(platform.job.id, "cancel", "bob")
+            platform.ledger.requests.make(platform.job.id, "cancel", "bob")
 
     platform.blade.around = after("list", platform.blade.around, cancel)  # type: ignore[method-assign]
     assert platform.run("stage_data") == "failed"
@@ -129,7 +129,7 @@ def test_a_cancel_request_in_the_middle_of_staging_is_heard(make_platform: Make)
 
 def test_a_cancel_request_after_the_last_task_comes_too_late(make_platform: Make) -> None:
     platform = until(make_platform(), "release")
-    platform.ledger.request(platform.job.id, "cancel", "bob")
+    platform.ledger.requests.make(platform.job.id, "cancel", "bob")
     platform.run("release")
     assert platform.job.state is State.COMPLETED
 
@@ -176,13 +176,13 @@ def test_a_pod_that_is_gone_is_no_success_even_with_its_marker(make_platform: Ma
 
     platform.pods_end = end
     assert platform.run("train") == "success"
-    first, second = platform.ledger.attempts(platform.job.id)
+    first, second = platform.ledger.attempts.of_job(platform.job.id)
     assert first.reason == "learner 2: its pod is gone and nobody saw how its program ended"
     assert (first.outcome, second.outcome) == ("infrastructure", "done")
     # It goes on from what the first attempt had stored before it was lost.
     assert second.resume is not None
     assert (second.resume.checkpoint, second.resume.step) == ("step-4", 4)
-    states = [t.to_state for t in platform.ledger.transitions(platform.job.id)]
+    states = [t.to_state for t in platform.ledger.jobs.transitions(platform.job.id)]
     assert State.RECOVERING in states
 
 
@@ -191,10 +191,10 @@ def test_re_attaching_does_not_restart_the_time_that_the_job_may_take(make_platf
     platform.dies_later_each_time = True
     platform.max_tries = 100
     platform.run("train")
-    (attempt, *_) = platform.ledger.attempts(platform.job.id)
+    (attempt, *_) = platform.ledger.attempts.of_job(platform.job.id)
     assert attempt.ended_at is not None
     spent = (attempt.ended_at - attempt.started_at).total_seconds()
-    assert platform.ledger.runtime_seconds(platform.job.id, "train") >= spent
+    assert platform.ledger.attempts.runtime_seconds(platform.job.id, "train") >= spent
 
 
 def test_a_refused_pod_leaves_nothing_behind(make_platform: Make) -> None:
@@ -204,7 +204,9 @@ def test_a_refused_pod_leaves_nothing_behind(make_platform: Make) -> None:
     assert platform.cluster.left == []
     assert failure(platform)["reason"].startswith("The cluster refused to create pod digits-1-t1-1")
     platform.run("release")
-    assert [(a.role, a.outcome) for a in platform.ledger.attempts(platform.job.id)] == [("train", "infrastructure")]
+    assert [(a.role, a.outcome) for a in platform.ledger.attempts.of_job(platform.job.id)] == [
+        ("train", "infrastructure")
+    ]
 
 
 def test_a_worker_that_was_taken_for_dead_leaves_no_pods_after_the_jobs_end(make_platform: Make) -> None:
@@ -270,7 +272,7 @@ def test_each_launch_has_a_token_of_its_own_that_only_its_secret_holds(make_plat
         if variable["name"] == "MLFLOW_TRACKING_TOKEN"
     ]
     assert by_reference == [{"name": "digits-1-t1", "key": "endpoint-token"}] * 2
-    template = platform.ledger.effect(platform.job.id, "template train 1")
+    template = platform.ledger.effects.get(platform.job.id, "template train 1")
     shown = [json.dumps(made["pod"]), json.dumps(template), json.dumps(platform.events), str(platform.errors)]
     assert [token for token in tokens for text in shown if token in text] == []
 

@@ -82,7 +82,7 @@ def test_a_worse_model_does_not_take_the_champions_place(make_platform: Make) ->
     platform.mlflow.aliases["digits", "champion"] = best
     assert platform.run("promote") == "success"
     assert platform.mlflow.alias_moves == []
-    assert platform.ledger.effect(platform.job.id, "promotion")["promoted"] is False
+    assert platform.ledger.effects.get(platform.job.id, "promotion")["promoted"] is False
     platform.run("release")
     assert platform.job.state is State.COMPLETED
 
@@ -92,7 +92,7 @@ def test_a_champion_without_a_run_cannot_be_compared_with(make_platform: Make) -
     platform.mlflow.create_model_version("digits", source="x", run_id=None)
     platform.mlflow.aliases["digits", "champion"] = "2"
     assert platform.run("promote") == "success"
-    assert "cannot be compared" in platform.ledger.effect(platform.job.id, "promotion")["reason"]
+    assert "cannot be compared" in platform.ledger.effects.get(platform.job.id, "promotion")["reason"]
 
 
 def test_a_champion_that_came_between_decision_and_second_run_stays(make_platform: Make) -> None:
@@ -147,7 +147,9 @@ def test_release_before_the_end_of_a_stuck_task_frees_all_and_closes_its_attempt
     platform.pods_end = end
     assert platform.run("train") == "failed"
     assert (platform.job.state, platform.cluster.left, grants(platform.ledger)) == (State.FAILED, [], [])
-    assert [(a.role, a.outcome) for a in platform.ledger.attempts(platform.job.id)] == [("train", "infrastructure")]
+    assert [(a.role, a.outcome) for a in platform.ledger.attempts.of_job(platform.job.id)] == [
+        ("train", "infrastructure")
+    ]
     assert platform.mlflow.endings == ["FAILED"]
 
 

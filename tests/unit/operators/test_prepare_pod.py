@@ -25,7 +25,7 @@ Make = Callable[..., Platform]
 
 
 def failure(platform: Platform) -> dict[str, str]:
-    return dict(platform.ledger.effect(platform.job.id, "failure") or {})
+    return dict(platform.ledger.effects.get(platform.job.id, "failure") or {})
 
 
 def launched(platform: Platform) -> list[str]:
@@ -94,7 +94,7 @@ def test_data_that_no_verdict_is_known_of_is_judged_in_a_pod_before_the_training
     assert platform.job.state is State.COMPLETED, platform.errors
     # Programs read the number of their attempt: a training begins with 1, whatever came before it.
     assert platform.watched == [("prepare", 1), ("train", 1), ("evaluate", 2), ("export", 3)]
-    assert [c.attempt for c in platform.ledger.checkpoints(platform.job.id)] == [1, 1]
+    assert [c.attempt for c in platform.ledger.checkpoints.of_job(platform.job.id)] == [1, 1]
     again = make_platform(platform)
     again.run_id = "digits-2"
     again.states.clear()
@@ -179,7 +179,7 @@ def test_the_sidecar_has_the_time_that_all_of_the_limits_take_to_store(make_plat
     assert seconds == {"prepare": math.ceil(limits / 20e6), "train": 900, "evaluate": 900, "export": 900}
     assert seconds["prepare"] == 2690
     # What watches the pods, and the job's limits of time, go by the same number.
-    attempts = {a.role: grace_seconds(platform.services, a) for a in platform.ledger.attempts(platform.job.id)}
+    attempts = {a.role: grace_seconds(platform.services, a) for a in platform.ledger.attempts.of_job(platform.job.id)}
     assert attempts == seconds
 
 
@@ -240,13 +240,13 @@ def test_data_that_cannot_be_judged_says_why_and_gets_no_verdict(make_platform: 
     until(platform, "train")
     assert failure(platform)["reason"] == "data: t.csv cannot be read as csv"
     suite = platform.params["manifest"]["data"][0]["expectations"]
-    assert platform.ledger.judged("default", suite_digest(suite, "auto")) == ()
+    assert platform.ledger.validations.judged("default", suite_digest(suite, "auto")) == ()
     again = make_platform(platform)
     again.run_id, again.judges = "digits-2", lambda source: JUDGED
     again.states.clear()
     until(again, "evaluate")
     assert launched(again) == ["prepare", "train"]
-    assert len(again.ledger.judged("default", suite_digest(suite, "auto"))) == 1
+    assert len(again.ledger.validations.judged("default", suite_digest(suite, "auto"))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sources": {"data-0": {"tree": "../../x"}}}', "{" * 10_000])

@@ -194,7 +194,7 @@ def ledger(home: Home) -> Iterator[Ledger]:
     home.root.mkdir(parents=True, exist_ok=True)
     upgrade(url := f"sqlite:///{home.ledger_file}")
     ledger = open_ledger(url)
-    ledger.record_job(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
+    ledger.jobs.record(NewJob("digits-1", "default", "digits", "train_model", "digits-1", {}, "ada"))
     yield ledger
     ledger.close()
 
@@ -207,19 +207,19 @@ def test_the_cluster_is_not_left_while_learners_run_on_it(
     other = {"kubeconfig": str(file), "context": "prod", "address": HERE}
 
     for state in (State.DOWNLOADING, State.DEPLOYING, State.PROCESSING):
-        ledger.move("digits-1", state, "on its way")
+        ledger.jobs.move("digits-1", state, "on its way")
         with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
             control.initialise(home, cluster=other)
         assert control.initialise(home) == config  # no other cluster
 
-    ledger.move("digits-1", State.HALTED, "halted by ada")
+    ledger.jobs.move("digits-1", State.HALTED, "halted by ada")
     assert control.initialise(home, cluster=other).cluster != config.cluster
 
 
 @pytest.fixture
 def running(ledger: Ledger) -> None:
     for state in (State.DOWNLOADING, State.DEPLOYING):
-        ledger.move("digits-1", state, "on its way")
+        ledger.jobs.move("digits-1", state, "on its way")
 
 
 def test_the_local_node_is_left_once_it_has_ended(

@@ -192,19 +192,17 @@ class Ledger:
     """What is asked of the ledger, for one attempt that has ended."""
 
     def __init__(self) -> None:
-        self.effects: dict[str, Mapping[str, Any]] = {}
+        self.done: dict[str, Mapping[str, Any]] = {}
         self.notes: list[str] = []
+        attempt = SimpleNamespace(role="evaluate", number=2, ended_at=1, membership=Membership.first(1))
+        self.attempts = SimpleNamespace(of_job=lambda job_id: [attempt])
+        self.effects = SimpleNamespace(get=lambda job_id, key: self.done.get(key), record=self._record)
+        self.jobs = SimpleNamespace(note=self._note)
 
-    def attempts(self, job_id: str) -> list[Any]:
-        return [SimpleNamespace(role="evaluate", number=2, ended_at=1, membership=Membership.first(1))]
+    def _record(self, job_id: str, key: str, value: Mapping[str, Any]) -> None:
+        self.done[key] = value
 
-    def effect(self, job_id: str, key: str) -> Mapping[str, Any] | None:
-        return self.effects.get(key)
-
-    def record_effect(self, job_id: str, key: str, value: Mapping[str, Any]) -> None:
-        self.effects[key] = value
-
-    def note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
+    def _note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
         self.notes.append(reason)
 
 
@@ -220,5 +218,5 @@ def test_what_was_not_delivered_is_in_the_jobs_history_once(
     for _ in range(2):
         guardian_replay.replay_metrics(services, job)
     left = f"1500 points at {metrics}: there are more than 1 new points"
-    assert ledger.effects == {"replayed evaluate 2 1": {"points": 1000, "artifacts": 0, "left": [left]}}
+    assert ledger.done == {"replayed evaluate 2 1": {"points": 1000, "artifacts": 0, "left": [left]}}
     assert ledger.notes == [f"attempt 2, learner 1 of evaluate: in the object store, but not in MLflow: {left}"]

@@ -38,7 +38,7 @@ def ledger(outside: Outside, environment: Path, empty_ledger: bytes) -> Iterator
     (environment / "ledger.db").write_bytes(empty_ledger)
     book = Ledger(f"sqlite:///{environment}/ledger.db")
     outside.ledger = book
-    book.record_job(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
+    book.jobs.record(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
     yield book
     book.close()
 

@@ -32,13 +32,13 @@ class Hand:
 
 def counted(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     looks: list[str] = []
-    real = book.asked
+    real = book.requests.asked
 
     def asked() -> frozenset[str]:
         looks.append("asked")
         return real()
 
-    monkeypatch.setattr(book, "asked", asked)
+    monkeypatch.setattr(book.requests, "asked", asked)
     return looks
 
 
@@ -55,17 +55,17 @@ def test_many_triggers_cost_one_look(ledger: Ledger, monkeypatch: pytest.MonkeyP
 
 def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(ledger: Ledger) -> None:
     hand = Hand()
-    ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, MANIFEST, "ada"))
+    ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, MANIFEST, "ada"))
 
     async def run() -> None:
         desk = Desk(services_in_use(), hand)
         assert not await desk.asked(JOB)
-        request = ledger.request(JOB, "halt", "ada")
+        request = ledger.requests.make(JOB, "halt", "ada")
         assert not await desk.asked(JOB)
         hand.now += LOOK_SECONDS
         assert await desk.asked(JOB)
         assert not await desk.asked(OTHER)
-        ledger.answer(JOB, request.seq, "halted")
+        ledger.requests.answer(JOB, request.seq, "halted")
         hand.now += LOOK_SECONDS
         assert not await desk.asked(JOB)
 
@@ -73,23 +73,23 @@ def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(led
 
 
 def test_a_cancellation_is_heard_of(ledger: Ledger) -> None:
-    ledger.request(JOB, "cancel", "ada")
+    ledger.requests.make(JOB, "cancel", "ada")
     assert asyncio.run(Desk(services_in_use(), Hand()).asked(JOB))
 
 
 def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand, touched, real = Hand(), [], ledger.touch_guardians
+    hand, touched, real = Hand(), [], ledger.jobs.touch_all
 
     def touch(guarded: Mapping[str, str]) -> None:
         touched.append(dict(guarded))
         real(guarded)
 
-    monkeypatch.setattr(ledger, "touch_guardians", touch)
+    monkeypatch.setattr(ledger.jobs, "touch_all", touch)
 
     def seen() -> tuple[object, object]:
-        job = ledger.job(JOB)
+        job = ledger.jobs.get(JOB)
         return job.guardian_seen_at is not None, job.guardian_what
 
     async def told(desk: Desk) -> None:
@@ -124,7 +124,7 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
     async def run() -> None:
         desk = Desk(services_in_use(), hand)
         with monkeypatch.context() as broken:
-            broken.setattr(ledger, "asked", away)
+            broken.setattr(ledger.requests, "asked", away)
             for _ in range(5):
                 with pytest.raises(UnavailableError):
                     await desk.asked(JOB)
@@ -143,7 +143,7 @@ def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monk
         let_go.wait(30)
         return frozenset({JOB})
 
-    monkeypatch.setattr(ledger, "asked", hangs)
+    monkeypatch.setattr(ledger.requests, "asked", hangs)
     monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.01)
 
     async def run() -> None:
@@ -167,7 +167,7 @@ def test_what_nobody_foresaw_is_told_like_a_ledger_that_is_away(
     def breaks() -> frozenset[str]:
         raise ValueError("strange")
 
-    monkeypatch.setattr(ledger, "asked", breaks)
+    monkeypatch.setattr(ledger.requests, "asked", breaks)
     with pytest.raises(UnavailableError, match="ValueError"):
         asyncio.run(Desk(services_in_use(), Hand()).asked(JOB))
 

@@ -46,7 +46,7 @@ def keep(latest: int = 1, best: int = 0, **more: Any) -> dict[str, Any]:
 
 
 def good(ledger: Ledger) -> list[str]:
-    return [c.name for c in ledger.checkpoints(JOB)]
+    return [c.name for c in ledger.checkpoints.of_job(JOB)]
 
 
 def in_store(store: FolderStore) -> set[str]:
@@ -59,9 +59,9 @@ def whole(store: FolderStore) -> list[str]:
 
 def second_attempt(ledger: Ledger, resumed_from: str | None = None) -> None:
     """The first is lost; the second goes on from there."""
-    ledger.ensure_attempt(JOB, "train", after=None)
-    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=AGAIN))
-    ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan(resumed_from, 1, None, ""))
+    ledger.attempts.ensure(JOB, "train", after=None)
+    ledger.attempts.close(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=AGAIN))
+    ledger.attempts.ensure(JOB, "train", after=1, resume=ResumePlan(resumed_from, 1, None, ""))
 
 
 def test_what_a_twin_still_stores_is_removed_and_told_once(
@@ -86,12 +86,12 @@ def test_what_a_twin_still_stores_is_removed_and_told_once(
 
 
 def test_what_was_stored_before_the_attempts_end_is_recorded_with_it(ledger: Ledger, store: FolderStore) -> None:
-    ledger.ensure_attempt(JOB, "train", after=None)
+    ledger.attempts.ensure(JOB, "train", after=None)
     put(store, "step-1-a1", 1)
     put_part(store, "step-8-a1-s01234567", 1)
     put_part(store, "step-8-a1-s01234567", 2)
     found = objects.new_checkpoints("default", JOB, 1, store=store)
-    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", checkpoints=found))
+    ledger.attempts.close(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", checkpoints=found))
     assert follow_checkpoints(services_in_use(), JOB, None) == []
     assert good(ledger) == whole(store) == ["step-1-a1", "step-8-a1-s01234567"]
 
@@ -116,7 +116,9 @@ def test_a_damaged_checkpoint_is_set_aside_in_ledger_and_store(ledger: Ledger, s
     for _ in range(2):
         assert follow_checkpoints(services_in_use(), JOB, keep(3)) == []
     assert good(ledger) == whole(store) == ["step-1-a1"]
-    reasons = {c.name: c.quarantine_reason for c in ledger.checkpoints(JOB, with_quarantined=True) if c.quarantined_at}
+    reasons = {
+        c.name: c.quarantine_reason for c in ledger.checkpoints.of_job(JOB, with_quarantined=True) if c.quarantined_at
+    }
     assert reasons == {
         "step-2-a1": "file w has 4 bytes instead of 7",
         "step-3-a1": "it is not in the store any more",
@@ -128,8 +130,8 @@ def test_what_the_ledger_has_set_aside_or_let_go_is_so_in_the_store(ledger: Ledg
     for step in (1, 2, 3):
         put(store, f"step-{step}-a1", step)
     follow_checkpoints(services_in_use(), JOB, None)
-    ledger.quarantine_checkpoint(JOB, "step-1-a1", "it could not be restored")  # and then the process died
-    ledger.mark_checkpoint_deleted(JOB, "step-2-a1", "as told")
+    ledger.checkpoints.quarantine(JOB, "step-1-a1", "it could not be restored")  # and then the process died
+    ledger.checkpoints.mark_deleted(JOB, "step-2-a1", "as told")
     assert follow_checkpoints(services_in_use(), JOB, None) == []
     assert whole(store) == ["step-3-a1"]
     assert in_store(store) == {"step-1-a1", "step-3-a1"}
@@ -158,17 +160,17 @@ def test_the_one_that_the_running_attempt_went_on_from_stays(ledger: Ledger, sto
 
 
 def test_nothing_is_let_go_between_two_attempts(ledger: Ledger, store: FolderStore) -> None:
-    ledger.ensure_attempt(JOB, "train", after=None)
+    ledger.attempts.ensure(JOB, "train", after=None)
     for step in (1, 2, 3):
         put(store, f"step-{step}-a1", step)
     found = objects.new_checkpoints("default", JOB, 1, store=store)
-    ledger.close_attempt(JOB, "train", 1, AttemptClosure("program", "no", relaunch=AGAIN, checkpoints=found))
+    ledger.attempts.close(JOB, "train", 1, AttemptClosure("program", "no", relaunch=AGAIN, checkpoints=found))
     follow_checkpoints(services_in_use(), JOB, keep(1))
     assert len(good(ledger)) == 3
-    ledger.ensure_attempt(JOB, "train", after=1, resume=ResumePlan("step-2-a1", 2, None, ""))
+    ledger.attempts.ensure(JOB, "train", after=1, resume=ResumePlan("step-2-a1", 2, None, ""))
     follow_checkpoints(services_in_use(), JOB, keep(1))
     assert good(ledger) == ["step-2-a1", "step-3-a1"]
-    ledger.close_attempt(JOB, "train", 2, AttemptClosure("done", "done"))
+    ledger.attempts.close(JOB, "train", 2, AttemptClosure("done", "done"))
     follow_checkpoints(services_in_use(), JOB, keep(1))
     assert len(good(ledger)) == 2
 
@@ -195,7 +197,7 @@ def test_a_revision_of_the_manifest_changes_what_is_kept(ledger: Ledger, store: 
     follow_checkpoints(services_in_use(), JOB, keep(5))
     manifest = {"name": "digits", "command": "train", "code": "tree:" + "a" * 64}
     manifest |= {"framework": {"name": "pytorch"}, "checkpoints": {"keep": {"latest": 2}}}
-    ledger.revise(JOB, manifest, {"checkpoints": {"keep": {"latest": 2}}}, "ada")
+    ledger.jobs.revise(JOB, manifest, {"checkpoints": {"keep": {"latest": 2}}}, "ada")
     follow_checkpoints(services_in_use(), JOB, keep(5))
     assert good(ledger) == ["step-4-a1", "step-5-a1"]
 
@@ -226,8 +228,8 @@ def test_while_there_is_a_good_one_the_ledger_never_has_none(
     ledger: Ledger, store: FolderStore, moves: list[tuple[str, int]], latest: int, best: int, every_nth: int | None
 ) -> None:
     job = f"{JOB}-{next(numbers)}"
-    ledger.record_job(NewJob(job, "default", "digits", "train_model", job, {"name": "digits"}, "ada"))
-    step, attempt = 0, ledger.ensure_attempt(job, "train", after=None)
+    ledger.jobs.record(NewJob(job, "default", "digits", "train_model", job, {"name": "digits"}, "ada"))
+    step, attempt = 0, ledger.attempts.ensure(job, "train", after=None)
     kept = keep(latest, best, every_nth=every_nth)
 
     def save(of_attempt: int, learner: int) -> str:
@@ -239,7 +241,7 @@ def test_while_there_is_a_good_one_the_ledger_never_has_none(
 
     for move, which in moves:
         step += 1
-        live = [c.name for c in ledger.checkpoints(job)]
+        live = [c.name for c in ledger.checkpoints.of_job(job)]
         if move == "store":
             save(attempt.number, which)
         elif move == "twin" and attempt.number > 1:
@@ -248,22 +250,22 @@ def test_while_there_is_a_good_one_the_ledger_never_has_none(
             store.delete(f"{KEYS.checkpoint(job, live[which % len(live)])}/w")
         elif move == "relaunch":
             found = objects.new_checkpoints("default", job, attempt.number, store=store)
-            ledger.close_attempt(
+            ledger.attempts.close(
                 job,
                 "train",
                 attempt.number,
                 AttemptClosure("program", "no", relaunch=AGAIN, checkpoints=found),
             )
             follow_checkpoints(services_in_use(), job, kept)
-            choice = [c.name for c in ledger.checkpoints(job)]
+            choice = [c.name for c in ledger.checkpoints.of_job(job)]
             resume = ResumePlan(choice[which % len(choice)], None, None, "") if choice else None
-            attempt = ledger.ensure_attempt(job, "train", after=attempt.number, resume=resume)
-        before = {c.name for c in ledger.checkpoints(job)}
+            attempt = ledger.attempts.ensure(job, "train", after=attempt.number, resume=resume)
+        before = {c.name for c in ledger.checkpoints.of_job(job)}
         follow_checkpoints(services_in_use(), job, kept)
-        after = ledger.checkpoints(job)
+        after = ledger.checkpoints.of_job(job)
         names = {c.name for c in after}
         assert names == {info.name for info in objects.list_checkpoints("default", job, store=store)}
-        damaged = {c.name for c in ledger.checkpoints(job, with_quarantined=True)} - names
+        damaged = {c.name for c in ledger.checkpoints.of_job(job, with_quarantined=True)} - names
         assert names or not before - damaged
         resumed = attempt.resume.checkpoint if attempt.resume else None
         assert resumed is None or resumed in names | damaged

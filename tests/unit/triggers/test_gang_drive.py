@@ -96,19 +96,19 @@ def stopped(made: GangTrigger) -> None:
 
 def lost(ledger: Ledger, delay_seconds: float) -> None:
     until = datetime.now(UTC) + timedelta(seconds=delay_seconds)
-    ledger.ensure_attempt(JOB, "train", after=None)
+    ledger.attempts.ensure(JOB, "train", after=None)
     again = PlannedRelaunch(until, delay_seconds, "infrastructure loss 2 of 5: launched again in 300 s")
-    ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=again))
+    ledger.attempts.close(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost", relaunch=again))
 
 
 def halted(ledger: Ledger) -> None:
-    ledger.request(JOB, "halt", "bob")
-    ledger.rest(JOB, "it had not started", attempt=None)
+    ledger.requests.make(JOB, "halt", "bob")
+    ledger.jobs.rest(JOB, "it had not started", attempt=None)
 
 
 def in_line(ledger: Ledger) -> None:
     halted(ledger)
-    ledger.request(JOB, "resume", "bob")
+    ledger.requests.make(JOB, "resume", "bob")
 
 
 @pytest.mark.usefixtures("store", "cluster")
@@ -131,7 +131,7 @@ class TestWaiting:
 
     def test_a_cancel_ends_a_back_off_at_once(self, ledger: Ledger, sleeps: Sleeps, log: Log) -> None:
         lost(ledger, 300)
-        ledger.request(JOB, "cancel", "bob")
+        ledger.requests.make(JOB, "cancel", "bob")
         assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
 
     def test_a_halted_job_waits_quietly_and_a_cancel_ends_it(
@@ -143,8 +143,8 @@ class TestWaiting:
         async def asked(self: Desk, job_id: str) -> bool:
             looks.append(self._guarded[job_id].what)
             if len(looks) == 20:
-                ledger.request(JOB, "cancel", "bob")
-            return job_id in ledger.asked()
+                ledger.requests.make(JOB, "cancel", "bob")
+            return job_id in ledger.requests.asked()
 
         monkeypatch.setattr(Desk, "asked", asked)
         assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
@@ -186,7 +186,7 @@ class TestWaiting:
         monkeypatch.setattr(Desk, "asked", asked)
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
-        assert not ledger.job(JOB).ended
+        assert not ledger.jobs.get(JOB).ended
 
 
 @pytest.mark.usefixtures("store", "cluster")
@@ -200,7 +200,7 @@ class TestTrouble:
         def away(*args: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(ledger, "job", away)
+        monkeypatch.setattr(ledger.jobs, "get", away)
         sleeps.enough = 9
         stopped(trigger())
         assert sleeps.seconds == [1, 2, 4, 8, 16, 30, 30, 30, 30]
@@ -219,7 +219,7 @@ class TestTrouble:
             yield SimpleNamespace(api=None)
 
         outside.watch_pods = shared  # type: ignore[method-assign,assignment]
-        ledger.request(JOB, "cancel", "bob")
+        ledger.requests.make(JOB, "cancel", "bob")
         assert run(trigger())[0]["kind"] == "ended"
         assert answers == []
 
@@ -232,7 +232,7 @@ class TestTrouble:
 
         async def main() -> None:
             running = asyncio.create_task(trigger().run().__anext__())
-            while (ledger.job(JOB).state, ledger.job(JOB).reason) != (
+            while (ledger.jobs.get(JOB).state, ledger.jobs.get(JOB).reason) != (
                 State.QUEUED,
                 "the cluster's nodes cannot be listed",
             ):
@@ -245,16 +245,16 @@ class TestTrouble:
     def test_an_attempt_of_a_revision_without_its_pod_waits_for_the_task(
         self, ledger: Ledger, sleeps: Sleeps, log: Log
     ) -> None:
-        ledger.ensure_attempt(JOB, "train", after=None)
+        ledger.attempts.ensure(JOB, "train", after=None)
         assert run(trigger()) == [gang.REVISED]
-        assert ledger.attempts(JOB)[0].ended_at is None
+        assert ledger.attempts.of_job(JOB)[0].ended_at is None
 
     def test_learners_that_live_are_not_looked_at_without_a_pause(
         self, ledger: Ledger, services: Services, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever made the watching end, nothing has ended."""
-        ledger.ensure_attempt(JOB, "train", after=None)
-        pods.record_template(services, ledger.job(JOB), "train", {"spec": {}})
+        ledger.attempts.ensure(JOB, "train", after=None)
+        pods.record_template(services, ledger.jobs.get(JOB), "train", {"spec": {}})
 
         class Observed:
             def __init__(self, *args: Any) -> None: ...
@@ -273,20 +273,20 @@ class TestTrouble:
 def test_a_job_that_cannot_be_resumed_so_is_halted_again(ledger: Ledger) -> None:
     in_line(ledger)
     made = trigger()
-    ledger.move(JOB, State.QUEUED, "resumed")
+    ledger.jobs.move(JOB, State.QUEUED, "resumed")
     made._record_impossible("no node has 99 CPUs")
-    assert ledger.job(JOB).reason == "it cannot go on like this: no node has 99 CPUs"
-    ledger.move(JOB, State.QUEUED, "resumed")
-    ledger.move(JOB, State.DEPLOYING, "granted")
+    assert ledger.jobs.get(JOB).reason == "it cannot go on like this: no node has 99 CPUs"
+    ledger.jobs.move(JOB, State.QUEUED, "resumed")
+    ledger.jobs.move(JOB, State.DEPLOYING, "granted")
     made._record_impossible("an answer of long ago")
-    assert ledger.job(JOB).state is State.DEPLOYING
+    assert ledger.jobs.get(JOB).state is State.DEPLOYING
 
 
 def test_the_time_for_starting_counts_from_the_pods_creation(ledger: Ledger, services: Services) -> None:
     """A cluster that did not answer for half an hour took the pods late, which is not the pods' fault."""
-    attempt = ledger.ensure_attempt(JOB, "train", after=None)
+    attempt = ledger.attempts.ensure(JOB, "train", after=None)
     since = (ledger.now() - attempt.started_at).total_seconds()
     assert since <= pods.deployed_seconds(services, attempt) < since + 60
     at = ledger.now() - timedelta(minutes=31)
-    ledger.record_effect(JOB, "deployed train 1", {"pods": ["p"], "at": at.isoformat()})
+    ledger.effects.record(JOB, "deployed train 1", {"pods": ["p"], "at": at.isoformat()})
     assert pods.deployed_seconds(services, attempt) >= 31 * 60

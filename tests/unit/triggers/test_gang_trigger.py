@@ -111,17 +111,17 @@ def observation(watch: FakeWatch, learners: int | None = None, role: str = "trai
     services = services_in_use()
     book = services.ledger
     count = learners or len(watch.cluster.pods)
-    attempt = book.current_attempt(JOB, role) or book.ensure_attempt(JOB, role, after=None, learners=count)
+    attempt = book.attempts.current(JOB, role) or book.attempts.ensure(JOB, role, after=None, learners=count)
     launch = Launch("updraft-default", "default", JOB, role, 1, Membership.first(count))
     made: Any = watch
-    return Observation(services, made, book.job(JOB), launch, attempt, Log())
+    return Observation(services, made, book.jobs.get(JOB), launch, attempt, Log())
 
 
 def change(book: Ledger, to: Callable[[Membership], Membership]) -> None:
     """Give the open attempt its next members."""
-    attempt = book.current_attempt(JOB, "train")
+    attempt = book.attempts.current(JOB, "train")
     assert attempt is not None
-    book.change_members(JOB, "train", attempt.number, to(attempt.membership))
+    book.attempts.change_members(JOB, "train", attempt.number, to(attempt.membership))
 
 
 def observe(watch: FakeWatch, learners: int | None = None) -> Seen:
@@ -207,7 +207,7 @@ class TestGang:
         watch = FakeWatch(1)
         watch.synced.clear()
         watch.cluster.set_status("p-1", exit_code=1)
-        watch.at_look = {100: lambda: ledger.request(JOB, "cancel", "bob") and None}
+        watch.at_look = {100: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         assert observe(watch, 2).reason == "cancelled by bob"
 
     def test_an_image_that_cannot_be_pulled(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
@@ -235,7 +235,7 @@ class TestGang:
         watch.cluster.pods["p-1"]["spec"] = {"nodeName": "n1"}
         waiting = {"name": "updraft-sidecar", "state": {"waiting": {"reason": "PodInitializing"}}}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "initContainerStatuses": [waiting]}
-        watch.at_look = {400: lambda: ledger.request(JOB, "cancel", "bob") and None}
+        watch.at_look = {400: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         event = observe(watch)
         name = f"{JOB}-t1"
         if deleted:
@@ -331,7 +331,7 @@ class TestGang:
         of_two(ledger)
         watch = FakeWatch(2)
         watch.at_look = {
-            5: lambda: ledger.request(JOB, "halt", "bob") and None,
+            5: lambda: ledger.requests.make(JOB, "halt", "bob") and None,
             20: lambda: watch.cluster.set_status("p-1", exit_code=75),
             60: lambda: watch.cluster.set_status("p-2", exit_code=75),
         }
@@ -343,7 +343,7 @@ class TestGang:
 
     def test_a_halt_does_not_wait_for_ever(self, ledger: Ledger, quick: Clock) -> None:
         watch = FakeWatch(1)
-        watch.at_look = {5: lambda: ledger.request(JOB, "halt", "bob") and None}
+        watch.at_look = {5: lambda: ledger.requests.make(JOB, "halt", "bob") and None}
         assert observe(watch).kind == "halted"
         assert quick.now > START + 120
 
@@ -369,7 +369,7 @@ class TestGang:
             SourceRequest("data-0", "s3://b/a.zip", "s3", 4_000_000_000, unpack=True),
             SourceRequest("data-1", "s3://b/a", "s3", 9_000_000_000),
         ]
-        prepare.record(services_in_use(), ledger.job(JOB), prepare.Plan({}, tuple(requests)))
+        prepare.record(services_in_use(), ledger.jobs.get(JOB), prepare.Plan({}, tuple(requests)))
         watch = FakeWatch(1)
         if removed:
             watch.cluster.set_status("p-1", phase="Running")
@@ -394,7 +394,7 @@ class TestGang:
     ) -> None:
         watch = FakeWatch(1)
         watch.endless, watch.logs = {"p-1"}, {"p-1": [(stamp(1), "epoch 1")]}
-        watch.at_look = {20: lambda: ledger.request(JOB, "cancel", "bob") and None}
+        watch.at_look = {20: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
         assert event == Seen(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
@@ -405,17 +405,17 @@ class TestGang:
     def test_a_ledger_that_is_away_does_not_end_a_healthy_job(
         self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
     ) -> None:
-        watch, real = FakeWatch(1), ledger.job
+        watch, real = FakeWatch(1), ledger.jobs.get
         watching = observation(watch)
 
         def away(job_id: str) -> Any:
             raise UnavailableError("the ledger cannot be used")
 
         def back() -> None:
-            monkeypatch.setattr(ledger, "job", real)
+            monkeypatch.setattr(ledger.jobs, "get", real)
             watch.cluster.set_status("p-1", exit_code=0)
 
-        monkeypatch.setattr(ledger, "job", away)
+        monkeypatch.setattr(ledger.jobs, "get", away)
         watch.at_look = {20: back}
         assert asyncio.run(asyncio.wait_for(watching.run(), 30)).kind == "ended"
 
@@ -478,8 +478,8 @@ class TestGang:
         assert flows[0].shared is followers.ALL
 
     def test_the_state_goes_forward_only(self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
-        ledger.move(JOB, State.QUEUED, "waiting")
-        ledger.move(JOB, State.DEPLOYING, "admitted")
+        ledger.jobs.move(JOB, State.QUEUED, "waiting")
+        ledger.jobs.move(JOB, State.DEPLOYING, "admitted")
         watch = FakeWatch(1)
         pod = watch.cluster.pods["p-1"]
         running = pod["status"]
@@ -490,7 +490,7 @@ class TestGang:
             15: lambda: watch.cluster.set_status("p-1", exit_code=0),
         }
         observe(watch)
-        states = [t.to_state for t in ledger.transitions(JOB)]
+        states = [t.to_state for t in ledger.jobs.transitions(JOB)]
         shown = [s for n, s in enumerate(states) if n == 0 or s != states[n - 1]]
         assert shown == [State.PENDING, State.QUEUED, State.DEPLOYING, State.PROCESSING, State.STORING]
 

@@ -29,9 +29,9 @@ KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
 
 
 def enqueue(ledger: Ledger, job_id: str = JOB, cpus: float = 1.0) -> None:
-    job = ledger.job(job_id)
-    ledger.enqueue(job_id, Request(job_id, 1, cpus, 100, 0, None, job.submitted_at))
-    ledger.move(job_id, State.QUEUED, "waiting")
+    job = ledger.jobs.get(job_id)
+    ledger.queue.enqueue(job_id, Request(job_id, 1, cpus, 100, 0, None, job.submitted_at))
+    ledger.jobs.move(job_id, State.QUEUED, "waiting")
 
 
 def nodes(cluster: FakeCluster) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def admitted(cluster: FakeCluster, outside: Outside) -> list[dict[str, Any]]:
 class TestAdmit:
     def test_granted_after_the_one_before_has_left(self, ledger: Ledger, outside: Outside) -> None:
         cluster, other = FakeCluster(cpus="1"), "digits-0"
-        ledger.record_job(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
+        ledger.jobs.record(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
         enqueue(ledger, other)
         line.plan(services_in_use(), nodes(cluster))
         assert line.ask(services_in_use(), other)[0] == "granted"
@@ -64,17 +64,17 @@ class TestAdmit:
             nonlocal looks
             looks += 1
             if looks == 5:
-                ledger.release(other)
+                ledger.queue.release(other)
 
         cluster.refuse = refuse
         assert [e["kind"] for e in admitted(cluster, outside)] == ["granted"]
-        reasons = [t.reason for t in ledger.transitions(JOB)]
+        reasons = [t.reason for t in ledger.jobs.transitions(JOB)]
         assert any("1st in line" in reason for reason in reasons)
         assert not any("waiting to be planned" in reason for reason in reasons)  # a moment that explains nothing
 
     def test_cancelled(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
-        ledger.request(JOB, "cancel", "bob")
+        ledger.requests.make(JOB, "cancel", "bob")
         assert admitted(FakeCluster(), outside) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
 
     def test_impossible(self, ledger: Ledger, outside: Outside) -> None:
@@ -85,8 +85,8 @@ class TestAdmit:
 
     def test_a_job_that_has_ended_does_not_wait_for_ever(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger, cpus=8)
-        ledger.finish(JOB, Verdict(State.FAILED, "marked as failed", Evidence()))
-        ledger.release(JOB)
+        ledger.jobs.finish(JOB, Verdict(State.FAILED, "marked as failed", Evidence()))
+        ledger.queue.release(JOB)
         (event,) = admitted(FakeCluster(), outside)
         assert event == {"kind": "impossible", "reason": f"job {JOB} has ended FAILED"}
 
@@ -98,7 +98,7 @@ class TestAdmit:
 
     def test_a_job_can_be_cancelled_while_the_cluster_is_away(self, ledger: Ledger, outside: Outside) -> None:
         enqueue(ledger)
-        ledger.request(JOB, "cancel", "bob")
+        ledger.requests.make(JOB, "cancel", "bob")
         cluster = FakeCluster()
         cluster.refuse = lambda verb, name: 503
         assert admitted(cluster, outside) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
@@ -107,14 +107,14 @@ class TestAdmit:
         self, ledger: Ledger, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         enqueue(ledger)
-        ledger.request(JOB, "halt", "bob")
+        ledger.requests.make(JOB, "halt", "bob")
         cluster = FakeCluster()
         cluster.refuse = lambda verb, name: 503
         monkeypatch.setattr(
-            admit.requests, "resumed", lambda _services, job_id: ledger.request(job_id, "cancel", "bob")
+            admit.requests, "resumed", lambda _services, job_id: ledger.requests.make(job_id, "cancel", "bob")
         )
         assert admitted(cluster, outside)[0]["kind"] == "cancelled"
-        assert ledger.job(JOB).state is State.HALTED
+        assert ledger.jobs.get(JOB).state is State.HALTED
 
 
 # --- checkpoints ---
@@ -142,7 +142,7 @@ class TestCheckpoints:
         for step, acc in ((1, 0.9), (2, 0.1), (3, 0.2), (4, 0.3)):
             store_checkpoint(store, JOB, f"step-{step}", step, {"acc": acc})
         assert watched([False, False, True], monkeypatch, KEEP) == [{"kind": "ended"}]
-        kept = {c.name: c.deleted_at is None for c in ledger.checkpoints(JOB, with_deleted=True)}
+        kept = {c.name: c.deleted_at is None for c in ledger.checkpoints.of_job(JOB, with_deleted=True)}
         assert kept == {"step-1": True, "step-2": False, "step-3": True, "step-4": True}
         assert [c.name for c in objects.list_checkpoints("default", JOB, store=store)] == ["step-1", "step-3", "step-4"]
 
@@ -161,7 +161,7 @@ class TestCheckpoints:
 
         monkeypatch.setattr(objects, "look_at_checkpoints", look)
         assert watched(states, monkeypatch) == [{"kind": "ended"}]
-        assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
+        assert [c.name for c in ledger.checkpoints.of_job(JOB)] == ["step-1"]
 
     @pytest.mark.usefixtures("ledger")
     def test_a_store_that_stays_away_does_not_hold_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,20 +178,20 @@ class TestCheckpoints:
         assert len(follow_checkpoints(services_in_use(), JOB, keep)) == 3
         store_checkpoint(store, JOB, "step-1", 1, {})  # a late upload of the same one
         assert follow_checkpoints(services_in_use(), JOB, keep) == []
-        assert len(ledger.checkpoints(JOB)) == 1
+        assert len(ledger.checkpoints.of_job(JOB)) == 1
 
     def test_what_an_attempt_stores_after_its_end_is_removed(self, ledger: Ledger, store: FolderStore) -> None:
-        ledger.ensure_attempt(JOB, "train", after=None)
+        ledger.attempts.ensure(JOB, "train", after=None)
         store_checkpoint(store, JOB, "step-1", 1, {})
         assert [c.name for c in follow_checkpoints(services_in_use(), JOB, None)] == ["step-1"]
-        ledger.close_attempt(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost"))
+        ledger.attempts.close(JOB, "train", 1, AttemptClosure("infrastructure", "its node was lost"))
         store_checkpoint(store, JOB, "step-2", 2, {})  # the node is only cut off, and its learner lives on
         assert follow_checkpoints(services_in_use(), JOB, None) == []
-        assert [c.name for c in ledger.checkpoints(JOB)] == ["step-1"]
+        assert [c.name for c in ledger.checkpoints.of_job(JOB)] == ["step-1"]
         assert [c.name for c in objects.list_checkpoints("default", JOB, store=store)] == ["step-1"]
 
     def test_a_quarantined_checkpoint_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:
         store_checkpoint(store, JOB, "step-1", 1, {})
         follow_checkpoints(services_in_use(), JOB, None)
-        ledger.quarantine_checkpoint(JOB, "step-1", "model.pt: its digest is another")
+        ledger.checkpoints.quarantine(JOB, "step-1", "model.pt: its digest is another")
         assert follow_checkpoints(services_in_use(), JOB, None) == []

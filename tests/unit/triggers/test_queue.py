@@ -45,17 +45,17 @@ def cluster(outside: Outside, quick: Any) -> list[dict[str, Any]]:
 def plans(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows with each plan."""
     made: list[object] = []
-    plan = ledger.plan_queue
-    monkeypatch.setattr(ledger, "plan_queue", lambda capacity: (made.append(capacity), plan(capacity)))
+    plan = ledger.queue.plan
+    monkeypatch.setattr(ledger.queue, "plan", lambda capacity: (made.append(capacity), plan(capacity)))
     return made
 
 
 def waits(ledger: Ledger, number: int) -> str:
     """A job that needs the whole cluster."""
     job_id = f"waits-{number}"
-    job = ledger.record_job(NewJob(job_id, "default", "digits", "train_model", job_id, {}, "ada"))
-    ledger.enqueue(job_id, Request(job_id, 1, 2.0, 100, 0, None, job.submitted_at))
-    ledger.move(job_id, State.QUEUED, "waiting")
+    job = ledger.jobs.record(NewJob(job_id, "default", "digits", "train_model", job_id, {}, "ada"))
+    ledger.queue.enqueue(job_id, Request(job_id, 1, 2.0, 100, 0, None, job.submitted_at))
+    ledger.jobs.move(job_id, State.QUEUED, "waiting")
     return job_id
 
 
@@ -82,10 +82,10 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
         mine = Queue(services_in_use(), "c")
         with mine.waiting(second, "admit") as there, mine.waiting(third, "admit") as behind:
             places = [there, behind]
-            await comes(lambda: ledger.admission(first).granted)
-            assert ledger.admission(third).place == 2
+            await comes(lambda: ledger.queue.admission(first).granted)
+            assert ledger.queue.admission(third).place == 2
             assert [await place.news() for place in places] == [None, None]  # they look for themselves first
-            ledger.release(first)
+            ledger.queue.release(first)
             assert await hears(places[0], lambda told: told.granted) == GRANTED
             assert (await hears(places[1], lambda told: told.place == 1)).waits
 
@@ -132,7 +132,7 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
                 stack.close()  # its last job is gone, and soon its lease
                 await comes(lambda: not second._leads)
                 with first.waiting(waiting, "admit") as there:
-                    ledger.release(running)
+                    ledger.queue.release(running)
                     await hears(there, lambda told: told.granted)
                     assert first._leads
                     assert not second._leads
@@ -142,14 +142,14 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
 
 def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger, cluster: list[Any]) -> None:
     job_id = waits(ledger, 0)
-    assert ledger.take_lease(queue.LEASE, "dead", 0.5)
+    assert ledger.leases.take(queue.LEASE, "dead", 0.5)
 
     async def main() -> None:
         with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             await hears(place, lambda told: told.granted)
 
     run(main)
-    assert ledger.take_lease(queue.LEASE, "another", 1.0)  # the one that left gave it back
+    assert ledger.leases.take(queue.LEASE, "another", 1.0)  # the one that left gave it back
 
 
 def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
@@ -158,12 +158,12 @@ def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
     job_id = waits(ledger, 0)
     cluster.clear()
     held: list[str] = []
-    hold = ledger.hold_queue
-    monkeypatch.setattr(ledger, "hold_queue", lambda problem: (held.append(problem), hold(problem)))
+    hold = ledger.queue.hold
+    monkeypatch.setattr(ledger.queue, "hold", lambda problem: (held.append(problem), hold(problem)))
 
     async def main() -> None:
         with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
-            await comes(lambda: ledger.job(job_id).reason == "the cluster is away")
+            await comes(lambda: ledger.jobs.get(job_id).reason == "the cluster is away")
             await asyncio.sleep(0.2)
             assert held == ["the cluster is away"]
             cluster.append(NODE)
@@ -177,19 +177,19 @@ def test_a_ledger_that_is_away_only_lengthens_the_wait(
     ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     job_id = waits(ledger, 0)
-    news, failures = ledger.queue_news, [error] * 5
+    news, failures = ledger.queue.news, [error] * 5
 
     def away(since: int | None) -> Any:
         if failures:
             raise failures.pop()
         return news(since)
 
-    monkeypatch.setattr(ledger, "queue_news", away)
+    monkeypatch.setattr(ledger.queue, "news", away)
 
     async def main() -> None:
         with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
-            await comes(lambda: ledger.admission(job_id).granted)
+            await comes(lambda: ledger.queue.admission(job_id).granted)
 
     run(main)
     assert failures == []
@@ -201,8 +201,8 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
 
     async def main() -> None:
         with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
-            await comes(lambda: ledger.admission(job_id).place == 1)
-            ledger.request(job_id, "halt", "bob")
+            await comes(lambda: ledger.queue.admission(job_id).place == 1)
+            ledger.requests.make(job_id, "halt", "bob")
             while await place.news() is not None:
                 pass
 
@@ -226,7 +226,7 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
 ) -> None:
     first, second = waits(ledger, 0), waits(ledger, 1)
     gives = asyncio.Event()
-    give = ledger.give_lease
+    give = ledger.leases.give
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -236,14 +236,14 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
             time.sleep(0.3)
             give(name, owner)
 
-        monkeypatch.setattr(ledger, "give_lease", slow)
+        monkeypatch.setattr(ledger.leases, "give", slow)
         mine = Queue(services_in_use(), "c")
         with mine.waiting(first, "admit"):
-            await comes(lambda: ledger.admission(first).granted)
+            await comes(lambda: ledger.queue.admission(first).granted)
         await gives.wait()
         with mine.waiting(second, "admit") as place:
             assert await place.news() is None
-            ledger.release(first)
+            ledger.queue.release(first)
             await hears(place, lambda told: told.granted)
 
     run(main)
@@ -274,12 +274,12 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
     async def main() -> None:
         with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
-            ledger.request(job_id, "halt", "bob")
+            ledger.requests.make(job_id, "halt", "bob")
             assert await place.news() is None
-            ledger.request(job_id, "resume", "bob")
+            ledger.requests.make(job_id, "resume", "bob")
             if how is fails:  # and the plan is tried again
                 monkeypatch.setattr(where, step, plan)
-                await comes(lambda: ledger.admission(job_id).granted)
+                await comes(lambda: ledger.queue.admission(job_id).granted)
 
     run(main)
 

@@ -147,7 +147,7 @@ class TestWhatAirflowSays:
     ) -> None:
         airflow.runs[JOB] = answer
         airflow.tasks = {"train": "deferred"}
-        said = asyncio.run(ReaperTrigger(conn_id="c")._ask_airflow(ledger.job(JOB)))
+        said = asyncio.run(ReaperTrigger(conn_id="c")._ask_airflow(ledger.jobs.get(JOB)))
         assert said == (run, {"train": "deferred"} if run not in (Run.GONE, Run.UNKNOWN) else {})
 
     def test_an_answer_that_does_not_come_is_none(
@@ -165,7 +165,7 @@ class TestWhatAirflowSays:
 
         async def ask() -> Any:
             try:
-                return await ReaperTrigger(conn_id="c")._ask_airflow(ledger.job(JOB))
+                return await ReaperTrigger(conn_id="c")._ask_airflow(ledger.jobs.get(JOB))
             finally:
                 held.set()
 
@@ -201,8 +201,8 @@ class TestCalm:
     ) -> None:
         """The trigger ends with each find, and a new one is made."""
         airflow.runs.clear()
-        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
-        ledger.finish(OTHER, Verdict(State.FAILED, "it failed"))
+        ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        ledger.jobs.finish(OTHER, Verdict(State.FAILED, "it failed"))
         cluster = FakeCluster()
         cluster.pods["p"] = {"metadata": {"name": "p", "labels": {}}}
         cluster.set_status("p")
@@ -225,14 +225,14 @@ class TestCalm:
     def test_one_jobs_bad_answer_keeps_nobody_from_being_reaped(
         self, ledger: Ledger, airflow: Airflow, clock: Time
     ) -> None:
-        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
         airflow.runs[JOB] = RuntimeError("cannot be decoded")
         assert list(quiet(clock, CALM_SECONDS)["reap"]) == [OTHER]
 
 
 class TestMessages:
     def test_a_message_is_left_to_its_own_job_first(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
-        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         assert look()["untold"] == []
         clock.now += 31
         assert look()["untold"] == [JOB]
@@ -240,14 +240,14 @@ class TestMessages:
     def test_mlflow_that_is_away_is_asked_less_and_less_often(
         self, ledger: Ledger, airflow: Airflow, clock: Time
     ) -> None:
-        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         asked_at = []
         look()
         for _ in range(240):
             clock.now += 15
             if look()["untold"]:
                 asked_at.append(clock.now)
-                ledger.undelivered(ledger.outbox(JOB)[0].id, "away")
+                ledger.outbox.failed(ledger.outbox.undelivered(JOB)[0].id, "away")
         gaps = [round(b - a) for a, b in itertools.pairwise(asked_at)]
         assert gaps == [60, 120, 240, 480, 480, 480, 480, 480, 480]
 
@@ -270,19 +270,19 @@ def finished(event: dict[str, Any]) -> dict[str, str]:
 class TestActs:
     def test_a_job_without_a_guardian_is_ended_with_the_reason(self, ledger: Ledger) -> None:
         assert finished({"reap": {JOB: act()}}) == {JOB: "ended FAILED: its run is gone"}
-        assert (ledger.job(JOB).state, ledger.job(JOB).reason) == (State.FAILED, "its run is gone")
+        assert (ledger.jobs.get(JOB).state, ledger.jobs.get(JOB).reason) == (State.FAILED, "its run is gone")
 
     def test_a_guardian_that_has_come_back_is_left_alone(self, ledger: Ledger) -> None:
-        ledger.touch_guardian(JOB, "train: watching attempt 1")
+        ledger.jobs.touch(JOB, "train: watching attempt 1")
         assert finished({"reap": {JOB: act()}}) == {
             JOB: "its guardian has come back (train: watching attempt 1); left alone"
         }
-        assert ledger.job(JOB).state is State.PENDING
+        assert ledger.jobs.get(JOB).state is State.PENDING
 
     def test_a_pod_that_stays_behind_a_dead_node_is_removed_by_force(
         self, ledger: Ledger, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ledger.finish(JOB, Verdict(State.FAILED, "it failed"))
+        ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         cluster.pods["p"] = {"metadata": {"name": "p", "labels": {"updraft.dev/job": JOB}}}
         forced: list[int] = []
         real = cluster.delete_namespaced_pod
@@ -301,7 +301,7 @@ class TestActs:
     def test_one_jobs_trouble_is_not_anothers(
         self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
-        ledger.record_job(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
         real: Callable[..., Any] = ending.verdict_of
 
         def verdict_of(services: Services, job: Any, *more: Any) -> Any:

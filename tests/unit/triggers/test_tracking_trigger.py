@@ -43,7 +43,7 @@ def test_it_fires_once_mlflow_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_it_fires_for_a_job_that_is_to_be_cancelled(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.request(JOB, "cancel", "bob")
+    ledger.requests.make(JOB, "cancel", "bob")
     mlflow = Mlflow(away=10**9)
     assert look(monkeypatch, mlflow) == [{"kind": "again", "reason": "the job is PENDING, or is to be cancelled"}]
     assert mlflow.asked == 0

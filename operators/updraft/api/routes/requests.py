@@ -29,7 +29,9 @@ def halt_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
     """Its learners save a checkpoint and stop, and what they held is free for others. Refused (409) for a job that has
     ended, is halted, or was cancelled."""
     job = reader.job(job_id)
-    request = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request(job.id, "halt", caller.name))
+    request = reader.parts.deadline.call(
+        "ledger", lambda: reader.parts.ledger().requests.make(job.id, "halt", caller.name)
+    )
     return _accepted(job, request, "Halting was asked for; the learners save a checkpoint and stop.")
 
 
@@ -49,7 +51,7 @@ def resume_job(
     changes = {} if body is None or job.ended else body.changes
     brought = revision(job.manifest, changes, tenants=reader.parts.settings.tenants)
     request = reader.parts.deadline.call(
-        "ledger", lambda: reader.parts.ledger().request(job.id, "resume", caller.name, revision=brought)
+        "ledger", lambda: reader.parts.ledger().requests.make(job.id, "resume", caller.name, revision=brought)
     )
     return _accepted(job, request, "Resuming was asked for; the job waits in line, then goes on from its checkpoint.")
 
@@ -60,7 +62,9 @@ def cancel_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
     job = reader.job(job_id)
     if job.ended:
         return Accepted(id=job.id, message=f"It has ended {job.state.value} already.")
-    request = reader.parts.deadline.call("ledger", lambda: reader.parts.ledger().request(job.id, "cancel", caller.name))
+    request = reader.parts.deadline.call(
+        "ledger", lambda: reader.parts.ledger().requests.make(job.id, "cancel", caller.name)
+    )
     return _accepted(job, request, "Cancelling was asked for; the job ends within seconds.")
 
 

@@ -1,0 +1,63 @@
+"""`Ledger`: the repositories of one database. Safe from several processes and threads; never call it in an event loop
+directly (use `asyncio.to_thread`)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from updraft.ledger.clock import clock_of
+from updraft.ledger.engine import make_engine
+from updraft.ledger.repositories import (
+    Attempts,
+    Checkpoints,
+    Effects,
+    Jobs,
+    Leases,
+    Outbox,
+    Queue,
+    Requests,
+    Validations,
+)
+
+_open: dict[tuple[int, str], Ledger] = {}
+_open_lock = threading.Lock()
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger of this process. A forked child gets its own: database connections do not survive a fork."""
+    key = (os.getpid(), url)
+    with _open_lock:
+        # A parent's entry stays in the child's dictionary on purpose: closing its connections here would hurt it.
+        if key not in _open:
+            _open[key] = Ledger(url)
+        return _open[key]
+
+
+def _new_lock_after_fork() -> None:
+    global _open_lock
+    _open_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock_after_fork)
+
+
+class Ledger:
+    """Reads and writes the platform's records. `clock` is replaced in tests."""
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._engine = make_engine(url)
+        self._clock = clock or clock_of(self._engine)
+        opened = self._engine, self._clock
+        self.jobs, self.requests, self.attempts = Jobs(*opened), Requests(*opened), Attempts(*opened)
+        self.queue, self.leases, self.outbox = Queue(*opened), Leases(*opened), Outbox(*opened)
+        self.checkpoints, self.validations, self.effects = Checkpoints(*opened), Validations(*opened), Effects(*opened)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def now(self) -> datetime:
+        """UTC by the one clock that all times of the ledger are of. Raises UnavailableError."""
+        return self._clock()
