@@ -15,7 +15,8 @@ from types import TracebackType
 import httpx
 
 from updraft.kubernetes.objects import Manifest
-from updraft.recovery.facts import ContainerFacts, PodFacts, pod_facts
+from updraft.kubernetes.pod_status import pod_facts
+from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.stack.config import load_config
 from updraft.stack.files import NAMESPACE
 from updraft.stack.layout import Home

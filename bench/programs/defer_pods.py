@@ -41,7 +41,7 @@ from updraft.services import platform_services
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
-from updraft_learner.sidecar.tracking import REST_SECONDS, TrackingServer
+from updraft_learner.mlflow_rest import REST_SECONDS, TrackingServer
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
 FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from updraft.kubernetes.watch import PodWatch
     from updraft.ledger import Ledger
     from updraft.storage import ContentStore
-    from updraft_learner.sidecar.tracking import TrackingServer
+    from updraft_learner.mlflow_rest import TrackingServer
     from updraft_learner.store import ObjectStore
 
 
@@ -101,8 +101,8 @@ def services_of(settings: Settings) -> Services:
         return tracking.client(settings)
 
     def open_run(run_id: str, timeout_seconds: float) -> TrackingServer:
+        from updraft_learner.mlflow_rest import TrackingServer
         from updraft_learner.pod import MlflowCredentials
-        from updraft_learner.sidecar.tracking import TrackingServer
 
         login = settings.credentials().mlflow
         access = MlflowCredentials(settings.mlflow_uri, login.username, login.password.get_secret_value())

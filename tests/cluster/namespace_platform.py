@@ -29,7 +29,7 @@ from kubernetes import client, config
 
 from updraft.client import Client, Connection
 from updraft.exceptions import UpdraftError
-from updraft.kubernetes import gang, verbs
+from updraft.kubernetes import calls, verbs
 
 GONE_SECONDS = 120.0
 READY_SECONDS = 900.0  # first start: the images have to arrive, and databases to be made
@@ -180,12 +180,12 @@ def _remove(core: Any, rights: Any, namespace: str) -> None:
         ("cluster role", rights.delete_cluster_role, nodes),
     ):
         try:
-            gang.call(f"delete the {what} {name}", delete, name, ok=gang.GONE)
+            calls.call(f"delete the {what} {name}", delete, name, ok=calls.GONE)
         except UpdraftError as exc:
             left.append(exc)
     if left:
         raise ExceptionGroup(f"remove by hand what is named {namespace}", left)
     eventually(
-        lambda: gang.call("look for the namespace", core.read_namespace, namespace, ok=gang.GONE) is None,
+        lambda: calls.call("look for the namespace", core.read_namespace, namespace, ok=calls.GONE) is None,
         within_seconds=GONE_SECONDS,
     )

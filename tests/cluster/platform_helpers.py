@@ -27,8 +27,9 @@ from kubernetes import client, config
 from system_helpers import PREPARED, REPOSITORY, Stack, pretty
 from urllib3.exceptions import HTTPError
 
-from updraft.allocation import Node, capacity_from_nodes
+from updraft.allocation import Node
 from updraft.client import Client, load_config
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.stack import control
 from updraft.stack.layout import Home
 from updraft_learner.contract import LABEL_JOB, LABEL_LEARNER, LABEL_ROLE

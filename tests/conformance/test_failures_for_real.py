@@ -8,9 +8,10 @@ import pytest
 from conformance_helpers import eventually
 
 from updraft.kubernetes.gate import gated, started_probe
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
-from updraft.recovery.facts import pod_facts, stage_of, with_last_seen
+from updraft.recovery.facts import stage_of, with_last_seen
 from updraft.recovery.outcome import Action, Cause, judge
 from updraft_learner import contract
 

@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, urlsplit
 from folder_store import FolderStore
 
 from updraft_learner.contract import PodConfig
+from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import MlflowCredentials, PodPaths
 from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError
 
 RUN = "run1"

@@ -32,8 +32,8 @@ from updraft_learner.checkpoint_names import (
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, merge, to_json
 from updraft_learner.contract import Keys
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.checkpoints import Checkpoints
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import StorageError
 
 KEYS = Keys("t")

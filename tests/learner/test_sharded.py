@@ -24,8 +24,8 @@ from updraft_learner import Checkpointer, CheckpointError, ShardedCheckpointer  
 from updraft_learner import checkpoint_format as fmt  # noqa: E402
 from updraft_learner.contract import Keys  # noqa: E402
 from updraft_learner.pod import PodPaths  # noqa: E402
+from updraft_learner.record.report import Warnings  # noqa: E402
 from updraft_learner.sidecar.checkpoints import Checkpoints  # noqa: E402
-from updraft_learner.sidecar.report import Warnings  # noqa: E402
 from updraft_learner.stage import stage  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -13,12 +13,12 @@ from learner.sidecar_fakes import CONFIG, TOKEN, FailingStore, FakeMlflow, make_
 
 from updraft_learner.contract import Keys, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.forward import Forwarder
+from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.forward import Forwarder
-from updraft_learner.sidecar.journal import Journal, Position
 from updraft_learner.sidecar.leftovers import is_older
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.store import StorageError
 

@@ -25,7 +25,7 @@ from learner.sidecar_fakes import (
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import PodPaths
-from updraft_learner.sidecar import files, journal, spool
+from updraft_learner.record import files, journal, spool
 from updraft_learner.sidecar.app import Sidecar
 
 KEYS = Keys("t")
@@ -207,7 +207,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPat
 
         def flush(self) -> None: ...
 
-    from updraft_learner.sidecar import report
+    from updraft_learner.record import report
 
     monkeypatch.setattr(report.sys, "stderr", Full())
     report.log("lost")

@@ -15,9 +15,10 @@ import pytest
 from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FailingStore, FakeMlflow, make_paths, until
 
 from updraft_learner.contract import Keys
+from updraft_learner.mlflow_rest import ServerUnavailable
+from updraft_learner.record.fenced import Fenced
 from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.fence import FRESH_SECONDS, Fence, Fenced, FencedStore
-from updraft_learner.sidecar.tracking import ServerUnavailable
+from updraft_learner.sidecar.fence import FRESH_SECONDS, Fence, FencedStore
 from updraft_learner.store import StorageError
 
 KEYS = Keys("t")

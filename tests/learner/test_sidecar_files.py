@@ -10,7 +10,7 @@ import pytest
 
 from updraft_learner import contract
 from updraft_learner.pod import read_paths
-from updraft_learner.sidecar.files import write_below
+from updraft_learner.record.files import write_below
 
 
 @pytest.fixture

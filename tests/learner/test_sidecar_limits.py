@@ -12,11 +12,11 @@ from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 from updraft_learner import contract
 from updraft_learner.contract import Keys, LearnerStatus, StoredCheckpoint
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.journal import Journal
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar import described as described_module
 from updraft_learner.sidecar.checkpoints import Checkpoints
-from updraft_learner.sidecar.journal import Journal
 from updraft_learner.sidecar.recorder import KNOWN_NAMES, Recorder
-from updraft_learner.sidecar.report import Warnings
 
 KEYS = Keys("t")
 WIDE = "\U0001f600"  # a character that takes twelve bytes in JSON

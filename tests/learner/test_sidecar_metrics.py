@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from learner.sidecar_fakes import Disk, FailingStore, FakeMlflow, make_paths
 
-from updraft_learner.sidecar import journal as journal_module
-from updraft_learner.sidecar.forward import Forwarder
-from updraft_learner.sidecar.journal import Journal, Position
+from updraft_learner.mlflow_rest import ServerUnavailable
+from updraft_learner.record import journal as journal_module
+from updraft_learner.record.forward import Forwarder
+from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.sidecar.system import parse_gpus
 from updraft_learner.sidecar.tail import READ_BYTES, MetricsTail
-from updraft_learner.sidecar.tracking import ServerUnavailable
 from updraft_learner.store import StorageError
 
 

@@ -11,9 +11,9 @@ import pytest
 from learner.sidecar_fakes import CONFIG, make_paths
 
 from updraft_learner import contract
-from updraft_learner.sidecar.journal import Journal, Position
+from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.sidecar.system import MOST_GPUS, OLDEST_SAMPLES, SystemMetrics, parse_gpus, parse_memory
 
 SAMPLE = "0, 87, 2000, 80000, 301.50\n"

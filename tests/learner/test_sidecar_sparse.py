@@ -11,11 +11,11 @@ import pytest
 from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner.pod import PodPaths
-from updraft_learner.sidecar import files as files_module
+from updraft_learner.record import files as files_module
+from updraft_learner.record.files import find_below
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.checkpoints import Checkpoints
-from updraft_learner.sidecar.files import find_below
 from updraft_learner.sidecar.mirror import Mirror
-from updraft_learner.sidecar.report import Warnings
 
 MIB = 1 << 20
 ROOM_BYTES = 8 * MIB

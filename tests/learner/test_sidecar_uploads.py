@@ -14,11 +14,11 @@ from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.files import find_below, open_below
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar import mirror as mirror_module
 from updraft_learner.sidecar.checkpoints import Checkpoints
-from updraft_learner.sidecar.files import find_below, open_below
 from updraft_learner.sidecar.mirror import Mirror
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.stage import stage
 from updraft_learner.store import StorageError
 

@@ -22,7 +22,7 @@ from benchmarks.results import Budget, Measured, TableOf, Value
 from benchmarks.stack import BenchmarkError
 from benchmarks.testcluster import PartHome, cluster_and_account, kubectl, part_home, say
 from benchmarks.waiting import CALM_SECONDS, Phase, Seen, Size, on_fake_nodes
-from updraft.allocation import capacity_from_nodes
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger import Ledger
 
 NAME, TITLE = "queue", "A thousand jobs in the queue"

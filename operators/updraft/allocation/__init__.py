@@ -1,12 +1,11 @@
 """Decisions about who may start: pure functions, no clock, no database, no cluster.
 
 Called under the ledger's lock by `updraft.ledger` (`try_admit`); the capacity is read from the cluster by the
-caller and translated by `capacity_from_nodes`.
+caller (`updraft.kubernetes.capacity`).
 """
 
 from __future__ import annotations
 
-from updraft.allocation.capacity import capacity_from_nodes
 from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
 from updraft.allocation.packing import fits, never_fits
 from updraft.allocation.plan import plan_admissions
@@ -19,7 +18,6 @@ __all__ = [
     "Plan",
     "Request",
     "Waiting",
-    "capacity_from_nodes",
     "fits",
     "never_fits",
     "plan_admissions",

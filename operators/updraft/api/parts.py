@@ -100,21 +100,15 @@ class MlflowTracking:
 
     def check(self) -> str:
         """Also tells a wrong log-in, which `/health` does not."""
-        import httpx
+        from updraft_learner.mlflow_rest import ServerUnavailable
 
         uri = self.services.settings.mlflow_uri
-        login = self.services.settings.credentials().mlflow
         try:
-            response = httpx.get(
-                f"{uri}/api/2.0/mlflow/experiments/search",
-                params={"max_results": 1},
-                auth=(login.username, login.password.get_secret_value()),
-                timeout=HEALTH_SECONDS,
-            )
-        except httpx.HTTPError as exc:
-            raise UnavailableError(f"MLflow at {uri} does not answer ({type(exc).__name__})") from exc
-        if response.is_error:
-            raise UnavailableError(f"MLflow at {uri} answers {response.status_code}")
+            answer = self.services.open_run("", HEALTH_SECONDS).get("experiments/search", {"max_results": 1})
+        except ServerUnavailable as exc:
+            raise UnavailableError(f"MLflow at {uri} does not answer ({exc})") from exc
+        if not answer.ok:
+            raise UnavailableError(f"MLflow at {uri} answers {answer.status}")
         return f"MLflow at {uri} answers"
 
     def last(self, run_id: str) -> Mapping[str, float]:

@@ -20,6 +20,7 @@ from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle.workflow import TASKS, TRAIN_DAG, TRAIN_ROLE
 from updraft.wire import (
     API_PREFIX,
+    NOT_NEEDED_TO_SUBMIT,
     PART_TITLES,
     AttemptList,
     CheckpointList,
@@ -43,7 +44,6 @@ from updraft.wire import (
 DEFAULT_TENANT = "default"
 POLL_SECONDS = 2.0
 PARTS_SECONDS = 60.0  # for parts that are late or away, before a submission is given up
-NOT_NEEDED = frozenset({"mlflow"})  # for a submission: the job's first task waits for it
 WAIT_SECONDS = 600.0  # for the answer to a request: halting waits for a checkpoint
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
@@ -176,7 +176,10 @@ class Client:
         """
         from updraft.client.submission import submit
 
-        return submit(self, manifest, job_id=job_id, base=base, on_progress=on_progress, params=params, on_wait=on_wait)
+        started = submit(
+            self, manifest, job_id=job_id, base=base, on_progress=on_progress, params=params, on_wait=on_wait
+        )
+        return Job(started.id, self, started.warnings, started.existed)
 
     def validate(self, manifest: Mapping[str, Any]) -> Validation:
         """Ask the platform whether `manifest` is well-formed. Local files that it names are not looked at.
@@ -219,7 +222,7 @@ class Client:
         while True:
             asked = time.monotonic()
             health = self.health()
-            down = [part for part in health.parts if not part.ok and part.name not in NOT_NEEDED]
+            down = [part for part in health.parts if not part.ok and part.name not in NOT_NEEDED_TO_SUBMIT]
             if not down:
                 return health
             names = " and ".join(PART_TITLES.get(part.name, part.name).replace("The ", "the ") for part in down)

@@ -70,7 +70,8 @@ def export_again(
     ready = upload_sources(client, loaded.manifest, base_folder(manifest or {}, None), health.limits, on_progress)
     for name, values in loaded.secrets.items():
         client.set_secret(name, dict(values), tenant=loaded.manifest.tenant)
-    return start(client, from_results(ready, job_id, tree.sha256), None, loaded.warnings)
+    started = start(client, from_results(ready, job_id, tree.sha256), None, loaded.warnings)
+    return Job(started.id, client, started.warnings, started.existed)
 
 
 def _check_stored(client: Client, job_id: str, manifest: Manifest) -> None:

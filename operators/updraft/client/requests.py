@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from updraft.client.client import Client
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle import State
 from updraft.lifecycle.requests import obeyed
 from updraft.wire import Accepted, Request
+
+if TYPE_CHECKING:
+    from updraft.client.client import Client
 
 
 def ask(client: Client, job_id: str, kind: str, body: Mapping[str, Any] | None, wait_seconds: float | None) -> str:

@@ -11,12 +11,11 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from updraft.client.client import NOT_NEEDED, Client, Job
 from updraft.client.code_scan import export_warning
 from updraft.client.http import ConflictError, InvalidRequestError
 from updraft.client.transfer import upload_tree
@@ -37,13 +36,24 @@ from updraft.manifest import (
     with_params,
     with_trees,
 )
-from updraft.wire import PART_TITLES, Health, Limits, TreeBody
+from updraft.wire import NOT_NEEDED_TO_SUBMIT, PART_TITLES, Health, Limits, TreeBody
 from updraft_learner import trees
 
 if TYPE_CHECKING:
+    from updraft.client.client import Client
+
     OnProgress = Callable[[str, int, int], None]
 
 START_ATTEMPTS = 3  # a busy Airflow may not answer within the time of one request
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job that Airflow has accepted; see `updraft.client.Job`."""
+
+    id: str
+    warnings: tuple[str, ...] = ()
+    existed: bool = False
 
 
 def submit(
@@ -55,7 +65,7 @@ def submit(
     on_progress: OnProgress | None,
     params: Mapping[str, str] | None = None,
     on_wait: Callable[[str], None] | None = None,
-) -> Job:
+) -> Started:
     """See `Client.submit`."""
     if job_id is not None and not is_job_id(job_id):
         raise RefusedError(
@@ -77,7 +87,7 @@ def submit(
 
 def told_later(health: Health) -> tuple[str, ...]:
     """What the job's submitter is to know of parts that are away and that accepting it does not need."""
-    away = [part for part in health.parts if not part.ok and part.name in NOT_NEEDED]
+    away = [part for part in health.parts if not part.ok and part.name in NOT_NEEDED_TO_SUBMIT]
     return tuple(
         f"{PART_TITLES[part.name]} does not answer ({part.detail}); the job is accepted and begins once it does"
         for part in away
@@ -170,7 +180,7 @@ def _one_file(path: Path, limit_bytes: int) -> tuple[trees.Tree, dict[str, Path]
     return trees.Tree((trees.TreeFile(path.name, digest, size_bytes),)), {digest: path}
 
 
-def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Job:
+def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tuple[str, ...]) -> Started:
     chosen = job_id or new_job_id(manifest.name, datetime.now(UTC), secrets.token_bytes(8))
     conf = {"manifest": manifest.canonical()}
     dag_id = client.dag_for(chosen, manifest.name)
@@ -182,7 +192,7 @@ def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tupl
                 raise RefusedError(
                     f"id: {chosen!r} is the id of a job with another manifest; choose another id, or none"
                 ) from None
-            return Job(chosen, client, warnings, existed=attempt == 1)
+            return Started(chosen, warnings, existed=attempt == 1)
         except UnavailableError as exc:
             # Airflow may have taken the run before its answer was lost; the id makes asking again harmless.
             try:
@@ -198,7 +208,7 @@ def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tupl
         except InvalidRequestError as exc:
             raise InvalidRequestError(f"Airflow refuses the run: {exc}", exc.fields) from exc
         break
-    return Job(chosen, client, warnings)
+    return Started(chosen, warnings)
 
 
 def _same(found: Mapping[str, Any] | None, conf: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
-from updraft.kubernetes import gang, logend
+from updraft.kubernetes import calls, logend
 from updraft.kubernetes.flow import Flow
 from updraft.kubernetes.logs import CHUNK_CHARACTERS, CHUNK_LINES, MAX_LINE_BYTES, Cursor, Line, Reader
 from updraft.recovery.facts import PodFacts
@@ -118,7 +118,7 @@ class LastWords:
         return counter.counted
 
     def _open(self, pod: PodFacts, **options: Any) -> Any:
-        return gang.call(
+        return calls.call(
             f"read the log of {pod.name}",
             self._core.read_namespaced_pod_log,
             pod.name,

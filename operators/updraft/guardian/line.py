@@ -57,7 +57,8 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
 
 def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: Sequence[Toleration]) -> str | None:
     """Why the job's gang can never run on these nodes, whatever else does; None if it can."""
-    from updraft.allocation import capacity_from_nodes, plan_admissions
+    from updraft.allocation import plan_admissions
+    from updraft.kubernetes.capacity import capacity_from_nodes
 
     request = request_of(manifest, "asked", datetime.now(UTC))
     plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations))
@@ -66,7 +67,7 @@ def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: 
 
 def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
     """Plan the whole queue for these nodes."""
-    from updraft.allocation import capacity_from_nodes
+    from updraft.kubernetes.capacity import capacity_from_nodes
 
     services.ledger.plan_queue(capacity_from_nodes(nodes, services.settings.tolerations))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import MLFLOW_STATUS, State
-from updraft_learner.sidecar.tracking import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
+from updraft_learner.mlflow_rest import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
     from updraft.ledger import Job

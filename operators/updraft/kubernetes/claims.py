@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import gang
+from updraft.kubernetes import calls
 from updraft.kubernetes.objects import Manifest
 from updraft_learner import contract
 
@@ -86,8 +86,8 @@ def why_not(found: Manifest | None, name: str, namespace: str, learners: int) ->
 
 def read_claim(core: CoreV1Api, namespace: str, name: str, learners: int) -> Manifest:
     """The claim in API form. Raises RefusedError for one that learners cannot read."""
-    answer = gang.call(
-        f"read claim {name}", core.read_namespaced_persistent_volume_claim, name, namespace, ok=gang.GONE
+    answer = calls.call(
+        f"read claim {name}", core.read_namespaced_persistent_volume_claim, name, namespace, ok=calls.GONE
     )
     found = None if answer is None else core.api_client.sanitize_for_serialization(answer)
     if (problem := why_not(found, name, namespace, learners)) is not None:

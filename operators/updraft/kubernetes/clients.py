@@ -121,8 +121,8 @@ def _context(path: str | None, inside: str | Mapping[str, Any] | None, context: 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:
     """Addresses of the API server as far as they are known, to keep learners away from it."""
+    from updraft.kubernetes.calls import call
     from updraft.kubernetes.errors import ClientError
-    from updraft.kubernetes.gang import call
 
     known = [core.api_client.configuration.host, f"//{os.environ.get('KUBERNETES_SERVICE_HOST', '')}"]
     answer = call("tell its addresses", core.get_api_versions, ok=(ClientError,))

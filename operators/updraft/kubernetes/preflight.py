@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from updraft.allocation import capacity_from_nodes
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import errors, gang, verbs
+from updraft.kubernetes import calls, errors, gang, verbs
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.taints import GPU_TAINT, Toleration, untolerated
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _ask(
     except (HTTPError, OSError) as exc:
         raise _Stop(_unreachable(server, exc)) from exc
     except AttributeError as exc:
-        if (handshake := gang.failed_handshake(exc)) is not None:
+        if (handshake := calls.failed_handshake(exc)) is not None:
             raise _Stop(_unreachable(server, handshake)) from exc
         raise _Stop(_no_cluster(server)) from exc
     except (ValueError, TypeError) as exc:  # the client could not read the answer
@@ -261,13 +261,13 @@ def require(
     """
     body = {"spec": {"namespace": namespace}}
     ask = core.create_self_subject_rules_review
-    reviewed = gang.call("tell what the platform may do", ask, body, ok=(errors.UnauthorizedError,))
+    reviewed = calls.call("tell what the platform may do", ask, body, ok=(errors.UnauthorizedError,))
     if reviewed is None:
         raise RefusedError(
             f"the cluster at {core.api_client.configuration.host} does not accept the platform's token or certificate "
             f"(401); it may have run out: {NEW_TOKEN}"
         )
-    version = str(_plain(core, gang.call("tell its version", core.get_code)).get("gitVersion") or "")
+    version = str(_plain(core, calls.call("tell its version", core.get_code)).get("gitVersion") or "")
     if (problem := too_old(version)) is not None:
         raise RefusedError(f"{problem}; run jobs on a newer cluster")
     gang.ensure_namespace(core, namespace)
@@ -282,7 +282,7 @@ def require(
         )
     if missing:
         raise RefusedError(f"the platform may not {_listed(missing)} in namespace {namespace}; {ASK_ADMINISTRATOR}")
-    nodes = _plain(core, gang.call("list nodes", core.list_node, resource_version="0"))["items"]
+    nodes = _plain(core, calls.call("list nodes", core.list_node, resource_version="0"))["items"]
     if (problem := _old_kubelets(nodes, tolerations)) is not None:
         raise RefusedError(f"nodes {problem}; {UPGRADE_KUBELETS}")
 
@@ -306,5 +306,5 @@ def _allowed(rules: Sequence[Mapping[str, Any]], verb: str, group: str, resource
 
 def _told(core: CoreV1Api, right: tuple[str, str, str], namespace: str | None) -> bool:
     review = _review(*right, namespace)
-    answer = gang.call("tell what the platform may do", core.create_self_subject_access_review, review)
+    answer = calls.call("tell what the platform may do", core.create_self_subject_access_review, review)
     return bool((_plain(core, answer).get("status") or {}).get("allowed"))

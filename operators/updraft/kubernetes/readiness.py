@@ -1,7 +1,7 @@
 """Whether a cluster that refuses has read its rules at all.
 
 An API server that was started a moment ago answers 403 to everybody. A job that is launched in that second, during an
-upgrade of the control plane for instance, must wait and not end as one that may not run. Called by `gang.call`.
+upgrade of the control plane for instance, must wait and not end as one that may not run. Called by `calls.call`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError
-from updraft.kubernetes import gang
+from updraft.kubernetes import calls, gang
 from updraft_learner.contract import LABEL_TENANT
 
 if TYPE_CHECKING:
@@ -49,26 +49,27 @@ def put_secret(core: CoreV1Api, namespace: str, tenant: str, name: str, data: Ma
         },
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
     }
-    created = gang.call(f"create secret {name}", core.create_namespaced_secret, namespace, body, ok=gang.EXISTS)
+    created = calls.call(f"create secret {name}", core.create_namespaced_secret, namespace, body, ok=calls.EXISTS)
     if created is None:
-        gang.call(f"replace secret {name}", core.replace_namespaced_secret, object_name(name), namespace, body)
+        calls.call(f"replace secret {name}", core.replace_namespaced_secret, object_name(name), namespace, body)
 
 
 def list_secrets(core: CoreV1Api, namespace: str, tenant: str) -> list[str]:
     selector = f"{LABEL_KIND}=user-secret,{LABEL_TENANT}={tenant}"
-    found = gang.call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=gang.GONE)
+    found = calls.call("list secrets", core.list_namespaced_secret, namespace, label_selector=selector, ok=calls.GONE)
     return sorted(s.metadata.name.removeprefix(PREFIX) for s in found.items) if found else []
 
 
 def delete_secret(core: CoreV1Api, namespace: str, name: str) -> None:
-    gone = gang.call(f"delete secret {name}", core.delete_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
+    delete = core.delete_namespaced_secret
+    gone = calls.call(f"delete secret {name}", delete, object_name(name), namespace, ok=calls.GONE)
     if gone is None:
         raise NotFoundError(f"secret {name!r} does not exist; `updraft secrets list` shows those that do")
 
 
 def read_secret(core: CoreV1Api, namespace: str, name: str) -> dict[str, str]:
     """Values of a tenant's secret, for who lists or copies a bucket with it. Never log the result."""
-    found = gang.call(f"read secret {name}", core.read_namespaced_secret, object_name(name), namespace, ok=gang.GONE)
+    found = calls.call(f"read secret {name}", core.read_namespaced_secret, object_name(name), namespace, ok=calls.GONE)
     if found is None:
         raise NotFoundError(f"secret {name!r} does not exist; create it with `updraft secrets set {name}`")
     return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}

@@ -17,8 +17,9 @@ from typing import Any
 
 from updraft.kubernetes.clients import async_client
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.kubernetes.throttling import asked_pause_seconds
-from updraft.recovery.facts import PodFacts, pod_facts
+from updraft.recovery.facts import PodFacts
 from updraft_learner import contract
 from updraft_learner.backoff import Backoff
 

@@ -269,8 +269,8 @@ def _described(manifest: Manifest) -> dict[str, Any]:
 
 
 def _nodes(services: Services) -> list[dict[str, Any]]:
-    from updraft.kubernetes import gang
+    from updraft.kubernetes import calls
 
     core = services.core
-    listed = gang.call("list nodes", core.list_node)
+    listed = calls.call("list nodes", core.list_node)
     return list(core.api_client.sanitize_for_serialization(listed)["items"])

@@ -74,9 +74,9 @@ class ReaperOperator(UsesServices, BaseOperator):
         return f"removed {', '.join(act['pods'])}: {act['reason']}"
 
     def _remove_pods(self, tenant: str, names: list[str]) -> None:
-        from updraft.kubernetes import gang
+        from updraft.kubernetes import calls
 
         core, namespace = self.services.core, self.services.settings.namespace(tenant)
         for name in names:
             delete = core.delete_namespaced_pod
-            gang.call(f"delete pod {name}", delete, name, namespace, grace_period_seconds=0, ok=gang.GONE)
+            calls.call(f"delete pod {name}", delete, name, namespace, grace_period_seconds=0, ok=calls.GONE)

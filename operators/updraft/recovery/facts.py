@@ -1,15 +1,17 @@
-"""What a pod's status means: pure functions from API objects to facts."""
+"""What is known of learners' pods, and what users see while a gang lives. Pure.
+
+`kubernetes/pod_status.py` reads the facts from the API's objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.rows_cluster import WAITING_REASONS
-from updraft_learner import contract
 
 BUILDING = "BuildingEnvironment"  # the local node's reason for a container that waits
 
@@ -97,59 +99,6 @@ class PodFacts:
         return {key: value for key, value in asdict(self).items() if value not in (None, "", False, 0)}
 
 
-def container_facts(statuses: Sequence[Mapping[str, Any]] | None, name: str) -> ContainerFacts:
-    status = next((s for s in statuses or () if s.get("name") == name), None)
-    if status is None:
-        return ContainerFacts("absent")
-    state = status.get("state") or {}
-    if (ended := state.get("terminated")) is not None:
-        return ContainerFacts(
-            "terminated",
-            reason=ended.get("reason") or "",
-            message=(ended.get("message") or "")[:500],
-            exit_code=ended.get("exitCode"),
-            started_at=_text(ended.get("startedAt")),
-            finished_at=_text(ended.get("finishedAt")),
-        )
-    if (running := state.get("running")) is not None:
-        return ContainerFacts(
-            "running", started_at=_text(running.get("startedAt")), started=status.get("started") is not False
-        )
-    waiting = state.get("waiting") or {}
-    return ContainerFacts("waiting", waiting.get("reason") or "", (waiting.get("message") or "")[:500])
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """From a pod in API form (camel case)."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    spec = pod.get("spec") or {}
-    scheduled = _condition(status, "PodScheduled")
-    disruption = _condition(status, "DisruptionTarget")
-    disrupted = disruption.get("status") == "True"
-    unscheduled = (scheduled.get("message") or scheduled.get("reason")) if scheduled.get("status") == "False" else None
-    return PodFacts(
-        name=metadata["name"],
-        uid=metadata.get("uid") or "",
-        learner=int((metadata.get("labels") or {}).get(contract.LABEL_LEARNER, "1")),
-        phase=status.get("phase") or "Unknown",
-        reason=status.get("reason") or "",
-        message=(status.get("message") or "")[:500],
-        deleting=bool(metadata.get("deletionTimestamp")),
-        unscheduled=unscheduled,
-        sidecar=container_facts(status.get("initContainerStatuses"), contract.SIDECAR_CONTAINER),
-        main=container_facts(status.get("containerStatuses"), contract.MAIN_CONTAINER),
-        node=spec.get("nodeName") or "",
-        gpus=_gpus(spec),
-        disruption=(disruption.get("reason") or "Unknown") if disrupted else "",
-        disruption_message=(disruption.get("message") or "")[:500] if disrupted else "",
-        asked_to_leave=bool(metadata.get("deletionTimestamp")) or disrupted,
-    )
-
-
 def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
     """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
     or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`."""
@@ -160,19 +109,6 @@ def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[P
     ended = [p if p.ended else replace(p, phase="Failed" if p.main.exit_code != 0 else "Succeeded") for p in gone]
     place = {pod.learner: number for number, pod in enumerate(last)}
     return sorted((*now, *ended), key=lambda pod: (place.get(pod.learner, len(place)), pod.learner))
-
-
-def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
-    return next((c for c in status.get("conditions") or () if c.get("type") == type_), {})
-
-
-def _gpus(spec: Mapping[str, Any]) -> int:
-    main: Mapping[str, Any] = next(
-        (c for c in spec.get("containers") or () if c.get("name") == contract.MAIN_CONTAINER), {}
-    )
-    limits = (main.get("resources") or {}).get("limits") or {}
-    devices = [amount for name, amount in limits.items() if name.endswith("/gpu") or "/mig-" in name]
-    return sum(int(str(amount)) for amount in devices if str(amount).isdigit())
 
 
 def stage_of(pods: Sequence[PodFacts], membership: Membership) -> tuple[State, str]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import updraft
 from updraft.exceptions import UpdraftError
 
 HOME_VARIABLE = "UPDRAFT_HOME"
@@ -119,7 +118,7 @@ class Home:
 
 def find_repository(start: Path | None = None) -> Path:
     """The checkout: the folder with the lock file and the image catalogue, above `start` or this package."""
-    candidates = [start] if start is not None else [Path(updraft.__file__), Path.cwd()]
+    candidates = [start] if start is not None else [Path(__file__), Path.cwd()]
     for candidate in candidates:
         resolved = candidate.resolve()
         for folder in (resolved, *resolved.parents):

@@ -178,7 +178,7 @@ def fetch_export(
         DataError: it is damaged, another attempt's, not completed, or would run code of the job when it is loaded.
         LimitError: it is larger than the limit, or than the worker's disk; nothing was fetched.
     """
-    prefix = f"{Keys(tenant).results(job_id, 'export', 1)}/{EXPORT_FOLDER}/"
+    prefix = f"{Keys(tenant).results(job_id, EXPORT_ROLE, 1)}/{EXPORT_FOLDER}/"
     with platform_errors():
         sizes = {item.key: item.size for item in store.list(f"{prefix}{EXPORT_REPORT}")}
         size_bytes = sizes.get(f"{prefix}{EXPORT_REPORT}", 0)

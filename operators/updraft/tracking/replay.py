@@ -19,12 +19,12 @@ from typing import Any, BinaryIO
 
 from updraft.exceptions import UnavailableError
 from updraft.settings import Settings
+from updraft_learner.mlflow_rest import Answer, ServerUnavailable, TrackingServer, artifact_path
 from updraft_learner.pod import MlflowCredentials
-from updraft_learner.sidecar.forward import Forwarder
-from updraft_learner.sidecar.journal import Journal
-from updraft_learner.sidecar.report import Warnings
-from updraft_learner.sidecar.spool import RUN, Spool
-from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer, artifact_path
+from updraft_learner.record.forward import Forwarder
+from updraft_learner.record.journal import Journal
+from updraft_learner.record.report import Warnings
+from updraft_learner.record.spool import RUN, Spool
 from updraft_learner.store import ObjectStore
 from updraft_learner.trees import megabytes
 

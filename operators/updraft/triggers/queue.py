@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from updraft.allocation import Capacity, capacity_from_nodes
+from updraft.allocation import Capacity
 from updraft.exceptions import UnavailableError
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
 from updraft.triggers.desk import desk

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from updraft.allocation import Capacity, Node, Request, capacity_from_nodes, fits, never_fits, plan_admissions
+from updraft.allocation import Capacity, Node, Request, fits, never_fits, plan_admissions
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.taints import Toleration
 
 

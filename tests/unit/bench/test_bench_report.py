@@ -31,7 +31,7 @@ from benchmarks.results import (
 from benchmarks.stack import BenchmarkError
 from benchmarks.training import Told
 
-from updraft.recovery.facts import pod_facts
+from updraft.kubernetes.pod_status import pod_facts
 
 QUIET = Noise(jitter_before=0.01, jitter_after=0.02, others_before=0.0, others_after=0.01)
 

@@ -25,9 +25,9 @@ from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.guardian import line
 from updraft.guardian.attempts import Seen
 from updraft.guardian.standing import standing
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
-from updraft.recovery.facts import pod_facts
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger

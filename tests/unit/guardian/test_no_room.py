@@ -14,10 +14,11 @@ from unit.guardian.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import FakeCluster, api_error
 
-from updraft.allocation import Request, capacity_from_nodes
+from updraft.allocation import Request
 from updraft.exceptions import QuotaError
 from updraft.guardian import line, records
 from updraft.kubernetes import gang, objects
+from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob

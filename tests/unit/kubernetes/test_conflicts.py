@@ -9,7 +9,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from updraft.exceptions import UnavailableError
-from updraft.kubernetes import gang
+from updraft.kubernetes import calls
 
 
 def refusal(reason: str) -> ApiException:
@@ -30,7 +30,7 @@ def create(answers: list[Any]) -> Any:
             raise answer
         return answer
 
-    return gang.call("create pod p", asked, ok=gang.EXISTS)
+    return calls.call("create pod p", asked, ok=calls.EXISTS)
 
 
 def test_what_exists_is_there() -> None:

@@ -13,7 +13,7 @@ import pytest
 from unit.kubernetes.api_server import NODE, Cluster, kubeconfig, own_certificate, serving
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes import gang, preflight, verbs
+from updraft.kubernetes import calls, preflight, verbs
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.kubeconfig import Chosen, choose, client_of
 from updraft.kubernetes.preflight import Finding
@@ -127,7 +127,7 @@ def test_a_certificate_that_nobody_vouches_for(serve: Serve, tmp_path: Path) -> 
     assert (finding.name, finding.detail) == ("cluster", f"the certificate of {cluster.url} is not trusted")
     assert "certificate-authority-data" in finding.advice
     with pytest.raises(UnavailableError, match="no safe connection could be made"):
-        gang.call("list nodes", api(cluster, tmp_path).list_node)
+        calls.call("list nodes", api(cluster, tmp_path).list_node)
     known = {
         "certificate-authority-data": base64.b64encode(
             certificate.read_bytes().split(b"-----END PRIVATE KEY-----")[1]
@@ -327,4 +327,4 @@ def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytes
 def test_a_token_that_runs_out_later_costs_no_job_its_life(serve: Serve, tmp_path: Path) -> None:
     core = api(serve(), tmp_path, token="old")
     with pytest.raises(UnavailableError, match=r"does not accept the platform's token \(401\)"):
-        gang.call("list nodes", core.list_node)
+        calls.call("list nodes", core.list_node)

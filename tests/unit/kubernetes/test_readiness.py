@@ -11,7 +11,7 @@ from kubernetes.client import ApiClient, Configuration
 from unit.kubernetes import api_server
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes import gang
+from updraft.kubernetes import calls
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.errors import ForbiddenError
 from updraft.kubernetes.readiness import still_starting
@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_answer_is_not_ready() -> None:
 
 
 def list_pods(core: Any) -> Any:
-    return gang.call("list pods", core.list_namespaced_pod, "ns", _preload_content=False)
+    return calls.call("list pods", core.list_namespaced_pod, "ns", _preload_content=False)
 
 
 def test_what_is_forbidden_while_it_starts_is_asked_again() -> None:
@@ -105,6 +105,6 @@ def test_what_a_ready_cluster_forbids_is_refused_at_once() -> None:
 
 def test_an_answer_that_the_caller_expects_needs_no_second_question() -> None:
     with cluster((500,)) as (made, core):
-        answer = gang.call("list pods", core.list_namespaced_pod, "ns", ok=(ForbiddenError,), _preload_content=False)
+        answer = calls.call("list pods", core.list_namespaced_pod, "ns", ok=(ForbiddenError,), _preload_content=False)
     assert answer is None
     assert made.requests == ["GET /api/v1/namespaces/ns/pods"]

@@ -13,7 +13,7 @@ from kubernetes_asyncio.client import ApiException as AsyncApiException
 from urllib3.exceptions import MaxRetryError, ResponseError
 
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
-from updraft.kubernetes import gang
+from updraft.kubernetes import calls
 from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.kubernetes.watch import PodWatch
 
@@ -54,7 +54,7 @@ def test_a_request_is_repeated_after_the_pause_that_was_asked_for(monkeypatch: p
             raise answer
         return answer
 
-    assert gang.call("create pod p", create) == "made"
+    assert calls.call("create pod p", create) == "made"
     assert pauses[0] == 17
     assert 0 <= pauses[1] < 2
 
@@ -67,7 +67,7 @@ def test_a_client_that_was_sent_away_each_time_says_so(monkeypatch: pytest.Monke
         raise MaxRetryError(pool, "/pods", ResponseError("too many 429 error responses"))
 
     with pytest.raises(UnavailableError, match=r"did not list pods: it has too many requests to answer \(429\)"):
-        gang.call("list pods", list_pods)
+        calls.call("list pods", list_pods)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_quota_without_room_is_told_from_what_is_forbidden(message: str, error
         raise refusal(403, message=message)
 
     with pytest.raises(RefusedError) as caught:
-        gang.call("create pod p", create)
+        calls.call("create pod p", create)
     assert type(caught.value) is error
     assert str(caught.value) == f"The cluster refused to create pod p: 403 {message}"
 

@@ -303,7 +303,7 @@ class FakeTrackingServer:
     def _answer(self, call: Callable[[], Any]) -> Any:
         from mlflow.exceptions import MlflowException
 
-        from updraft_learner.sidecar.tracking import Answer, ServerUnavailable
+        from updraft_learner.mlflow_rest import Answer, ServerUnavailable
 
         try:
             run = call()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle.membership import Membership
-from updraft.recovery.facts import PodFacts, pod_facts, with_last_seen
+from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import Action, Cause, Outcome, judge
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.manifest import Failure
-from updraft.recovery.facts import PodFacts, pod_facts, stage_of
+from updraft.recovery.facts import PodFacts, stage_of
 from updraft.recovery.matching import decisive
 from updraft.recovery.outcome import Action, Cause, Outcome, judge, with_checkpoint
 from updraft_learner.contract import STAGING_FAILED

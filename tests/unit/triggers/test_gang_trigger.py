@@ -19,12 +19,13 @@ from updraft.exceptions import UnavailableError
 from updraft.guardian import prepare
 from updraft.guardian.attempts import Seen
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.ledger import Ledger
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.recovery import ends
 from updraft.recovery.ends import EndKind
-from updraft.recovery.facts import PodFacts, pod_facts
+from updraft.recovery.facts import PodFacts
 from updraft.settings import settings
 from updraft.storage import objects
 from updraft.triggers import followers

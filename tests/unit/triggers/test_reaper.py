@@ -14,11 +14,12 @@ from unit.triggers.trigger_helpers import JOB, events
 
 from updraft.exceptions import RefusedError, UnavailableError
 from updraft.guardian import ending
+from updraft.kubernetes.pod_status import pod_facts
 from updraft.kubernetes.watch import LaunchKey
 from updraft.ledger import Ledger, NewJob
 from updraft.lifecycle import State, Verdict
 from updraft.operators.reaper import ReaperOperator
-from updraft.recovery.facts import PodFacts, pod_facts
+from updraft.recovery.facts import PodFacts
 from updraft.recovery.reaping import CALM_SECONDS, Run
 from updraft.services import Services
 from updraft.triggers import reaper

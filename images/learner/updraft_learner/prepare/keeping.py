@@ -19,7 +19,7 @@ from updraft_learner.pod import PodPaths
 from updraft_learner.prepare import blobs, memory
 from updraft_learner.prepare.documents import REPORT_LIMIT_BYTES, Copied, SourceRequest, Work, outcome
 from updraft_learner.prepare.errors import SourceError, tree_errors
-from updraft_learner.sidecar.files import open_below
+from updraft_learner.record.files import open_below
 from updraft_learner.store import ObjectStore
 from updraft_learner.trees import Tree, scan
 from updraft_learner.uploads import read_whole

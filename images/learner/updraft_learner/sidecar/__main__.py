@@ -13,10 +13,10 @@ import threading
 from typing import TextIO, cast
 
 from updraft_learner.contract import ExitCode, PodConfig
+from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import Credentials, PodError, PodPaths, read_config, read_credentials, read_paths
+from updraft_learner.record.report import LogLines
 from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.report import LogLines
-from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
 from updraft_learner.store import open_store
 from updraft_learner.uploads import UploadBook

@@ -24,25 +24,26 @@ from pathlib import Path
 from updraft_learner import contract
 from updraft_learner.backoff import Backoff
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
+from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.fenced import Fenced
+from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.forward import Forwarder
+from updraft_learner.record.journal import Journal
+from updraft_learner.record.report import Warnings, log
+from updraft_learner.record.spool import RUN, Spool
 from updraft_learner.sidecar.checkpoints import Checkpoints
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
-from updraft_learner.sidecar.fence import Fence, Fenced, FencedStore
-from updraft_learner.sidecar.files import read_json, save_json
-from updraft_learner.sidecar.forward import Forwarder
-from updraft_learner.sidecar.journal import Journal
+from updraft_learner.sidecar.fence import Fence, FencedStore
 from updraft_learner.sidecar.leftovers import give_up_older
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.report import Warnings, log
 from updraft_learner.sidecar.requests import Requests
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
-from updraft_learner.sidecar.spool import RUN, Spool
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.sidecar.tail import MetricsTail
-from updraft_learner.sidecar.tracking import TrackingServer
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import megabytes
 

@@ -33,10 +33,10 @@ from updraft_learner.checkpoint_names import (
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import TEXTS, Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.files import FoundFile, find_below, read_json, save_json, write_below
+from updraft_learner.record.report import Warnings, cut, log
 from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe, require_room, shown
-from updraft_learner.sidecar.files import FoundFile, find_below, read_json, save_json, write_below
 from updraft_learner.sidecar.held import Hashing, HeldFolder
-from updraft_learner.sidecar.report import Warnings, cut, log
 from updraft_learner.store import ObjectStore, StorageError
 
 KEEP_LOCAL = 2

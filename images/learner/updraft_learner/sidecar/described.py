@@ -11,8 +11,8 @@ from typing import Any
 
 from updraft_learner import contract
 from updraft_learner.checkpoint_format import part_of
+from updraft_learner.record.report import cut
 from updraft_learner.sidecar.held import HeldFolder
-from updraft_learner.sidecar.report import cut
 from updraft_learner.trees import TreeError, safe_path
 
 SHOWN_CHARACTERS = 150  # of a path, in a reason

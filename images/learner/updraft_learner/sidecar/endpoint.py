@@ -16,15 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from updraft_learner.sidecar.fence import Fenced
+from updraft_learner.mlflow_rest import ARTIFACTS, ServerUnavailable, TrackingServer
+from updraft_learner.record.fenced import Fenced
+from updraft_learner.record.report import log
+from updraft_learner.record.spool import RUN, Spool
 from updraft_learner.sidecar.guard import Guard
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.refusals import Refused
-from updraft_learner.sidecar.report import log
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
-from updraft_learner.sidecar.spool import RUN, Spool
-from updraft_learner.sidecar.tracking import ARTIFACTS, ServerUnavailable, TrackingServer
 
 HEALTH_PATH = "/updraft/health"
 BODY_LIMIT_BYTES = 32 << 20

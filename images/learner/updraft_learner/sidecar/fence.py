@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys, PodConfig
-from updraft_learner.sidecar.tracking import ServerUnavailable
+from updraft_learner.mlflow_rest import ServerUnavailable
+from updraft_learner.record.fenced import Fenced
 from updraft_learner.store import READ_LIMIT_BYTES, ObjectStore, StorageError, StoredObject
 
 FRESH_SECONDS = 1.0  # for so long a reading counts
-
-
-class Fenced(Exception):
-    """A newer attempt exists."""
 
 
 class Fence:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from updraft_learner.sidecar.files import FoundFile, Within, find_below, open_below
+from updraft_learner.record.files import FoundFile, Within, find_below, open_below
 
 HOLD_AT_MOST = 256  # files; further ones are opened when their turn comes
 

@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from updraft_learner.sidecar.files import FoundFile, Within, find_below, open_below, read_json, save_json
-from updraft_learner.sidecar.report import Warnings, cut
+from updraft_learner.record.files import FoundFile, Within, find_below, open_below, read_json, save_json
+from updraft_learner.record.report import Warnings, cut
 from updraft_learner.store import ObjectStore
 
 THREADS = 4  # at the end, when the program no longer needs the CPU

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from updraft_learner.contract import PodConfig
-from updraft_learner.sidecar.files import read_json, save_json
+from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer, artifact_path
+from updraft_learner.record.files import read_json, save_json
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import is_platform_tag
 from updraft_learner.sidecar.refusals import Refused
-from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer, artifact_path
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}

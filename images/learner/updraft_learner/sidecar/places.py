@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from updraft_learner.record.spool import RUN
 from updraft_learner.sidecar.refusals import Refused
-from updraft_learner.sidecar.spool import RUN
 from updraft_learner.trees import TreeError, safe_path
 
 

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any
 
 from updraft_learner.contract import NAN_TAG, STATUS_METRICS_BYTES
-from updraft_learner.sidecar.journal import Entry, Journal
-from updraft_learner.sidecar.report import Warnings
+from updraft_learner.record.journal import Entry, Journal
+from updraft_learner.record.report import Warnings
 
 NAMES_PER_ENTRY = 500  # a batch to MLflow holds 1,000
 KNOWN_NAMES = 2000  # how many names are remembered for the status and for local answers

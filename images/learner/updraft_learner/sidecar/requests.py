@@ -11,7 +11,7 @@ from pathlib import Path
 from updraft_learner import contract
 from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys, PodConfig
 from updraft_learner.pod import PodPaths
-from updraft_learner.sidecar.report import log
+from updraft_learner.record.report import log
 from updraft_learner.store import ObjectStore
 
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from updraft_learner.contract import PodConfig
+from updraft_learner.mlflow_rest import Answer, ServerUnavailable, TrackingServer
+from updraft_learner.record.forward import Forwarder
+from updraft_learner.record.spool import Spool
 from updraft_learner.sidecar import recorder as rec
-from updraft_learner.sidecar.forward import Forwarder
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.refusals import Refused
-from updraft_learner.sidecar.spool import Spool
-from updraft_learner.sidecar.tracking import Answer, ServerUnavailable, TrackingServer
 
 READ_AFTER_WRITE_SECONDS = 3.0
 ARTIFACT_WAIT_SECONDS = 120.0

@@ -28,9 +28,9 @@ from updraft_learner.contract import (
     Keys,
     PodConfig,
 )
-from updraft_learner.sidecar.files import open_below
+from updraft_learner.record.files import open_below
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.report import Warnings
 from updraft_learner.store import ObjectStore
 
 SHORTEST_SECONDS = 1.0  # that a sample averages over

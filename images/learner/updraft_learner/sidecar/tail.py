@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from updraft_learner import contract
-from updraft_learner.sidecar.files import open_below
-from updraft_learner.sidecar.journal import Entry, Journal
+from updraft_learner.record.files import open_below
+from updraft_learner.record.journal import Entry, Journal
+from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import NAMES_ALLOWED, Recorder, is_name
-from updraft_learner.sidecar.report import Warnings
 
 READ_BYTES = 1 << 20  # also the longest line
 METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))

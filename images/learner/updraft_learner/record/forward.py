@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from updraft_learner.backoff import Backoff
-from updraft_learner.sidecar.fence import Fenced
-from updraft_learner.sidecar.files import read_json, save_json
-from updraft_learner.sidecar.journal import Entry, Journal, Position, points
-from updraft_learner.sidecar.report import Warnings, log
-from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
+from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
+from updraft_learner.record.fenced import Fenced
+from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.journal import Entry, Journal, Position, points
+from updraft_learner.record.report import Warnings, log
 
 MAX_POINTS = 1000
 MAX_TEXTS = 100  # params or tags in one request

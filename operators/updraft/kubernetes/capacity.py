@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from updraft.allocation.model import Capacity, Node
+from updraft.allocation import Capacity, Node
 from updraft.quantity import parse_quantity
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from updraft_learner.backoff import Backoff
-from updraft_learner.sidecar.fence import Fenced
-from updraft_learner.sidecar.files import read_json, write_json
-from updraft_learner.sidecar.report import Warnings
-from updraft_learner.sidecar.tracking import ServerUnavailable, TrackingServer
+from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
+from updraft_learner.record.fenced import Fenced
+from updraft_learner.record.files import read_json, write_json
+from updraft_learner.record.report import Warnings
 from updraft_learner.store import ObjectStore
 
 RUN = "run"

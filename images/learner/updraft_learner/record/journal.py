@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.sidecar.files import read_json, save_json
+from updraft_learner.record.files import read_json, save_json
 from updraft_learner.store import ObjectStore
 
 ROLL_BYTES = 256 * 1024
