@@ -27,6 +27,7 @@ CLIENTS: Mapping[str, Sequence[str]] = {
     "mlflow": ("httpx", "mlflow.store.tracking.rest_store", "updraft.tracking"),
     "cluster": (
         "airflow.providers.cncf.kubernetes.hooks.kubernetes",
+        "airflow.providers.cncf.kubernetes.operators.pod",  # /planned builds pods by it; a moment beside the hook
         "kubernetes.client",
         "updraft.kubernetes.secrets",
     ),

@@ -22,7 +22,6 @@ from updraft.cli.console import (
     warn,
 )
 from updraft.exceptions import DataError, RefusedError, UnavailableError
-from updraft.lifecycle.workflow import PREPARE_ROLE
 from updraft.terminal import program
 
 if TYPE_CHECKING:
@@ -90,21 +89,11 @@ def validate(
     for warning in warnings:
         warn(warning)
     if planned is not None:
+        from updraft.cli.planned import print_planned
+
         print_planned(planned)
         return
     say(f"{manifest}: valid", "green")
-
-
-def print_planned(planned: Planned) -> None:
-    """Print the objects as YAML that `kubectl` reads, each role after a line that names it."""
-    import yaml
-
-    for role in planned.roles:
-        when = ", unless code and judged data are in the store already" if role.role == PREPARE_ROLE else ""
-        typer.echo(f"# {role.role}: {len(role.objects)} objects{when}")
-        for made in role.objects:
-            typer.echo("---")
-            typer.echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 
 def _judged(client: Client, loaded: Loaded) -> Validation:

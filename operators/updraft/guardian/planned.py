@@ -6,16 +6,20 @@ are references, and the content of the launch's own secret is left out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from updraft.exceptions import LimitError
 from updraft.guardian.prepare import data_limit_bytes
 from updraft.guardian.programs import command_of, program_of
 from updraft.guardian.records import planned_launch
 from updraft.guardian.specs import JobFacts, grace_of, spec_of
-from updraft.kubernetes.launch import Program, objects_of
+from updraft.kubernetes.launch import LaunchSpec, Program, objects_of
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.objects import Manifest as KubernetesObject
+from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 JOB, RUN, EXPERIMENT, CODE = "<job>", "<mlflow-run>", "<mlflow-experiment>", "<code>"
 HIDDEN = "<made by the platform>"
+# As JSON. Learners repeat what the manifest holds, so that a request of 500 kB could ask for 500 MB.
+LIMIT_BYTES = 16_000_000
 
 
 def planned_objects(
@@ -48,6 +54,7 @@ def planned_objects(
 
     Raises:
         ManifestError: the platform has no image for a role.
+        LimitError: the objects are larger than LIMIT_BYTES.
     """
     planned: dict[str, list[KubernetesObject]] = {}
     facts = JobFacts(
@@ -56,6 +63,7 @@ def planned_objects(
         CODE if manifest.code is not None else None,
         [_data(number, item) for number, item in enumerate(manifest.data)],
     )
+    total_bytes = 0
     number = 0  # of the attempt; it rises over all roles but `prepare`, which is counted by itself
     for role in (PREPARE_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE):
         if (command := command_of(manifest, role)) is None:
@@ -72,8 +80,21 @@ def planned_objects(
             api_server=api_server,
             grace_seconds=grace_of(settings, role, _made_limits(settings, manifest)),
         )
+        total_bytes += _pods_bytes(spec)
+        if total_bytes > LIMIT_BYTES:
+            raise LimitError(
+                f"the pods of this job are more than {LIMIT_BYTES / 1e6:g} MB of text; ask with fewer learners, whose "
+                "pods differ in their numbers only"
+            )
         planned[role] = [_without_content(each) for each in objects_of(spec).in_order()]
     return planned
+
+
+def _pods_bytes(spec: LaunchSpec) -> int:
+    """About the size of the launch's pods, of which only one is made here."""
+    one = replace(spec, launch=replace(spec.launch, membership=Membership.first(1)))
+    (pod,) = objects_of(one).pods
+    return spec.launch.membership.size * len(json.dumps(pod))
 
 
 def _made_limits(settings: Settings, manifest: Manifest) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from updraft.exceptions import RefusedError
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch, Manifest
 from updraft_learner import contract
@@ -32,7 +33,8 @@ def base_pod(
 ) -> Manifest:
     """Return the operator's own building of the pod of the launch's first learner, in API form.
 
-    Without a context the labels that name the DAG run and its task are left out.
+    Without a context the labels that name the DAG run and its task are left out. Raises RefusedError if the site's
+    `pod_mutation_hook` leaves no program to start.
     """
     from kubernetes.client import ApiClient
 
@@ -45,6 +47,12 @@ def base_pod(
     made: Manifest = ApiClient().sanitize_for_serialization(
         operator.build_pod_request_obj(context, dry_run=context is None)
     )
+    mains = [each for each in made["spec"]["containers"] if each["name"] == contract.MAIN_CONTAINER]
+    if len(mains) != 1 or len(mains[0].get("args") or ()) != 1:
+        raise RefusedError(
+            f"the site's pod_mutation_hook must leave one container {contract.MAIN_CONTAINER!r} with one argument, the "
+            "program's line of shell; an administrator of Airflow has to mend the hook"
+        )
     return made
 
 

@@ -1,7 +1,7 @@
 """Pure functions from a job's launch to Kubernetes objects, as plain dictionaries in API form.
 
 `KubernetesPodOperator` builds the pod of one program; `learner_pod` adds our native sidecar, `role_to_pods` makes the
-gang of it. Called by `updraft.operators.learner`; nothing here talks to a cluster.
+gang of it. Called by `launch.objects_of`; nothing here talks to a cluster.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def learner_pod(
         ),
     ]  # fmt: skip
     if avoid_nodes:
-        spec["affinity"] = _away_from(avoid_nodes)
+        spec["affinity"] = _away_from(avoid_nodes, spec.get("affinity") or {})
     spec["securityContext"] = {
         "runAsNonRoot": True,
         "fsGroup": JOB_GID,
@@ -205,10 +205,12 @@ def _asks_for_gpus(container: Manifest) -> bool:
     return GPU_RESOURCE in (container.get("resources") or {}).get("limits", {})
 
 
-def _away_from(nodes: tuple[str, ...]) -> Manifest:
+def _away_from(nodes: tuple[str, ...], affinity: Manifest) -> Manifest:
+    """Return the pod's affinity, which a site's hook may have set, with the preference for other nodes added."""
     other = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
     preference = {"weight": 100, "preference": {"matchExpressions": [other]}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+    of_nodes, key = affinity.get("nodeAffinity") or {}, "preferredDuringSchedulingIgnoredDuringExecution"
+    return {**affinity, "nodeAffinity": {**of_nodes, key: [*(of_nodes.get(key) or []), preference]}}
 
 
 def role_to_pods(

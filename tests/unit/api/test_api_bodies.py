@@ -251,7 +251,7 @@ def test_regular_expressions_are_not_compiled_in_the_server(platform: Platform, 
     platform.job()
     for part in CLIENTS:  # once per process, and not a request's cost
         import_client(part)
-    for path, field in (("/possible", "manifest"), ("/jobs/digits-1/resume", "changes")):
+    for path, field in (("/possible", "manifest"), ("/planned", "manifest"), ("/jobs/digits-1/resume", "changes")):
         client, body = platform.client(), f'{{"{field}": {manifest}}}'.encode()
         with bounded():
             assert client.post(f"{API}{path}", content=body, headers=JSON).status_code in (200, 409, 422)

@@ -159,6 +159,15 @@ def test_every_manifest_is_judged_quickly(fuzzed: Fuzzed, manifest: dict[str, An
 
 
 @EXAMPLES
+@given(manifest=MANIFESTS)
+def test_every_manifest_is_planned_quickly(fuzzed: Fuzzed, manifest: dict[str, Any]) -> None:
+    body, client = text_of({"manifest": manifest}), fuzzed.clients["ada"]
+    with bounded():
+        answer = client.post("/updraft/api/v1/planned", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (200, 404, 413, 422), answer.text[:500]
+
+
+@EXAMPLES
 @given(changes=MANIFESTS)
 def test_every_change_is_judged_quickly(fuzzed: Fuzzed, changes: dict[str, Any]) -> None:
     body, client = text_of({"changes": changes}), fuzzed.clients["ada"]

@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from bounds import bounded
 from unit.api.api_fakes import MANIFEST, Platform, make_platform
+
+from updraft.api.deadline import import_client
 
 API = "/updraft/api/v1"
 
@@ -105,6 +108,25 @@ def test_the_objects_of_a_job_are_planned_by_role(here: Platform) -> None:
     assert roles == {"prepare": alone, "train": gang, "evaluate": alone}
     policy = answer.json()["roles"][1]["objects"][1]
     assert "10.0.0.1/32" in json.dumps(policy)  # of the API server, which learners never reach
+
+
+@pytest.mark.parametrize(("learners", "status"), [(16, 200), (1_024, 413)])
+def test_what_learners_repeat_is_bounded(here: Platform, learners: int, status: int) -> None:
+    """With 256 learners the request of 500 kB took 245 MB."""
+    manifest = {**MANIFEST, "resources": {"learners": learners}, "env": {f"V{n}": "x" * 5_000 for n in range(100)}}
+    client = here.client()
+    import_client("cluster")  # once per process, and not a request's cost
+    with bounded():
+        answer = client.post(f"{API}/planned", json={"manifest": manifest})
+    assert answer.status_code == status, answer.text[:300]
+    assert len(answer.content) < 16_000_000
+
+
+def test_many_small_learners_are_planned(here: Platform) -> None:
+    import_client("cluster")
+    with bounded():
+        answer = here.client().post(f"{API}/planned", json={"manifest": {**MANIFEST, "resources": {"learners": 1_024}}})
+    assert [len(role["objects"]) for role in answer.json()["roles"]] == [3, 1_024 + 3]
 
 
 def test_a_wrong_manifest_is_not_planned(here: Platform) -> None:

@@ -13,6 +13,8 @@ import yaml
 from unit.cli.cli_fakes import Run
 from unit.client.client_fakes import NOW, FakeAirflow, job_answer
 
+from updraft.cli.planned import as_yaml
+
 HEAVY = ("airflow", "sqlalchemy", "boto3", "mlflow", "kubernetes", "pandas", "torch", "pydantic", "httpx")
 
 
@@ -123,9 +125,19 @@ def test_validate_prints_what_the_job_would_create(airflow: FakeAirflow, run: Ru
     ran = run("validate", path, "--pods")
     assert ran.code == 0
     assert list(yaml.safe_load_all(ran.out))[-3:] == [pod, pod, pod]
-    assert "# prepare: 1 objects, unless code and judged data are in the store already" in ran.out
+    assert "# prepare: 1 object, unless code and judged data are in the store already" in ran.out
     assert json.loads(run("validate", path, "--pods", "--json").out)["planned"] == answer["roles"]
     assert run("validate", path, "--pods", "--offline").code == 2
+
+
+def test_the_objects_are_readable_in_80_columns() -> None:
+    config = json.dumps({f"parameter_{n}": "<mlflow-run>" for n in range(20)})
+    program = "until [ -e staged ]; do\n  sleep 0.1\ndone\n"
+    made = {"kind": "Pod", "spec": {"containers": [{"args": [program, "trailing \nline"], "env": [{"value": config}]}]}}
+    text = as_yaml(made)
+    assert yaml.safe_load(text) == made
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\n      until [ -e staged ]; do\n        sleep 0.1\n      done\n" in text, text
 
 
 def test_pods_are_not_guessed_without_a_platform(airflow: FakeAirflow, run: Run, tmp_path: Path) -> None:

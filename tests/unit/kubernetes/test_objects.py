@@ -377,6 +377,17 @@ def test_a_pod_leaves_a_silent_node_soon_and_avoids_the_one_it_was_lost_on() -> 
     }
 
 
+def test_avoiding_a_node_adds_to_the_affinity_of_a_sites_hook() -> None:
+    own = {"weight": 5, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]}
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    of_nodes = {preferred: [own], "requiredDuringSchedulingIgnoredDuringExecution": required}
+    base = {**BASE, "spec": {**BASE["spec"], "affinity": {"podAntiAffinity": {}, "nodeAffinity": of_nodes}}}
+    made = learner_pod(learners=1, base=base, avoid_nodes=("node-1",))["spec"]["affinity"]
+    (other,) = learner_pod(learners=1, avoid_nodes=("node-1",))["spec"]["affinity"]["nodeAffinity"][preferred]
+    assert made == {"podAntiAffinity": {}, "nodeAffinity": {**of_nodes, preferred: [own, other]}}
+
+
 def test_a_template_of_another_attempt_serves_each_attempt() -> None:
     base = copy.deepcopy(BASE)
     base["spec"]["containers"][0]["env"] += [

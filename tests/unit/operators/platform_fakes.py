@@ -114,6 +114,7 @@ class FakeCluster:
         }
         self.created: list[str] = []
         self.cpus, self.gpus = cpus, "0"
+        self.node_labels: dict[str, str] = {}
         self.refuse: Callable[[str, str], int | Exception | None] = lambda verb, name: None
         self.api_client = SimpleNamespace(
             sanitize_for_serialization=self._plain, configuration=SimpleNamespace(host="https://10.0.0.2:6443")
@@ -175,7 +176,7 @@ class FakeCluster:
     def list_node(self, **_: Any) -> Any:
         self._check("list node", "")
         node = {
-            "metadata": {"name": "node-1"},
+            "metadata": {"name": "node-1", "labels": self.node_labels},
             "status": {
                 "allocatable": {
                     "cpu": self.cpus,

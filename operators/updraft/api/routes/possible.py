@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 
 from updraft.api.access import CallerDep, check_owner
 from updraft.api.bodies import possible_body
+from updraft.api.deadline import import_client
 from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
 from updraft.api.parts import Parts
@@ -61,13 +62,21 @@ def possible(
 def planned(
     request: Request, parts: PartsDep, caller: CallerDep, body: Annotated[PossibleBody, Depends(possible_body)]
 ) -> Planned:
-    """By the functions that make them at the launch. No secret's content. Needs the right to start jobs; creates
-    nothing."""
+    """Made by the functions that make them at the launch. Needs the right to start jobs.
+    Creates nothing, and no secret's content is told. 413 where the objects are larger than 16 MB.
+
+    What is known only at the launch has a placeholder such as `<job>`. Left out are the labels by which Airflow names
+    the task that launches, and owner references, which are set once the first pod exists. Attempts have the numbers of
+    a job that loses nothing. The pods are what this api-server's `pod_mutation_hook` and proxy variables make of them:
+    give the api-server the same Airflow settings and environment as the workers, which launch.
+    """
     manifest = parse_any(body.manifest).manifest
     if (wrong := refusals(manifest, parts.settings)) is not None:
         raise wrong
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
     api_server = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
+
+    import_client("cluster")  # and KubernetesPodOperator with it, also where the cluster is not asked
 
     def template(launch: Launch, program: Program) -> dict[str, Any]:
         return base_pod_outside_a_task(launch, program, parts.settings.kubernetes_conn_id)
