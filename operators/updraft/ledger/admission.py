@@ -81,8 +81,8 @@ def take_place(connection: Connection, job_id: str, reason: str, now: datetime) 
 
 
 def plan(connection: Connection, decide: Decide, now: datetime) -> None:
-    """Writes what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for each
-    other one its place and why it waits.
+    """Writes what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for
+    each other one its place and why it waits.
 
     Jobs that ended or were asked to cancel are no longer in the queue; what they were granted counts until released.
     """

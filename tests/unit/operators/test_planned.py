@@ -191,7 +191,7 @@ def test_a_hook_that_leaves_no_program_is_told(
     platform = make_platform()
     platform.run_all()
     assert platform.job.state is State.FAILED
-    failure = platform.ledger.effect(platform.job.id, "failure") or {}
+    failure = platform.ledger.effects.get(platform.job.id, "failure") or {}
     assert failure["reason"].startswith("the site's pod_mutation_hook must leave one container 'base'")
     assert not platform.cluster.pods
     with pytest.raises(RefusedError, match="pod_mutation_hook"):
