@@ -234,7 +234,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal(
         "kubernetes.client:ApiClient.sanitize_for_serialization",
-        ("kubernetes/gang.py", "operators/learner.py"),
+        ("kubernetes/gang.py", "kubernetes/base_pod.py"),
         "objects in API form; the generated client documents it nowhere",
     ),
     Internal(

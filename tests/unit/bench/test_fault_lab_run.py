@@ -122,7 +122,7 @@ class FakeLab:
         self.home = Home(root / "home", root)
         self.witness = root / "witness"
         self._states = list(states)
-        self.ledger = SimpleNamespace(transitions=lambda _job: [])
+        self.ledger = SimpleNamespace(jobs=SimpleNamespace(transitions=lambda _job: []))
 
     def job(self, job_id: str) -> Any:
         state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
