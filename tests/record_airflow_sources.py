@@ -31,6 +31,8 @@ def resolve(target: str) -> Any:
     module, _, path = target.partition(":")
     found: Any = importlib.import_module(module)
     for name in filter(None, path.split(".")):
+        if not hasattr(found, name) and hasattr(found, "__path__"):  # a module that nothing has imported yet
+            importlib.import_module(f"{found.__name__}.{name}")
         found = getattr(found, name)
     return found
 

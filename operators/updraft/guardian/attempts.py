@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from updraft.checkpoints import learner_of
 from updraft.exceptions import StaleAttemptError
@@ -31,6 +31,7 @@ from updraft.recovery.policy import (
     Loss,
     PlannedRelaunch,
     Relaunch,
+    Stop,
     decide,
     gives_back,
 )
@@ -197,7 +198,9 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     )
 
 
-def _following(services: Services, job: Job, manifest: Manifest, launch: Launch, outcome: Outcome) -> Any:
+def _following(
+    services: Services, job: Job, manifest: Manifest, launch: Launch, outcome: Outcome
+) -> Relaunch | Stop | None:
     if outcome.ok or outcome.cause in (Cause.HALTED, Cause.CANCELLED, Cause.DEADLINE):
         return None
     if services.ledger.jobs.get(job.id).cancel_requested_by is not None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.models import import_all_models
 from airflow.models.base import Base
 from record_airflow_sources import COMMAND, FILE, code_lines, digest, places, resolve, uses
 from sqlalchemy import create_engine, text
@@ -158,6 +159,7 @@ def test_no_other_package_assigns_to_a_name_of_airflow_or_kubernetes() -> None:
 @pytest.mark.parametrize("statement", [CONCERNS, COUNTS, HEARTBEAT])
 def test_airflows_own_tables_have_the_columns_that_we_read(statement: str) -> None:
     engine = create_engine("sqlite://")
+    import_all_models()  # tables name each other, whichever tests were run before
     Base.metadata.create_all(engine)
     with engine.connect() as connection:
         connection.execute(text(statement)).all()
