@@ -1,4 +1,4 @@
-"""Ends what nobody guards any more: learners of lost guardians, jobs whose run was deleted, messages not delivered.
+"""Ends what nobody guards any more: learners of lost controllers, jobs whose run was deleted, messages not delivered.
 
 Always one run, whose only task is deferred until there is something to do; each finished run is one act, with what was
 done and why in its log and its result.

@@ -1,6 +1,6 @@
 """Trains one model from a manifest: from admission to the registry.
 
-Trigger it from this page's form, by REST, or with `updraft submit MANIFEST`. The run is the job's guardian: it alone
+Trigger it from this page's form, by REST, or with `updraft submit MANIFEST`. The run is the job's controller: it alone
 drives the job to its end, and its run id is the job's id.
 """
 

@@ -38,9 +38,9 @@ from browser import Browser, button
 from updraft.api import html, timeline
 from updraft.client import Client
 from updraft.exceptions import UpdraftError
+from updraft.schemas import JobDetail
 from updraft.stack.config import ADMIN_USER, load_secrets
 from updraft.stack.layout import find_home
-from updraft.wire import JobDetail
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMMAND = ".venv/bin/updraft submit jobs/digits-cnn/manifest.yaml --params epochs=60 --follow"

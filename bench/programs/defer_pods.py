@@ -28,9 +28,9 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from updraft.allocation import Request
-from updraft.guardian import attempts, pods
-from updraft.guardian.programs import command_of, program_of
-from updraft.guardian.records import first_launch, manifest_of
+from updraft.controller import attempts, pods
+from updraft.controller.programs import command_of, program_of
+from updraft.controller.records import first_launch, manifest_of
 from updraft.kubernetes.base_pod import base_pod
 from updraft.kubernetes.objects import Launch
 from updraft.ledger import Job, NewJob

@@ -29,7 +29,7 @@ from kubernetes import client, config
 
 from updraft.client import Client, Connection
 from updraft.exceptions import UpdraftError
-from updraft.kubernetes import calls, verbs
+from updraft.kubernetes import calls, rbac
 
 GONE_SECONDS = 120.0
 READY_SECONDS = 900.0  # first start: the images have to arrive, and databases to be made
@@ -120,12 +120,12 @@ def _make_account(core: Any, rights: Any, namespace: str) -> None:
     core.create_namespaced_service_account(
         namespace, {"metadata": {"name": name}, "automountServiceAccountToken": False}
     )
-    rights.create_namespaced_role(namespace, {"metadata": {"name": name}, "rules": verbs.rules(verbs.NAMESPACED)})
+    rights.create_namespaced_role(namespace, {"metadata": {"name": name}, "rules": rbac.rules(rbac.NAMESPACED)})
     role = {"apiGroup": group, "kind": "Role", "name": name}
     rights.create_namespaced_role_binding(
         namespace, {"metadata": {"name": name}, "roleRef": role, "subjects": subjects}
     )
-    rights.create_cluster_role({"metadata": {"name": nodes}, "rules": verbs.rules(verbs.CLUSTER)})
+    rights.create_cluster_role({"metadata": {"name": nodes}, "rules": rbac.rules(rbac.CLUSTER)})
     role = {"apiGroup": group, "kind": "ClusterRole", "name": nodes}
     rights.create_cluster_role_binding({"metadata": {"name": nodes}, "roleRef": role, "subjects": subjects})
 

@@ -18,7 +18,7 @@ from platform_helpers import PROGRAMS, OwnPlatform, Platform, cpus_apart
 from system_helpers import REPOSITORY, shell_job
 
 from updraft.client.http import InvalidRequestError
-from updraft.kubernetes import objects, verbs
+from updraft.kubernetes import objects, rbac
 from updraft.manifest import parse
 from updraft_learner import contract
 
@@ -278,9 +278,9 @@ def test_the_platform_uses_the_rights_of_deploy_kustomize_and_no_other(
     events = [event for event in map(json.loads, lines) if "objectRef" in event]
     ours = [e for e in events if e["user"]["username"] == account_helpers.NAME]
     asked = {(e["verb"], e["objectRef"].get("apiGroup", ""), _resource(e["objectRef"])) for e in ours}
-    allowed = {*verbs.each(verbs.NAMESPACED), *verbs.each(verbs.CLUSTER), *verbs.OF_EVERYBODY}
+    allowed = {*rbac.each(rbac.NAMESPACED), *rbac.each(rbac.CLUSTER), *rbac.OF_EVERYBODY}
     assert asked <= allowed
-    granted = {*verbs.each(verbs.NAMESPACED), *verbs.each(verbs.CLUSTER)}
+    granted = {*rbac.each(rbac.NAMESPACED), *rbac.each(rbac.CLUSTER)}
     assert granted - asked <= NOT_OF_EVERY_JOB.keys(), "take these out of the Role, or say here what they are for"
     # Those of tests before are left out: of a quota, and of an API server that has not read its own rules yet.
     here = [e for e in ours if datetime.fromisoformat(e["requestReceivedTimestamp"]) >= since]

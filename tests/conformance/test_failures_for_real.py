@@ -12,7 +12,7 @@ from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import stage_of, with_last_seen
-from updraft.recovery.outcome import Action, Cause, judge
+from updraft.recovery.outcome import Action, FailureClass, judge
 from updraft_learner import contract
 
 
@@ -59,9 +59,9 @@ def label_of(outcome):
 def test_done_needs_a_marker_of_everything_stored(cluster):
     learner(cluster, "good", "exit 0")
     cluster.finished("good")
-    assert label_of(judged(cluster, "good", marked=True)) == ("done", Cause.DONE, Action.NONE)
+    assert label_of(judged(cluster, "good", marked=True)) == ("done", FailureClass.DONE, Action.NONE)
     outcome = judged(cluster, "good")
-    assert label_of(outcome) == ("results.not_stored", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert label_of(outcome) == ("results.not_stored", FailureClass.INFRASTRUCTURE, Action.RELAUNCH)
     assert outcome.node
 
 
@@ -69,18 +69,18 @@ def test_the_programs_failure_is_the_programs(cluster):
     learner(cluster, "bad", "echo no labels; exit 3")
     cluster.finished("bad")
     outcome = judged(cluster, "bad", tails={1: cluster.log("bad", container="base").splitlines()})
-    assert label_of(outcome) == ("program.exit", Cause.PROGRAM, Action.RELAUNCH)
+    assert label_of(outcome) == ("program.exit", FailureClass.PROGRAM, Action.RELAUNCH)
     assert outcome.reason == "learner 1: the program exited with 3: no labels"
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (64, ("stage.configuration", Cause.CONFIGURATION, Action.STOP)),
-        (65, ("stage.data", Cause.DATA, Action.STOP)),
-        (66, ("checkpoint.damaged", Cause.INFRASTRUCTURE, Action.OLDER_CHECKPOINT)),
-        (74, ("store.unreachable", Cause.INFRASTRUCTURE, Action.RELAUNCH)),
-        (1, ("stage.failed", Cause.INFRASTRUCTURE, Action.RELAUNCH)),
+        (64, ("stage.configuration", FailureClass.CONFIGURATION, Action.STOP)),
+        (65, ("stage.data", FailureClass.DATA, Action.STOP)),
+        (66, ("checkpoint.damaged", FailureClass.INFRASTRUCTURE, Action.OLDER_CHECKPOINT)),
+        (74, ("store.unreachable", FailureClass.INFRASTRUCTURE, Action.RELAUNCH)),
+        (1, ("stage.failed", FailureClass.INFRASTRUCTURE, Action.RELAUNCH)),
     ],
 )
 def test_staging_ends_with_the_class_of_its_exit_code(cluster, code, expected):
@@ -130,7 +130,7 @@ def test_a_full_disk_in_staging_is_the_nodes(cluster):
     cluster.finished("full")
     assert label_of(judged(cluster, "full")) == (
         "node.disk_full",
-        Cause.INFRASTRUCTURE,
+        FailureClass.INFRASTRUCTURE,
         Action.ELSEWHERE,
     )
 
@@ -138,14 +138,14 @@ def test_a_full_disk_in_staging_is_the_nodes(cluster):
 def test_a_pod_past_its_deadline_is_told_so(cluster):
     cluster.create(cluster.pod("slow", "sleep 60", activeDeadlineSeconds=1, terminationGracePeriodSeconds=1))
     cluster.finished("slow")
-    assert label_of(judged(cluster, "slow")) == ("pod.deadline", Cause.DEADLINE, Action.STOP)
+    assert label_of(judged(cluster, "slow")) == ("pod.deadline", FailureClass.DEADLINE, Action.STOP)
 
 
 def test_an_image_without_the_command_is_a_configuration_error(cluster):
     cluster.create(cluster.pod("absent", "", base={"command": ["no-such-program"]}))
     cluster.finished("absent")
     outcome = judged(cluster, "absent")
-    assert label_of(outcome) == ("container.start", Cause.CONFIGURATION, Action.STOP)
+    assert label_of(outcome) == ("container.start", FailureClass.CONFIGURATION, Action.STOP)
     assert "no-such-program" in outcome.reason
 
 
@@ -153,7 +153,7 @@ def test_a_container_that_cannot_be_configured_is_a_configuration_error(cluster)
     missing = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nowhere", "key": "k"}}}]
     cluster.create(cluster.pod("unconfigured", "true", base={"env": missing}))
     outcome = eventually(lambda: judged(cluster, "unconfigured"))
-    assert label_of(outcome) == ("container.config", Cause.CONFIGURATION, Action.STOP)
+    assert label_of(outcome) == ("container.config", FailureClass.CONFIGURATION, Action.STOP)
     assert "nowhere" in outcome.reason
 
 
@@ -163,10 +163,10 @@ def test_a_pod_that_somebody_deletes_is_gone(cluster):
     assert judged(cluster, "deleted") is None
     cluster.core.delete_namespaced_pod("deleted", cluster.namespace, grace_period_seconds=0)
     eventually(lambda: cluster.gone("deleted"))
-    assert label_of(judged(cluster, learners=1)) == ("pod.gone", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert label_of(judged(cluster, learners=1)) == ("pod.gone", FailureClass.INFRASTRUCTURE, Action.RELAUNCH)
     assert label_of(judged(cluster, learners=1, marked=True)) == (
         "pod.unseen",
-        Cause.INFRASTRUCTURE,
+        FailureClass.INFRASTRUCTURE,
         Action.RELAUNCH,
     )
 
@@ -183,7 +183,7 @@ def test_what_a_program_says_as_its_pod_is_deleted_does_not_count(cluster):
     last = [found for found in seen_since(cluster, "told", version) if found.main.exit_code is not None][-1]
     gone = with_last_seen([], [last])
     outcome = judge(gone, membership=Membership.first(1), markers={1: None}, tails={}, memory="48 MiB")
-    assert label_of(outcome) == ("pod.deleted", Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert label_of(outcome) == ("pod.deleted", FailureClass.INFRASTRUCTURE, Action.RELAUNCH)
     assert last.main.exit_code == 3
 
 
@@ -199,7 +199,7 @@ def test_a_killed_learner_explains_its_peers_lost_connection(local_cluster):
     lost = {2: [head, "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:58054"]}
     assert label_of(judged(cluster, "first", "second", tails=lost)) == (
         "container.killed",
-        Cause.INFRASTRUCTURE,
+        FailureClass.INFRASTRUCTURE,
         Action.RELAUNCH,
     )
 
@@ -209,7 +209,7 @@ def test_a_program_over_its_memory_limit_is_told_what_to_raise(cluster):
     cluster.create(cluster.pod("greedy", script, base={"resources": {"limits": {"memory": "48Mi"}}}))
     cluster.finished("greedy")
     outcome = judged(cluster, "greedy")
-    assert label_of(outcome) == ("program.out_of_memory", Cause.PROGRAM, Action.RELAUNCH)
+    assert label_of(outcome) == ("program.out_of_memory", FailureClass.PROGRAM, Action.RELAUNCH)
     assert "48 MiB" in outcome.reason
     assert "resources.memory" in outcome.reason
 
@@ -220,7 +220,7 @@ def test_an_evicted_learner_is_the_nodes_fault(local_cluster):
     local_cluster.fault("evict", namespace=local_cluster.namespace, pod="victim")
     local_cluster.finished("victim")
     outcome = judged(local_cluster, "victim")
-    assert label_of(outcome) == ("node.evicted", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert label_of(outcome) == ("node.evicted", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
     assert outcome.node == local_cluster.read("victim").spec.node_name
 
 
@@ -231,9 +231,9 @@ def test_an_image_that_does_not_exist_is_a_configuration_error(cluster):
     outcome = eventually(lambda: judged(cluster, "strange"))
     assert "updraft/learner-pytroch:2.15" in outcome.reason
     if "no such host" in outcome.reason:  # a real cluster that reaches no registry
-        assert label_of(outcome) == ("image.registry_unknown", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+        assert label_of(outcome) == ("image.registry_unknown", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
         return
-    assert label_of(outcome) == ("image.missing", Cause.CONFIGURATION, Action.STOP)
+    assert label_of(outcome) == ("image.missing", FailureClass.CONFIGURATION, Action.STOP)
     if cluster.node is not None:
         assert "updraft/shell:1" in outcome.reason
 
@@ -242,7 +242,7 @@ def test_a_registry_that_does_not_answer_is_not_the_jobs_fault(lab):
     lab.fault("pull_fails", count=1, for_seconds=60)
     lab.create(lab.pod("patient", "true"))
     outcome = eventually(lambda: judged(lab, "patient"))
-    assert label_of(outcome) == ("image.unreachable", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert label_of(outcome) == ("image.unreachable", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
 
 
 def test_a_learner_on_a_lost_node_is_lost_although_it_seems_to_run(lab):
@@ -250,5 +250,5 @@ def test_a_learner_on_a_lost_node_is_lost_although_it_seems_to_run(lab):
     lab.wait_phase("far", "Running")
     lab.fault("lose_node", delete_after_seconds=0)
     outcome = eventually(lambda: judged(lab, "far"))
-    assert label_of(outcome) == ("node.lost", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert label_of(outcome) == ("node.lost", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
     assert facts(lab, "far").main.state == "running"

@@ -14,7 +14,7 @@ import pytest
 from conformance_helpers import eventually
 from folder_store import FolderStore
 
-from updraft.guardian.lastwords import CLOSE_SECONDS, LastWords
+from updraft.controller.final_logs import CLOSE_SECONDS, FinalLogCollector
 from updraft.kubernetes import gang
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.objects import Launch
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> FolderStore:
 
 def remove_and_read(cluster: Any, launch: Launch, store: FolderStore, *, limit_seconds: float = 30) -> list[str]:
     core = cluster_api(cluster.api_client)
-    words = LastWords(core, lambda: store, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
+    words = FinalLogCollector(core, lambda: store, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
     words.wait_begun()
     gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()

@@ -14,7 +14,7 @@ from conformance_helpers import eventually
 from kubernetes import client
 
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import claims, gang, objects, policies, preflight, secrets, verbs
+from updraft.kubernetes import claims, gang, objects, policies, preflight, rbac, secrets
 from updraft.kubernetes.clients import api_server_addresses, cluster_api
 from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
@@ -100,8 +100,8 @@ def test_a_launch_asks_for_nothing_beyond_the_rights_and_uses_them_all(
 ) -> None:
     api, seen = recorded
     live_and_die(api, cluster)
-    namespaced, whole = set(verbs.each(verbs.NAMESPACED)), set(verbs.each(verbs.CLUSTER))
-    assert set(seen) <= namespaced | whole | verbs.OF_EVERYBODY
+    namespaced, whole = set(rbac.each(rbac.NAMESPACED)), set(rbac.each(rbac.CLUSTER))
+    assert set(seen) <= namespaced | whole | rbac.OF_EVERYBODY
     assert namespaced - set(seen) == {("watch", "", "pods")}
 
 

@@ -17,8 +17,8 @@ from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import Journal, Position
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.leftovers import is_older
 from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.stale_uploads import is_older
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.store import StorageError
 

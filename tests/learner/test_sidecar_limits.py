@@ -14,7 +14,7 @@ from updraft_learner.contract import Keys, LearnerStatus, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar import described as described_module
+from updraft_learner.sidecar import checkpoint_manifest as described_module
 from updraft_learner.sidecar.checkpoints import Checkpoints
 from updraft_learner.sidecar.recorder import KNOWN_NAMES, Recorder
 

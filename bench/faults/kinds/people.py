@@ -12,7 +12,7 @@ from benchmarks.stack import BenchmarkError
 from faults import witness
 from faults.kinds.base import Kind, Rule, Scene, TooLateError, any_time, before_its_end, good_shape
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
-from updraft.wire import API_PREFIX
+from updraft.schemas import API_PREFIX
 
 HALT_SECONDS = 120.0
 OBEYED_SECONDS = 20.0  # a request is seen within some seconds, on a busy machine too

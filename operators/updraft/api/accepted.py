@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from updraft.lifecycle import State, job_id_of_run
 from updraft.lifecycle.workflow import TRAIN_DAG
-from updraft.wire import JobDetail, Links
+from updraft.schemas import JobDetail, Links
 
 JOB_TAG = "job"  # of the DAGs that are made of manifests in jobs/
 LOOKED_AT = 2_000  # newest runs

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
-from updraft.wire import PossibleBody, ResumeBody, SecretBody, TreeBody
+from updraft.schemas import PossibleBody, ResumeBody, SecretBody, TreeBody
 from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 SECONDS = 60.0

@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.wire import Attempt, MetricPoint
+from updraft.schemas import Attempt, MetricPoint
 
 SHOWN = 6
 POINTS = 400  # of one line; more cannot be told apart

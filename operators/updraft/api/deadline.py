@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from updraft.exceptions import UnavailableError
-from updraft.wire import PART_TITLES
+from updraft.schemas import PART_TITLES
 
 SECONDS = 5.0
 PARALLEL = 16

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.manifest import ManifestError
-from updraft.wire import PAGES_PREFIX, ErrorAnswer, ErrorBody, FieldError
+from updraft.schemas import PAGES_PREFIX, ErrorAnswer, ErrorBody, FieldError
 
 log = logging.getLogger(__name__)
 

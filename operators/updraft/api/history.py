@@ -7,29 +7,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from updraft import wire
+from updraft import schemas
 from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 
-ASKED = (Cause.HALTED, Cause.CANCELLED)  # by a person
+ASKED = (FailureClass.HALTED, FailureClass.CANCELLED)  # by a person
 LOST = {
-    Cause.INFRASTRUCTURE: "was lost to infrastructure",
-    Cause.PROGRAM: "failed: its own program",
-    Cause.CONFIGURATION: "cannot run as it is configured",
-    Cause.DATA: "failed: its data",
-    Cause.PREEMPTED: "was preempted",
-    Cause.DEADLINE: "ran out of its time",
+    FailureClass.INFRASTRUCTURE: "was lost to infrastructure",
+    FailureClass.PROGRAM: "failed: its own program",
+    FailureClass.CONFIGURATION: "cannot run as it is configured",
+    FailureClass.DATA: "failed: its data",
+    FailureClass.PREEMPTED: "was preempted",
+    FailureClass.DEADLINE: "ran out of its time",
 }
 
 
-def attempts(found: Sequence[Attempt]) -> tuple[wire.Attempt, ...]:
+def attempts(found: Sequence[Attempt]) -> tuple[schemas.Attempt, ...]:
     """Oldest first, each with the words for what followed it."""
     following = [_next(found, attempt) for attempt in found]
     return tuple(_attempt(attempt, then) for attempt, then in zip(found, following, strict=True))
 
 
-def _attempt(attempt: Attempt, then: Attempt | None) -> wire.Attempt:
-    return wire.Attempt(
+def _attempt(attempt: Attempt, then: Attempt | None) -> schemas.Attempt:
+    return schemas.Attempt(
         number=attempt.number,
         role=attempt.role,
         started_at=attempt.started_at,
@@ -39,8 +39,8 @@ def _attempt(attempt: Attempt, then: Attempt | None) -> wire.Attempt:
         reason=attempt.reason,
         action=action(attempt),
         done=done(attempt, then),
-        resume=None if attempt.resume is None else wire.ResumePlan(**asdict(attempt.resume)),
-        relaunch=None if attempt.relaunch is None else wire.Relaunch(**asdict(attempt.relaunch)),
+        resume=None if attempt.resume is None else schemas.ResumePlan(**asdict(attempt.resume)),
+        relaunch=None if attempt.relaunch is None else schemas.Relaunch(**asdict(attempt.relaunch)),
         first_step=attempt.first_step,
         last_step=attempt.last_step,
         revision=attempt.revision,
@@ -57,9 +57,9 @@ def action(attempt: Attempt) -> str | None:
     """In the words of the failure catalogue's actions; `wait` for a halted one, None while it runs."""
     if attempt.ended_at is None:
         return None
-    if attempt.outcome == Cause.DONE:
+    if attempt.outcome == FailureClass.DONE:
         return "none"
-    if attempt.outcome == Cause.HALTED:
+    if attempt.outcome == FailureClass.HALTED:
         return "wait"
     if attempt.relaunch is None:
         return "stop"
@@ -74,7 +74,7 @@ def done(attempt: Attempt, then: Attempt | None) -> str:
     if what in (None, "none"):
         return ""
     if what == "stop":
-        return "" if attempt.outcome == Cause.CANCELLED else "not started again"
+        return "" if attempt.outcome == FailureClass.CANCELLED else "not started again"
     if what == "wait":
         return "waits to be resumed" if then is None else f"resumed {_origin(then)}"
     assert attempt.relaunch is not None
@@ -94,15 +94,15 @@ def _origin(attempt: Attempt) -> str:
     return f"from {name}" if name else "from the beginning"
 
 
-def loss(found: Sequence[Attempt]) -> wire.Loss | None:
+def loss(found: Sequence[Attempt]) -> schemas.Loss | None:
     """How the newest attempt that has ended was lost; None when it was not, or none has ended."""
     ended = [attempt for attempt in found if attempt.ended_at is not None]
-    if not ended or ended[-1].outcome in (Cause.DONE, *ASKED, None):
+    if not ended or ended[-1].outcome in (FailureClass.DONE, *ASKED, None):
         return None
     last = ended[-1]
     cause = str(last.outcome)
-    words = LOST.get(Cause(cause), f"ended: {cause}") if cause in set(Cause) else f"ended: {cause}"
-    return wire.Loss(
+    words = LOST.get(FailureClass(cause), f"ended: {cause}") if cause in set(FailureClass) else f"ended: {cause}"
+    return schemas.Loss(
         attempt=last.number,
         role=last.role,
         cause=cause,
@@ -112,13 +112,13 @@ def loss(found: Sequence[Attempt]) -> wire.Loss | None:
     )
 
 
-def checkpoint(item: Checkpoint) -> wire.Checkpoint:
+def checkpoint(item: Checkpoint) -> schemas.Checkpoint:
     state, reason = "kept", None
     if item.quarantined_at is not None:
         state, reason = "quarantined", item.quarantine_reason
     elif item.deleted_at is not None:
         state, reason = "deleted", item.delete_reason
-    return wire.Checkpoint(
+    return schemas.Checkpoint(
         name=item.name,
         step=item.step,
         attempt=item.attempt,
@@ -136,8 +136,8 @@ def finite(metrics: Mapping[str, float | str]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
-def request(item: Request) -> wire.Request:
-    return wire.Request(
+def request(item: Request) -> schemas.Request:
+    return schemas.Request(
         seq=item.seq,
         kind=item.kind,
         by=item.by,

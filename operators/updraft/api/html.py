@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from updraft.api import curves, timeline
 from updraft.lifecycle.workflow import RESUME_DAG
-from updraft.wire import (
+from updraft.schemas import (
     API_PREFIX,
     PAGES_PREFIX,
     Attempt,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from updraft.api import html
 from updraft.api.timeline import span
 from updraft.lifecycle import State
-from updraft.wire import PAGES_PREFIX, JobSummary
+from updraft.schemas import PAGES_PREFIX, JobSummary
 
 HEADINGS = ("Job", "State", "Metric", "Progress", "Duration", "Submitted (UTC)", "Model", "Reason")
 EMPTY = "<p>No jobs yet. Submit one: <code>updraft submit MANIFEST</code></p>"

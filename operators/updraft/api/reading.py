@@ -12,12 +12,12 @@ from datetime import datetime
 from updraft.api import accepted, views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
+from updraft.controller.records import MODEL_VERSION, PROMOTION
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
-from updraft.guardian.records import MODEL_VERSION, PROMOTION
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
 from updraft.lifecycle import State
 from updraft.manifest.errors import nearest
-from updraft.wire import JobDetail, JobSummary
+from updraft.schemas import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
 
 PROGRESS_OF = 20  # jobs of a list whose progress is looked up

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from updraft.exceptions import NotFoundError, RefusedError
+from updraft.schemas import LogLine
 from updraft.storage import objects
 from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors
-from updraft.wire import LogLine
 from updraft_learner.contract import MARKER_LIMIT_BYTES, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore
 from updraft_learner.trees import Tree, TreeError, safe_path

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.wire import Attempt, Checkpoint, JobDetail
+from updraft.schemas import Attempt, Checkpoint, JobDetail
 
 SHOWN_ATTEMPTS = 40
 TICKS = 6

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from updraft import wire
+from updraft import schemas
 from updraft.api import history
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State, Verdict
@@ -26,17 +26,17 @@ class Known:
     transitions: Sequence[Transition]
     attempts: Sequence[Attempt]  # oldest first
     requests: Sequence[Request]  # unanswered ones
-    model: wire.Model | None
+    model: schemas.Model | None
     place: int | None = None  # in the queue, from 1
 
 
-def summary(job: ListedJob, known: Known, progress: wire.Progress | None) -> wire.JobSummary:
-    return wire.JobSummary(**_common(job, known), progress=progress)
+def summary(job: ListedJob, known: Known, progress: schemas.Progress | None) -> schemas.JobSummary:
+    return schemas.JobSummary(**_common(job, known), progress=progress)
 
 
-def detail(job: Job, settings: Settings, known: Known, learners: Sequence[wire.Learner]) -> wire.JobDetail:
+def detail(job: Job, settings: Settings, known: Known, learners: Sequence[schemas.Learner]) -> schemas.JobDetail:
     training = [learner for learner in learners if learner.role == TRAIN_ROLE]
-    return wire.JobDetail(
+    return schemas.JobDetail(
         **_common(job, known),
         progress=slowest(training),
         dag_id=job.dag_id,
@@ -72,8 +72,8 @@ def _common(job: Job | ListedJob, known: Known) -> dict[str, Any]:
     }
 
 
-def transition(item: Transition) -> wire.Transition:
-    return wire.Transition(
+def transition(item: Transition) -> schemas.Transition:
+    return schemas.Transition(
         at=item.at,
         state=item.to_state.value,
         previous=None if item.from_state is None else item.from_state.value,
@@ -82,12 +82,12 @@ def transition(item: Transition) -> wire.Transition:
     )
 
 
-def queue(job: Job, known: Known) -> wire.Queue | None:
+def queue(job: Job, known: Known) -> schemas.Queue | None:
     """Place and reason while the job waits; when it was granted, afterwards."""
     if job.state is State.QUEUED:
-        return wire.Queue(place=known.place, reason=job.reason)
+        return schemas.Queue(place=known.place, reason=job.reason)
     granted = next((item for item in known.transitions if item.to_state is State.DEPLOYING), None)
-    return None if granted is None else wire.Queue(granted_at=granted.at, reason=granted.reason)
+    return None if granted is None else schemas.Queue(granted_at=granted.at, reason=granted.reason)
 
 
 def verdict(found: Verdict) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def verdict(found: Verdict) -> dict[str, Any]:
     return {"state": found.state.value, "reason": found.reason, **evidence}
 
 
-def learners(statuses: Iterable[tuple[Attempt, int, LearnerStatus]]) -> tuple[wire.Learner, ...]:
+def learners(statuses: Iterable[tuple[Attempt, int, LearnerStatus]]) -> tuple[schemas.Learner, ...]:
     return tuple(
-        wire.Learner(
+        schemas.Learner(
             role=attempt.role,
             attempt=attempt.number,
             learner=number,
@@ -112,11 +112,11 @@ def learners(statuses: Iterable[tuple[Attempt, int, LearnerStatus]]) -> tuple[wi
     )
 
 
-def progress(found: Mapping[str, int]) -> wire.Progress | None:
-    return wire.Progress.model_validate(found) if found else None
+def progress(found: Mapping[str, int]) -> schemas.Progress | None:
+    return schemas.Progress.model_validate(found) if found else None
 
 
-def slowest(found: Sequence[wire.Learner]) -> wire.Progress | None:
+def slowest(found: Sequence[schemas.Learner]) -> schemas.Progress | None:
     """A gang is as far as its last member."""
     told = [learner.progress for learner in found if learner.role == TRAIN_ROLE and learner.progress is not None]
     return min(told, key=lambda item: item.step or 0, default=None)
@@ -126,13 +126,13 @@ def number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def model(version: Any, promotion: Any, settings: Settings) -> wire.Model | None:
+def model(version: Any, promotion: Any, settings: Settings) -> schemas.Model | None:
     """From the effects that the register and promote operators record."""
     if not isinstance(version, Mapping):
         return None
     name, text = str(version["name"]), str(version["version"])
     promoted = isinstance(promotion, Mapping) and promotion.get("promoted")
-    return wire.Model(
+    return schemas.Model(
         name=name,
         version=text,
         alias=str(promotion.get("alias", "champion")) if promoted else None,
@@ -140,13 +140,13 @@ def model(version: Any, promotion: Any, settings: Settings) -> wire.Model | None
     )
 
 
-def links(job: Job, settings: Settings) -> wire.Links:
+def links(job: Job, settings: Settings) -> schemas.Links:
     airflow = settings.airflow_public_uri.rstrip("/")
     run = None
     if job.mlflow_run_id:
         run = run_page(settings.mlflow_browser_uri, job.mlflow_experiment_id or "", job.mlflow_run_id)
-    return wire.Links(
+    return schemas.Links(
         airflow_run=f"{airflow}/dags/{quote(job.dag_id, safe='')}/runs/{quote(job.run_id, safe='')}",
         mlflow_run=run,
-        page=f"{airflow}{wire.PAGES_PREFIX}/{quote(job.id, safe='')}",
+        page=f"{airflow}{schemas.PAGES_PREFIX}/{quote(job.id, safe='')}",
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from updraft.client import Client
     from updraft.manifest import Loaded
-    from updraft.wire import Planned, Validation
+    from updraft.schemas import Planned, Validation
 
 ManifestArgument = Annotated[
     Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job; an FfDL V1 manifest is converted.")

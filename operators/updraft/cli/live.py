@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from updraft.cli.console import ago, duration, folded, number, out, state_style
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.schemas import JobDetail, JobSummary, Learner, Progress, Stage
 from updraft.terminal import plain, typed
-from updraft.wire import JobDetail, JobSummary, Learner, Progress, Stage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from updraft.lifecycle.workflow import PREPARE_ROLE
-from updraft.wire import Planned
+from updraft.schemas import Planned
 
 WIDTH = 64  # PyYAML breaks a text after the word that crosses it
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from updraft.wire import Attempt, Checkpoint
+    from updraft.schemas import Attempt, Checkpoint
 
 TEXTS = ("command", "env")  # `command=true` is a command
 ASKED = ("halted", "cancelled")  # by a person: no failure to look up

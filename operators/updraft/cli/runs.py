@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from updraft.client import Client
-    from updraft.wire import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
+    from updraft.schemas import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
 METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and an address has a length

@@ -18,7 +18,7 @@ from updraft.client.config import Connection, load_config
 from updraft.client.http import Session
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle.workflow import TASKS, TRAIN_DAG, TRAIN_ROLE
-from updraft.wire import (
+from updraft.schemas import (
     API_PREFIX,
     NOT_NEEDED_TO_SUBMIT,
     PART_TITLES,
@@ -109,7 +109,7 @@ class Client:
     Every method that sends a request may raise UnavailableError (Airflow or a part of the platform does not answer;
     trying again may help) and RefusedError (the log-in is refused, or this user may not do that). Methods that take a
     `job_id` raise NotFoundError for a job that does not exist or belongs to another tenant. Answers are the frozen
-    models of `updraft.wire`; times in them are UTC, sizes are bytes.
+    models of `updraft.schemas`; times in them are UTC, sizes are bytes.
 
         with Client(Connection("https://airflow.example.org", token_file=Path("token"))) as client:
             for job in client.jobs(state="PROCESSING"):

@@ -23,7 +23,7 @@ from updraft.client.submission import ask_platform, base_folder, pack, read_mani
 from updraft.client.transfer import upload_tree
 from updraft.exceptions import DataError, RefusedError
 from updraft.manifest import Manifest
-from updraft.wire import TreeBody
+from updraft.schemas import TreeBody
 
 if TYPE_CHECKING:
     from updraft.client.transfer import OnProgress

@@ -1,4 +1,4 @@
-"""Asks something of a job (halt, resume) and, if wanted, waits until the job's guardian has answered."""
+"""Asks something of a job (halt, resume) and, if wanted, waits until the job's controller has answered."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle import State
 from updraft.lifecycle.requests import obeyed
-from updraft.wire import Accepted, Request
+from updraft.schemas import Accepted, Request
 
 if TYPE_CHECKING:
     from updraft.client.client import Client
 
 
 def ask(client: Client, job_id: str, kind: str, body: Mapping[str, Any] | None, wait_seconds: float | None) -> str:
-    """What happens next; with `wait_seconds`, the guardian's answer. Raises RefusedError for what cannot be."""
+    """What happens next; with `wait_seconds`, the controller's answer. Raises RefusedError for what cannot be."""
     try:
         accepted = Accepted.model_validate(client.act(job_id, kind, body))
     except NotFoundError as unknown:

@@ -36,7 +36,7 @@ from updraft.manifest import (
     with_params,
     with_trees,
 )
-from updraft.wire import NOT_NEEDED_TO_SUBMIT, PART_TITLES, Health, Limits, TreeBody
+from updraft.schemas import NOT_NEEDED_TO_SUBMIT, PART_TITLES, Health, Limits, TreeBody
 from updraft_learner import trees
 
 if TYPE_CHECKING:

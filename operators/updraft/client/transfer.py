@@ -14,7 +14,7 @@ import httpx
 
 from updraft.client.http import Session
 from updraft.exceptions import DataError, UnavailableError
-from updraft.wire import API_PREFIX, UPLOAD_SECONDS, FileList, Missing, TreeBody
+from updraft.schemas import API_PREFIX, UPLOAD_SECONDS, FileList, Missing, TreeBody
 
 PARALLEL = 4
 CHUNK_BYTES = 256 * 1024

@@ -1,6 +1,6 @@
 """The clients of the cluster: one object with all calls that the platform makes, and what it says of its addresses.
 
-The one place that knows how Airflow's connection names a cluster. Called by operators, guardian and the plugin.
+The one place that knows how Airflow's connection names a cluster. Called by operators, controller and the plugin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last lines of a container that has ended, read at once, however far a reader of its whole log is behind.
 
 Whole logs are read at a rate (`flow`), so a program that prints faster than that and fails has its traceback read
-late, or never. Used by `updraft.triggers.followers` and, in threads, by `updraft.guardian.lastwords`.
+late, or never. Used by `updraft.triggers.followers` and, in threads, by `updraft.controller.final_logs`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from updraft.kubernetes.flow import Flow
 from updraft.kubernetes.throttling import asked_pause_seconds
+from updraft.kubernetes.token_bucket import TokenBucket
 from updraft_learner.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -84,11 +84,11 @@ def pad_nanoseconds(time: str) -> str:
 
 
 async def follow(
-    api: Any, namespace: str, pod: str, container: str, cursor: Cursor, flow: Flow | None = None
+    api: Any, namespace: str, pod: str, container: str, cursor: Cursor, flow: TokenBucket | None = None
 ) -> AsyncIterator[Line]:
     """Lines after the cursor until the container's log ends, no faster than the flow. Raises what the client raises on
     a cut."""
-    flow = flow or Flow()
+    flow = flow or TokenBucket()
     query: list[tuple[str, str]] = [("container", container), ("follow", "true"), ("timestamps", "true")]
     if cursor.t:
         query.append(("sinceTime", cursor.t.partition(".")[0] + "Z"))

@@ -3,7 +3,7 @@
 A NetworkPolicy, an optional PodDisruptionBudget, and who owns whom: the launch's secret owns policy, budget and
 service, and its pods own the secret. So the cluster's garbage collector removes everything after the last pod, whoever
 deleted that and whether or not Airflow still exists. No pod owns another: one that is lost must not take away what its
-peers show. Called by `updraft.guardian.pods` and `updraft.kubernetes.gang`; talks to nobody.
+peers show. Called by `updraft.controller.pods` and `updraft.kubernetes.gang`; talks to nobody.
 """
 
 from __future__ import annotations

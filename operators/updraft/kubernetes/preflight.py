@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import calls, errors, gang, verbs
+from updraft.kubernetes import calls, errors, gang, rbac
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.taints import GPU_TAINT, Toleration, untolerated
 
@@ -174,12 +174,12 @@ def _make(namespace: str) -> str:
 
 
 def _rights(core: CoreV1Api, namespace: str) -> Finding:
-    name, rights = f"rights in {namespace}", list(verbs.each(verbs.NAMESPACED))
+    name, rights = f"rights in {namespace}", list(rbac.each(rbac.NAMESPACED))
     missing = [right for right in rights if not _may(core, *right, namespace)]
     if not missing:
         return Finding(name, True, f"has all {len(rights)} that jobs need")
-    if {resource for _, _, resource in missing} <= verbs.ONLY_WITH.keys():
-        only = "; ".join(verbs.ONLY_WITH[resource] for _, _, resource in missing)
+    if {resource for _, _, resource in missing} <= rbac.ONLY_WITH.keys():
+        only = "; ".join(rbac.ONLY_WITH[resource] for _, _, resource in missing)
         return Finding(name, True, f"may not {_listed(missing)}: {only}")
     return Finding(name, False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
 
@@ -252,7 +252,7 @@ def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Findi
 def require(
     core: CoreV1Api,
     namespace: str,
-    rights: Sequence[verbs.Right] = verbs.NAMESPACED,
+    rights: Sequence[rbac.Right] = rbac.NAMESPACED,
     tolerations: Sequence[Toleration] = (),
 ) -> None:
     """`rights`: those that the platform uses there; `tolerations`: of the site, for learners.
@@ -272,11 +272,11 @@ def require(
         raise RefusedError(f"{problem}; run jobs on a newer cluster")
     gang.ensure_namespace(core, namespace)
     rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
-    needed: list[tuple[tuple[str, str, str], str | None]] = [(right, namespace) for right in verbs.each(rights)]
-    needed += [(right, None) for right in verbs.each(verbs.CLUSTER)]
+    needed: list[tuple[tuple[str, str, str], str | None]] = [(right, namespace) for right in rbac.each(rights)]
+    needed += [(right, None) for right in rbac.each(rbac.CLUSTER)]
     # Such a list need not be whole: what it lacks is asked for by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
-    if len(missing) >= len(list(verbs.each(rights))):
+    if len(missing) >= len(list(rbac.each(rights))):
         raise RefusedError(
             f"namespace {namespace} does not exist, or nothing was granted to the platform there; {_make(namespace)}"
         )

@@ -6,7 +6,7 @@ Pure; called wherever a request to the cluster is tried again.
 from __future__ import annotations
 
 TOO_MANY_REQUESTS = 429
-LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for 32 s at most; a mistake must not stop a guardian for a day
+LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for 32 s at most; a mistake must not stop a controller for a day
 
 
 def asked_pause_seconds(failed: BaseException | None) -> float:

@@ -41,7 +41,7 @@ def enqueue(connection: Connection, job_id: str, request: Request) -> None:
         "cpus": request.cpus,
         "memory_mib": request.memory_mib,
         "gpus": request.gpus,
-        "gpu_type": None if request.gpu_type is None else bounds.word("gpu_type", request.gpu_type, WORD_LENGTH),
+        "gpu_type": None if request.gpu_type is None else bounds.identifier("gpu_type", request.gpu_type, WORD_LENGTH),
         "disk_mib": request.disk_mib,
         "requested_at": request.requested_at,
         "granted_at": None,

@@ -15,7 +15,7 @@ from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
@@ -44,7 +44,7 @@ def ensure_attempt(
         raise RefusedError(f"attempt: {job_id} has ended {job.state}; nothing is launched for it any more")
     if job.cancel_requested_at is not None:
         raise RefusedError(f"attempt: {job_id} was cancelled by {job.cancel_requested_by}; nothing is launched for it")
-    bounds.word("role", role, WORD_LENGTH)
+    bounds.identifier("role", role, WORD_LENGTH)
     newest = current_attempt(connection, job_id, role)
     if newest is None and after is not None:
         raise NotFoundError(f"attempt: {job_id} has no attempt {after} of role {role!r}")
@@ -109,10 +109,10 @@ def close_attempt(
             facts.put_checkpoint(connection, facts.new_checkpoint(job_id, found, now))
     values = {
         "ended_at": now,
-        "outcome": bounds.word("outcome", closure.outcome, WORD_LENGTH),
-        "reason": bounds.prose(closure.reason),
+        "outcome": bounds.identifier("outcome", closure.outcome, WORD_LENGTH),
+        "reason": bounds.message(closure.reason),
         "evidence": bounds.evidence(closure.evidence),
-        "label": bounds.word("label", closure.label, WORD_LENGTH) if closure.label else None,
+        "label": bounds.identifier("label", closure.label, WORD_LENGTH) if closure.label else None,
         "relaunch": documents.written("relaunch", closure.relaunch),
     }
     key = (attempts.c.job_id == job_id) & (attempts.c.role == role) & (attempts.c.number == number)
@@ -184,7 +184,7 @@ def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetim
         return 0.0
     job, newest = job_rows.get(connection, job_id), of_role[-1]
     ends = [now] if job.ended_at is None else [now, job.ended_at]
-    if newest.ended_at is not None and newest.relaunch is None and newest.outcome != Cause.HALTED:
+    if newest.ended_at is not None and newest.relaunch is None and newest.outcome != FailureClass.HALTED:
         ends.append(newest.ended_at)
     begin, end = of_role[0].started_at, min(ends)
     steps = job_rows.history(connection, job_id)

@@ -16,7 +16,7 @@ EVIDENCE_BYTES = 64 * 1024
 DOCUMENT_BYTES = 1024 * 1024
 
 
-def word(field: str, value: str, limit_chars: int) -> str:
+def identifier(field: str, value: str, limit_chars: int) -> str:
     """An identifier: refused when empty, too long or with characters that no identifier has."""
     if not value or len(value) > limit_chars or not value.isprintable():
         shown = value if len(value) <= 60 else f"{value[:60]}…"
@@ -24,7 +24,7 @@ def word(field: str, value: str, limit_chars: int) -> str:
     return value
 
 
-def prose(text: str) -> str:
+def message(text: str) -> str:
     """A reason for people: shortened to PROSE_CHARS, free of what a database refuses."""
     clean = text.replace("\x00", "").encode("utf-8", "replace").decode()
     return clean if len(clean) <= PROSE_CHARS else clean[: PROSE_CHARS - 1] + "…"
@@ -56,7 +56,7 @@ def verdict(given: Verdict) -> dict[str, Any]:
     raw: dict[str, Any] = plain(_evidence_fields(given.evidence))
     known = {name: raw.pop(name) for name in [*raw] if name in Evidence.__dataclass_fields__}
     details = evidence({**raw, **(known.pop("details", None) or {})})
-    return {"state": given.state.value, "reason": prose(given.reason), "evidence": {**known, "details": details}}
+    return {"state": given.state.value, "reason": message(given.reason), "evidence": {**known, "details": details}}
 
 
 def _evidence_fields(given: Any) -> Mapping[str, Any]:

@@ -58,12 +58,12 @@ def put_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
         connection.execute(
             insert(checkpoints).values(
                 job_id=new.job_id,
-                name=bounds.word("checkpoint", new.name, NAME_LENGTH),
+                name=bounds.identifier("checkpoint", new.name, NAME_LENGTH),
                 step=new.step,
                 attempt=new.attempt,
                 metrics=bounds.document("metrics", new.metrics),
                 bytes=new.bytes,
-                uri=bounds.prose(new.uri),
+                uri=bounds.message(new.uri),
                 created_at=new.created_at,
                 verified_at=new.verified_at,
             )
@@ -89,12 +89,12 @@ def list_checkpoints(
 
 def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
     """Called before the objects are removed: the successor of who died in between removes them. Twice is harmless."""
-    return _mark(connection, job_id, name, deleted_at=now, delete_reason=bounds.prose(reason))
+    return _mark(connection, job_id, name, deleted_at=now, delete_reason=bounds.message(reason))
 
 
 def quarantine_checkpoint(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
     """Found damaged or incomplete: kept as it is, and never gone on from. The first reason stands."""
-    return _mark(connection, job_id, name, quarantined_at=now, quarantine_reason=bounds.prose(reason))
+    return _mark(connection, job_id, name, quarantined_at=now, quarantine_reason=bounds.message(reason))
 
 
 def validation(connection: Connection, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
@@ -121,9 +121,9 @@ def record_validation(connection: Connection, new: Validation) -> Validation:
         with connection.begin_nested():
             connection.execute(
                 insert(validations).values(
-                    tenant=bounds.word("tenant", new.tenant, WORD_LENGTH),
-                    fingerprint=bounds.word("fingerprint", new.fingerprint, WORD_LENGTH),
-                    suite_digest=bounds.word("suite_digest", new.suite_digest, WORD_LENGTH),
+                    tenant=bounds.identifier("tenant", new.tenant, WORD_LENGTH),
+                    fingerprint=bounds.identifier("fingerprint", new.fingerprint, WORD_LENGTH),
+                    suite_digest=bounds.identifier("suite_digest", new.suite_digest, WORD_LENGTH),
                     success=new.success,
                     result=bounds.document("result", new.result),
                     at=new.at,
@@ -151,7 +151,7 @@ def record_effect(connection: Connection, job_id: str, key: str, value: Any, now
         raise ValueError(f"effect {key!r} of {job_id}: None means 'not happened'; record true or a result")
     kept = bounds.document("effect", value)
     connection.execute(
-        insert(effects).values(job_id=job_id, key=bounds.word("effect", key, NAME_LENGTH), value=kept, at=now)
+        insert(effects).values(job_id=job_id, key=bounds.identifier("effect", key, NAME_LENGTH), value=kept, at=now)
     )
     return kept
 

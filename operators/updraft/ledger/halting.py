@@ -1,7 +1,7 @@
 """A job is halted, and goes on: each is one transaction.
 
-What was true when a guardian looked need not be true when it writes: it may have been stopped in between for a minute,
-and another one has gone on. So what allows the step is asked again under the job's lock.
+What was true when a controller looked need not be true when it writes: it may have been stopped in between for a
+minute, and another one has gone on. So what allows the step is asked again under the job's lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from updraft.lifecycle import State
 def rest(connection: Connection, job_id: str, kept: str, attempt: int | None, now: datetime) -> bool:
     """HALTED: what it held is given back and the request is answered. `kept`: what it can go on from.
 
-    False, and nothing is done, when the halt was withdrawn or a guardian has gone on: an attempt is open.
+    False, and nothing is done, when the halt was withdrawn or a controller has gone on: an attempt is open.
     """
     job = job_rows.get(connection, job_id, lock=True)
     asked = requests.pending(connection, job_id, "halt")

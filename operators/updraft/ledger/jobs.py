@@ -28,21 +28,21 @@ _REASON = case(
 _COLUMNS = {column.name: _REASON if column.name == "reason" else column for column in jobs.c}
 WHOLE = tuple(_COLUMNS.values())
 LISTED = tuple(_COLUMNS[field.name] for field in fields(ListedJob))
-TOUCH_EVERY = timedelta(seconds=10)  # guardians look each second or two; the ledger need not be written as often
+TOUCH_EVERY = timedelta(seconds=10)  # controllers look each second or two; the ledger need not be written as often
 
 
 def record(connection: Connection, new: NewJob, now: datetime) -> Job:
     """Idempotent by id. Raises RefusedError when the id belongs to another DAG run."""
     row = {
-        "id": bounds.word("job id", new.id, ID_LENGTH),
-        "tenant": bounds.word("tenant", new.tenant, WORD_LENGTH),
-        "name": bounds.word("name", new.name, NAME_LENGTH),
-        "dag_id": bounds.word("dag_id", new.dag_id, ID_LENGTH),
-        "run_id": bounds.word("run_id", new.run_id, ID_LENGTH),
+        "id": bounds.identifier("job id", new.id, ID_LENGTH),
+        "tenant": bounds.identifier("tenant", new.tenant, WORD_LENGTH),
+        "name": bounds.identifier("name", new.name, NAME_LENGTH),
+        "dag_id": bounds.identifier("dag_id", new.dag_id, ID_LENGTH),
+        "run_id": bounds.identifier("run_id", new.run_id, ID_LENGTH),
         **manifest_values(bounds.document("manifest", new.manifest)),
         "state": State.PENDING.value,
         "reason": "submitted",
-        "submitted_by": bounds.word("submitted_by", new.submitted_by, NAME_LENGTH),
+        "submitted_by": bounds.identifier("submitted_by", new.submitted_by, NAME_LENGTH),
         "submitted_at": new.submitted_at or now,
         "data": [],
     }
@@ -113,7 +113,7 @@ def find(
 
 
 def recorded(connection: Connection, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those of the runs, as (DAG, run), that are the guardians of jobs."""
+    """Those of the runs, as (DAG, run), that are the controllers of jobs."""
     run_ids = [run_id for _, run_id in runs]
     query = select(jobs.c.dag_id, jobs.c.run_id)
     found = {
@@ -163,7 +163,7 @@ def move(
     job = get(connection, job_id, lock=True)
     if only_from is not None and job.state is not only_from:
         return job
-    reason = bounds.prose(reason)
+    reason = bounds.message(reason)
     if job.state == to:
         if job.reason == reason:
             return job
@@ -183,8 +183,8 @@ def set_run(connection: Connection, job_id: str, mlflow_run_id: str, mlflow_expe
     if job.mlflow_run_id is not None and job.mlflow_run_id != mlflow_run_id:
         raise RefusedError(f"mlflow_run_id: {job_id!r} has run {job.mlflow_run_id!r} already, not {mlflow_run_id!r}")
     values = {
-        "mlflow_run_id": bounds.word("mlflow_run_id", mlflow_run_id, NAME_LENGTH),
-        "mlflow_experiment_id": bounds.word("mlflow_experiment_id", mlflow_experiment_id, NAME_LENGTH),
+        "mlflow_run_id": bounds.identifier("mlflow_run_id", mlflow_run_id, NAME_LENGTH),
+        "mlflow_experiment_id": bounds.identifier("mlflow_experiment_id", mlflow_experiment_id, NAME_LENGTH),
     }
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
     return get(connection, job_id)
@@ -193,7 +193,7 @@ def set_run(connection: Connection, job_id: str, mlflow_run_id: str, mlflow_expe
 def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data: Sequence[Mapping[str, Any]]) -> Job:
     """What the job really used: the code's tree, and per data set a description (tree, source, fingerprint, …)."""
     get(connection, job_id, lock=True)
-    code = None if code_tree is None else bounds.word("code_tree", code_tree, WORD_LENGTH)
+    code = None if code_tree is None else bounds.identifier("code_tree", code_tree, WORD_LENGTH)
     values = {"code_tree": code, "data": bounds.document("data", list(data))}
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
     return get(connection, job_id)
@@ -218,7 +218,7 @@ def note(
     `only_from`: nothing is done in any other state.
     """
     job = get(connection, job_id, lock=True)
-    reason = bounds.prose(reason)
+    reason = bounds.message(reason)
     last = history(connection, job_id)[-1]
     if last.reason == reason or (only_from is not None and job.state is not only_from):
         return last
@@ -241,7 +241,9 @@ def touch_guardians(connection: Connection, guarded: Mapping[str, str], now: dat
     due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
     change = update(jobs).where(jobs.c.id == bindparam("job"), due)
     values = change.values(guardian_seen_at=bindparam("now"), guardian_what=bindparam("what"))
-    rows = [{"job": k, "now": now, "what": bounds.word("what", v, NAME_LENGTH)} for k, v in sorted(guarded.items())]
+    rows = [
+        {"job": k, "now": now, "what": bounds.identifier("what", v, NAME_LENGTH)} for k, v in sorted(guarded.items())
+    ]
     connection.execute(values, rows)
 
 

@@ -76,4 +76,4 @@ def give_lease(engine: Engine, name: str, owner: str) -> None:
 
 
 def _key(name: str) -> str:
-    return _PREFIX + bounds.word("lock", name, NAME_LENGTH - len(_PREFIX))
+    return _PREFIX + bounds.identifier("lock", name, NAME_LENGTH - len(_PREFIX))

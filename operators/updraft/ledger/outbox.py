@@ -23,7 +23,7 @@ def put(connection: Connection, job_id: str, state: State, tags: Mapping[str, An
     """The caller has locked the job, so a job's messages have its order."""
     values = {
         "state": state.value,
-        "tags": {bounds.prose(str(name)): bounds.prose(str(text)) for name, text in tags.items()},
+        "tags": {bounds.message(str(name)): bounds.message(str(text)) for name, text in tags.items()},
         "created_at": now,
     }
     connection.execute(insert(outbox).values(job_id=job_id, **values))
@@ -54,7 +54,7 @@ def undelivered(connection: Connection, message_id: int, error: str) -> None:
     """A try that failed. What another has delivered meanwhile stays so."""
     _find(connection, message_id)
     key = (outbox.c.id == message_id) & outbox.c.delivered_at.is_(None)
-    connection.execute(update(outbox).where(key).values(tries=outbox.c.tries + 1, error=bounds.prose(error)))
+    connection.execute(update(outbox).where(key).values(tries=outbox.c.tries + 1, error=bounds.message(error)))
 
 
 def _find(connection: Connection, message_id: int) -> None:

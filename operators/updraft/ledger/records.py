@@ -201,7 +201,7 @@ class AttemptClosure:
 
     Args:
         checkpoints: what the store holds; those of this attempt that are not recorded yet are recorded.
-        shift: shown as RECOVERING where the job's state allows it; later, another guardian may have gone on already.
+        shift: shown as RECOVERING where the job's state allows it; later, another controller may have gone on already.
         releases_grant: the job's grant is released, and it is shown as QUEUED in place of RECOVERING.
     """
 
@@ -236,7 +236,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked of a running job; its guardian obeys and answers."""
+    """What a person asked of a running job; its controller obeys and answers."""
 
     job_id: str
     seq: int

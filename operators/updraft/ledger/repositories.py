@@ -64,7 +64,7 @@ class Jobs(_Repository):
             return jobs.get(connection, job_id)
 
     def of_run(self, dag_id: str, run_id: str) -> Job:
-        """The job whose guardian is this DAG run. Raises NotFoundError."""
+        """The job whose controller is this DAG run. Raises NotFoundError."""
         with self._reading() as connection:
             found = jobs.of_run(connection, dag_id, run_id)
         if found is None:
@@ -84,7 +84,7 @@ class Jobs(_Repository):
             return jobs.find(connection, tenant=tenant, state=state, name=name, limit=limit, before=before)
 
     def recorded(self, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the runs, as (DAG, run), that are the guardians of jobs."""
+        """Those of the runs, as (DAG, run), that are the controllers of jobs."""
         with self._reading() as connection:
             return jobs.recorded(connection, runs)
 

@@ -1,7 +1,7 @@
-"""What people ask of a job: halt, resume, cancel. Its guardian obeys and answers; the ledger keeps both.
+"""What people ask of a job: halt, resume, cancel. Its controller obeys and answers; the ledger keeps both.
 
 Of halt and resume the later one withdraws the earlier one that nobody has answered. It waits for its own answer all
-the same: the guardian may have begun to obey the earlier one, and then the later one is what it must do next.
+the same: the controller may have begun to obey the earlier one, and then the later one is what it must do next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def request(
     """Records the request, or finds the one of this kind that is unanswered. Raises RefusedError with advice."""
     if kind not in get_args(RequestKind):
         raise RefusedError(f"request: {kind!r} is none of {', '.join(get_args(RequestKind))}")
-    bounds.word("by", by, NAME_LENGTH)
+    bounds.identifier("by", by, NAME_LENGTH)
     changes = None if revision is None else bounds.document("changes", revision)
     if changes is not None and kind != "resume":
         raise RefusedError(f"changes: cannot come with {kind!r}; give them to resume")
@@ -79,7 +79,7 @@ def answer(connection: Connection, job_id: str, seq: int, text: str, now: dateti
     """The first answer stands."""
     job_rows.get(connection, job_id, lock=True)
     key = (requests.c.job_id == job_id) & (requests.c.seq == seq)
-    values = {"answered_at": now, "answer": bounds.prose(text)}
+    values = {"answered_at": now, "answer": bounds.message(text)}
     connection.execute(update(requests).where(key, requests.c.answered_at.is_(None)).values(**values))
     row = connection.execute(select(requests).where(key)).one_or_none()
     if row is None:
@@ -90,7 +90,7 @@ def answer(connection: Connection, job_id: str, seq: int, text: str, now: dateti
 def answer_all(connection: Connection, job_id: str, text: str, now: datetime) -> None:
     """Those that nobody has answered. The caller has locked the job."""
     key = (requests.c.job_id == job_id) & requests.c.answered_at.is_(None)
-    connection.execute(update(requests).where(key).values(answered_at=now, answer=bounds.prose(text)))
+    connection.execute(update(requests).where(key).values(answered_at=now, answer=bounds.message(text)))
 
 
 _OPPOSITE: Mapping[RequestKind, RequestKind] = {"halt": "resume", "resume": "halt"}

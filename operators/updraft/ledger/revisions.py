@@ -27,7 +27,7 @@ def revise(
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
         raise RefusedError(f"changes: job {job_id!r} has ended {job.state}; submit it again with them")
-    bounds.word("by", by, NAME_LENGTH)
+    bounds.identifier("by", by, NAME_LENGTH)
     known = list_revisions(connection, job)
     new = bounds.document("manifest", manifest)
     if new == job.manifest:

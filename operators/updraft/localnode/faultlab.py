@@ -10,12 +10,12 @@ import signal
 from dataclasses import dataclass
 
 from updraft.localnode import disks, faults, processes
+from updraft.localnode.connections import Connections
 from updraft.localnode.errors import Json, conflict
 from updraft.localnode.faultstate import FaultState
 from updraft.localnode.nodes import NodePool
 from updraft.localnode.processes import ContainerProcess
 from updraft.localnode.runtime import Runtime
-from updraft.localnode.wires import Wires
 
 
 @dataclass
@@ -23,7 +23,7 @@ class FaultLab:
     state: FaultState
     runtime: Runtime
     nodes: NodePool
-    wires: Wires
+    wires: Connections
 
     async def apply(self, fault: faults.AnyFault, caller: tuple[str, int] | None = None) -> Json:
         """Carries the fault out; answers what it did. A cut spares the `caller`. Raises ApiError."""

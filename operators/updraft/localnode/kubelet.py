@@ -9,12 +9,12 @@ from pathlib import Path
 
 from updraft.exceptions import UpdraftError
 from updraft.localnode import images
-from updraft.localnode.away import Away
 from updraft.localnode.builds import Builds
 from updraft.localnode.environment import Launch, Place, launch_of
 from updraft.localnode.errors import Json
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.faultstate import FaultState
+from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.processes import ProcessTable
 from updraft.localnode.scheduler import gpu_indices
@@ -50,7 +50,7 @@ class Kubelet:
     events: EventRecorder
     processes: ProcessTable
     ports: PortBook
-    away: Away
+    away: Partition
     faults: FaultState
     catalogue_path: Path
     images_dir: Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from updraft.localnode.away import Away
 from updraft.localnode.errors import ApiError, Json
 from updraft.localnode.events import EventRecorder
+from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.scheduler import TERMINAL_PHASES
 from updraft.localnode.store import Key, Store, now_text
@@ -78,7 +78,7 @@ def orphan_dependents(store: Store, uid: str) -> None:
 class GarbageCollector:
     """Removes what no owner holds any more, the content of ended namespaces, old events and unused ports."""
 
-    def __init__(self, store: Store, events: EventRecorder, ports: PortBook, away: Away) -> None:
+    def __init__(self, store: Store, events: EventRecorder, ports: PortBook, away: Partition) -> None:
         self._store, self._events, self._ports, self._away = store, events, ports, away
 
     async def run(self) -> None:

@@ -21,8 +21,8 @@ import psutil
 import uvicorn
 
 from updraft.exceptions import RefusedError, UpdraftError
-from updraft.localnode.away import Away
 from updraft.localnode.builds import Builds
+from updraft.localnode.connections import Connections
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.faultlab import FaultLab
 from updraft.localnode.faultstate import FaultState
@@ -30,6 +30,7 @@ from updraft.localnode.images import load_catalogue
 from updraft.localnode.kubelet import Kubelet, Timing
 from updraft.localnode.lifecycle import GarbageCollector
 from updraft.localnode.nodes import NodePool
+from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook
 from updraft.localnode.processes import ProcessTable
 from updraft.localnode.resources import Resources
@@ -37,7 +38,6 @@ from updraft.localnode.runtime import Runtime
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.server import VERSION, Api, create_app
 from updraft.localnode.store import Store
-from updraft.localnode.wires import Wires
 
 logger = logging.getLogger(__name__)
 NODE_NAME = "updraft-local"
@@ -106,8 +106,8 @@ class _Server(uvicorn.Server):
 async def _serve(config: NodeConfig, listener: socket.socket) -> None:
     store = Store(config.state_dir / "objects.sqlite")
     events = EventRecorder(store, NODE_NAME)
-    processes, ports, away = ProcessTable(), PortBook(store), Away(store)
-    faults, wires = FaultState(), Wires()
+    processes, ports, away = ProcessTable(), PortBook(store), Partition(store)
+    faults, wires = FaultState(), Connections()
     known = sorted(load_catalogue(config.catalogue).images)
     nodes = NodePool(store, events, away, node_specs(config), VERSION, images=known)
     kubelet = Kubelet(

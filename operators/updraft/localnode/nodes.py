@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from updraft.localnode.affinity import UNREACHABLE, UNSCHEDULABLE, toleration_seconds
-from updraft.localnode.away import Away, LostNode
 from updraft.localnode.errors import ApiError, Json
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.lifecycle import delete_pod, disrupt
+from updraft.localnode.partition import LostNode, Partition
 from updraft.localnode.scheduler import TERMINAL_PHASES, NodeSpec, node_object
 from updraft.localnode.store import Store, now_text
 
@@ -48,7 +48,7 @@ class NodePool:
         self,
         store: Store,
         events: EventRecorder,
-        away: Away,
+        away: Partition,
         specs: Sequence[NodeSpec],
         version: str,
         images: Sequence[str] = (),

@@ -29,12 +29,12 @@ from updraft.localnode.errors import (
 )
 from updraft.localnode.faultlab import FaultLab
 from updraft.localnode.faults import parse_fault
-from updraft.localnode.gate import ERROR_HANDLERS, Gate
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.lifecycle import delete_object, disrupt, orphan_dependents
 from updraft.localnode.logs import read_log
+from updraft.localnode.middleware import ERROR_HANDLERS, ApiMiddleware
+from updraft.localnode.rbac import access_review, rules_review
 from updraft.localnode.requests import DeleteOptions, flag, json_body, log_options, number, page, patched
-from updraft.localnode.rights import access_review, rules_review
 from updraft.localnode.runtime import Runtime
 from updraft.localnode.selectors import Selector, parse_selector
 from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, api_version, list_object, now_text
@@ -326,6 +326,6 @@ def routes(api: Api) -> list[Route]:
 def create_app(api: Api) -> Starlette:
     return Starlette(
         routes=routes(api),
-        middleware=[Middleware(Gate, token=api.token, faults=api.lab.state, wires=api.lab.wires)],
+        middleware=[Middleware(ApiMiddleware, token=api.token, faults=api.lab.state, wires=api.lab.wires)],
         exception_handlers=ERROR_HANDLERS,
     )

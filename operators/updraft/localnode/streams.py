@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from updraft.localnode.away import LostNode
 from updraft.localnode.errors import ApiError, Json, bad_request
 from updraft.localnode.faultstate import FaultState
+from updraft.localnode.partition import LostNode
 from updraft.localnode.selectors import Selector
 from updraft.localnode.store import KINDS, Store, api_version
 

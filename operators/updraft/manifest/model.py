@@ -367,9 +367,9 @@ class Manifest(Part):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        from updraft.manifest.checks import disagreements
+        from updraft.manifest.checks import cross_field_errors
 
-        values.raise_all(disagreements(self.canonical()))
+        values.raise_all(cross_field_errors(self.canonical()))
         return self
 
     def canonical(self) -> dict[str, Any]:

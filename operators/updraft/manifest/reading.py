@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from updraft.manifest import ffdl
-from updraft.manifest.checks import disagreements
+from updraft.manifest.checks import cross_field_errors
 from updraft.manifest.errors import FieldError, ManifestError, redact
 from updraft.manifest.explain import field_errors
 from updraft.manifest.limits import TEXT_CHARACTERS
@@ -73,7 +73,7 @@ def _all_wrong(exc: ValidationError, raw: Mapping[str, Any]) -> Iterator[FieldEr
     for error in field_errors(exc):
         known.add(error.path)
         yield error
-    yield from (error for error in disagreements(raw) if error.path not in known)
+    yield from (error for error in cross_field_errors(raw) if error.path not in known)
 
 
 def load(text_or_path: str | Path) -> Manifest:

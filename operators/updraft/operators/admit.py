@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 
+from updraft.controller import queueing
+from updraft.controller.outbox import require_tracking
+from updraft.controller.records import manifest_of, memory_mib
 from updraft.exceptions import RefusedError, UnavailableError, UpdraftError
-from updraft.guardian import line
-from updraft.guardian.outbox import require_tracking
-from updraft.guardian.records import manifest_of, memory_mib
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
 from updraft.operators.job import ends_job, fail, record_failure, run_key
 from updraft.operators.links import LINKS
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.settings import refuse_open_login
 from updraft.triggers.admit import AdmitTrigger
@@ -63,13 +63,13 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def admitted(self, context: Context, event: dict[str, Any]) -> str:
         """Continue after the queue has decided. `event` is AdmitTrigger's."""
-        with ends_job(self.services, context, Cause.CONFIGURATION) as job:
+        with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
             return self._admit(context, job, event["kind"], event["reason"])
 
     def _enter(self, context: Context) -> str:
         manifest = self._judge(context)
         self._record(context, manifest)
-        with ends_job(self.services, context, Cause.CONFIGURATION) as job:
+        with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
             self._check_cluster(job)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
@@ -84,13 +84,13 @@ class AdmitOperator(UsesServices, BaseOperator):
                 return job.id
             answer = ("waiting", job.reason)
             if job.state is not State.HALTED:
-                line.join(self.services, job)
+                queueing.enqueue(self.services, job)
                 if job.state is State.PENDING:
                     self.services.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
-                line.plan(
+                queueing.plan(
                     self.services, _nodes(self.services)
                 )  # a job that finds nobody before it need not wait for the planner
-                answer = line.ask(self.services, job.id)
+                answer = queueing.ask(self.services, job.id)
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
                 self.defer(
@@ -108,7 +108,7 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def _admit(self, context: Context, job: Job, kind: str, reason: str) -> str:
         if kind == "cancelled":
-            raise fail(self.services, context, job.id, Cause.CANCELLED, reason)
+            raise fail(self.services, context, job.id, FailureClass.CANCELLED, reason)
         if kind == "impossible":
             raise RefusedError(reason)
         manifest = manifest_of(job)
@@ -150,7 +150,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
             name = "invalid"
         job = self._record_as(context, name, "default", {"name": name})
-        record_failure(self.services, job.id, self.task_id, Cause.CONFIGURATION, str(error))
+        record_failure(self.services, job.id, self.task_id, FailureClass.CONFIGURATION, str(error))
 
     def _record(self, context: Context, manifest: Manifest) -> Job:
         job = self._record_as(context, manifest.name, manifest.tenant, manifest.canonical())
@@ -180,11 +180,11 @@ class AdmitOperator(UsesServices, BaseOperator):
 
     def _check_cluster(self, job: Job) -> None:
         """What no waiting changes is told now, not when the job's turn has come."""
-        from updraft.kubernetes import clients, preflight, verbs
+        from updraft.kubernetes import clients, preflight, rbac
 
         clients.check_connection(self.services.settings)
         configured = self.services.settings
-        namespace, rights = configured.namespace(job.tenant), verbs.needed(configured)
+        namespace, rights = configured.namespace(job.tenant), rbac.needed(configured)
         preflight.require(self.services.core, namespace, rights, configured.tolerations)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from updraft.checkpoints import keep_of
+from updraft.controller.records import manifest_of
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.guardian.records import manifest_of
 from updraft.operators.job import find_job, last_try, run_key
 from updraft.operators.links import LINKS
 from updraft.services import UsesServices

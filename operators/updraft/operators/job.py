@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from updraft.controller.records import FAILURE
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
-from updraft.guardian.records import FAILURE
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,12 +38,12 @@ def find_job(services: Services, context: Context) -> Job:
     return services.ledger.jobs.of_run(*run_key(context))
 
 
-def record_failure(services: Services, job_id: str, task: str, cause: Cause, reason: str) -> None:
+def record_failure(services: Services, job_id: str, task: str, cause: FailureClass, reason: str) -> None:
     """Record why the job failed. The first recorded failure stays: later ones follow from it."""
     services.ledger.effects.record(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
 
 
-def fail(services: Services, context: Context, job_id: str, cause: Cause, reason: str) -> EndTaskError:
+def fail(services: Services, context: Context, job_id: str, cause: FailureClass, reason: str) -> EndTaskError:
     """Record the job's failure and return the error that the caller must raise."""
     record_failure(services, job_id, context["ti"].task_id, cause, reason)
     return EndTaskError(reason)
@@ -61,7 +61,7 @@ def advance(services: Services, job_id: str, to: State, reason: str, evidence: M
 def require_trained(services: Services, job: Job) -> None:
     """Raise RefusedError unless the ledger says that the training succeeded; Airflow's task state is no proof."""
     train = services.ledger.attempts.current(job.id, TRAIN_ROLE)
-    if train is None or train.outcome != Cause.DONE:
+    if train is None or train.outcome != FailureClass.DONE:
         said = (
             "it was never launched" if train is None else f"attempt {train.number} {train.outcome or 'has not ended'}"
         )
@@ -94,11 +94,11 @@ def stop_if_over(services: Services, context: Context, job_id: str) -> None:
         raise EndTaskError(failure["reason"])
     by = services.ledger.jobs.get(job_id).cancel_requested_by
     if by is not None:
-        raise fail(services, context, job_id, Cause.CANCELLED, f"cancelled by {by}")
+        raise fail(services, context, job_id, FailureClass.CANCELLED, f"cancelled by {by}")
 
 
 @contextmanager
-def ends_job(services: Services, context: Context, cause: Cause, *, must_run: bool = False) -> Iterator[Job]:
+def ends_job(services: Services, context: Context, cause: FailureClass, *, must_run: bool = False) -> Iterator[Job]:
     """Give the job of this task, and record an UpdraftError that is raised inside as its failure with `cause`.
 
     An UnavailableError is recorded only after Airflow's last try. A job that has ended, failed or was cancelled is not
@@ -119,7 +119,9 @@ def ends_job(services: Services, context: Context, cause: Cause, *, must_run: bo
         yield job
     except UnavailableError as exc:
         if last_try(context):
-            raise fail(services, context, job.id, Cause.INFRASTRUCTURE, str(exc)) from exc
+            raise fail(services, context, job.id, FailureClass.INFRASTRUCTURE, str(exc)) from exc
         raise
     except UpdraftError as exc:
-        raise fail(services, context, job.id, Cause.DATA if isinstance(exc, DataError) else cause, str(exc)) from exc
+        raise fail(
+            services, context, job.id, FailureClass.DATA if isinstance(exc, DataError) else cause, str(exc)
+        ) from exc

@@ -1,8 +1,8 @@
 """The one subclass of KubernetesPodOperator: builds one pod through it, launches a gang of it, and waits.
 
 `execute` builds the pod, records it as the role's template, launches and defers; from then on the trigger drives the
-role to its end (`updraft.guardian`), and `finished` ends the task as the ledger says. Stopping this task stops nothing
-by itself: see `on_kill`.
+role to its end (`updraft.controller`), and `finished` ends the task as the ledger says. Stopping this task stops
+nothing by itself: see `on_kill`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
-from updraft.guardian import attempts, pods
-from updraft.guardian.programs import command_of, git_proxies, program_of
-from updraft.guardian.records import (
+from updraft.controller import attempts, pods
+from updraft.controller.next_action import Finished, LaunchDue, next_action
+from updraft.controller.programs import command_of, git_proxies, program_of
+from updraft.controller.records import (
     first_launch,
     launch_of,
     manifest_of,
 )
-from updraft.guardian.standing import Due, Over, standing
+from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.kubernetes.base_pod import ARGUMENTS, base_pod
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
 from updraft.recovery.ends import EndKind
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft.triggers.gang import GangTrigger
 
@@ -64,7 +64,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
 
     def execute(self, context: Context) -> None:
         """Launch the role's learners, or re-attach to those that run, and defer until the role has ended."""
-        with ends_job(self.services, context, Cause.CONFIGURATION, must_run=True) as job:
+        with ends_job(self.services, context, FailureClass.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
             command = command_of(manifest, self.role)
             if command is None:
@@ -73,7 +73,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after GangTrigger: end the task as the role ended, or defer again after a revision."""
-        with ends_job(self.services, context, Cause.INFRASTRUCTURE, must_run=True) as job:
+        with ends_job(self.services, context, FailureClass.INFRASTRUCTURE, must_run=True) as job:
             manifest = manifest_of(job)
             self._go_on(context, job, manifest, command_of(manifest, self.role) or "")
 
@@ -82,8 +82,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         well."""
         attempt = self.services.ledger.attempts.current(job.id, self.role)
         halt_asked = self.services.ledger.requests.pending(job.id, "halt") is not None
-        where = standing(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
-        if isinstance(where, Over):
+        where = next_action(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
+        if isinstance(where, Finished):
             self._end(context, job, manifest, attempt, where.reason)
             return
         if attempt is None:
@@ -106,7 +106,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             )
             template = base_pod(self, launch, program, settings.kubernetes_conn_id, context)
             pods.record_template(self.services, job, self.role, template)
-        if where == Due(None):  # the first launch needs not wait for a triggerer
+        if where == LaunchDue(None):  # the first launch needs not wait for a triggerer
             attempt = attempts.begin(self.services, job, self.role, None)
             try:
                 self._launch(job, attempt)
@@ -128,16 +128,18 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             pods.deploy(self.services, core, job, attempt)
         except QuotaError as exc:  # learners that were made are gone again: the number has been used
             attempts.conclude(
-                self.services, core, job.id, self.role, attempt.number, attempts.Seen(EndKind.QUOTA, str(exc))
+                self.services, core, job.id, self.role, attempt.number, attempts.EndSignal(EndKind.QUOTA, str(exc))
             )
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
         """Ends the task as the role ended; before that, what its trigger may have left is freed."""
         if attempt is None:
             stop_if_over(self.services, context, job.id)
-        if attempt is None or attempt.outcome == Cause.HALTED:  # cancelled before it was launched, or while halted
-            raise fail(self.services, context, job.id, Cause.CANCELLED, reason)
-        done = attempt.outcome == Cause.DONE
+        if (
+            attempt is None or attempt.outcome == FailureClass.HALTED
+        ):  # cancelled before it was launched, or while halted
+            raise fail(self.services, context, job.id, FailureClass.CANCELLED, reason)
+        done = attempt.outcome == FailureClass.DONE
         launch = launch_of(self.services.settings, job, attempt)
         try:
             pods.free(
@@ -150,7 +152,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             self.log.warning("%s", exc)
         if not done:
             cancelled = self.services.ledger.jobs.get(job.id).cancel_requested_by
-            cause = Cause.CANCELLED if attempt.relaunch and cancelled else Cause(str(attempt.outcome))
+            cause = FailureClass.CANCELLED if attempt.relaunch and cancelled else FailureClass(str(attempt.outcome))
             self._say_last_lines(job, attempt)
             raise fail(self.services, context, job.id, cause, self._told(job, attempt) or reason)
         self.log.info("%s: %s", self.role, attempt.reason)

@@ -47,7 +47,7 @@ class ModelLink(BaseOperatorLink):
     name = "Model version"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.guardian.records import MODEL_VERSION
+        from updraft.controller.records import MODEL_VERSION
         from updraft.mlflow_pages import version_page
 
         job = _job(ti_key)

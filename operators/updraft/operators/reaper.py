@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from updraft.controller import ending
 from updraft.exceptions import NotFoundError, UpdraftError
-from updraft.guardian import ending
 from updraft.services import UsesServices
 from updraft.triggers.reaper import ReaperTrigger
 
@@ -52,7 +52,7 @@ class ReaperOperator(UsesServices, BaseOperator):
         return done
 
     def _reap(self, job_id: str, act: dict[str, Any]) -> str:
-        """Judged again from the ledger: the guardian may have come back since the trigger looked."""
+        """Judged again from the ledger: the controller may have come back since the trigger looked."""
         try:
             job = self.services.ledger.jobs.get(job_id)
         except NotFoundError:
@@ -60,7 +60,7 @@ class ReaperOperator(UsesServices, BaseOperator):
         if act["end"] and not job.ended:
             seen = None if job.guardian_seen_at is None else job.guardian_seen_at.isoformat()
             if seen != act["guardian_seen"]:
-                return f"its guardian has come back ({job.guardian_what}); left alone"
+                return f"its controller has come back ({job.guardian_what}); left alone"
             verdict = ending.verdict_of(self.services, job, act["reason"])
             self.services.ledger.jobs.note(job_id, f"reaped: {act['reason']}", act["evidence"])
             ended = ending.end(self.services, job, verdict)

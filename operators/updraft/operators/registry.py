@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from updraft.controller.records import DECISION, MODEL_VERSION, PROMOTION, manifest_of
+from updraft.controller.replay import replay_metrics
 from updraft.exceptions import DataError
-from updraft.guardian.records import DECISION, MODEL_VERSION, PROMOTION, manifest_of
-from updraft.guardian.replay import replay_metrics
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EXPORT_ROLE
 from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RegisterOperator(UsesServices, BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Register the model. Ends the job as failed when the export left no report."""
-        with ends_job(self.services, context, Cause.INFRASTRUCTURE) as job:
+        with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
             if export is None or export.register_as is None:
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
@@ -54,7 +54,7 @@ class RegisterOperator(UsesServices, BaseOperator):
     def _exported_by(self, job: Job) -> int:
         """The attempt whose report counts: the ledger says that it ended, and how."""
         attempt = self.services.ledger.attempts.current(job.id, EXPORT_ROLE)
-        if attempt is None or attempt.outcome != Cause.DONE:
+        if attempt is None or attempt.outcome != FailureClass.DONE:
             raise DataError("the export did not end well; look at the log of export_model")
         return attempt.number
 
@@ -118,7 +118,7 @@ class PromoteOperator(UsesServices, BaseOperator):
         """Decide about the promotion once, record the decision, and move the alias."""
         from updraft import tracking
 
-        with ends_job(self.services, context, Cause.INFRASTRUCTURE) as job:
+        with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
             if export is None or export.register_as is None:
                 raise AirflowSkipException("the manifest has no export.register_as")

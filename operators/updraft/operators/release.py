@@ -1,4 +1,4 @@
-"""The last task of every job: free what it held, and write the verdict from evidence (`updraft.guardian.ending`)."""
+"""The last task of every job: free what it held, and write the verdict from evidence (`updraft.controller.ending`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 
+from updraft.controller import ending
 from updraft.exceptions import NotFoundError
-from updraft.guardian import ending
 from updraft.operators.job import find_job, task_states
 from updraft.operators.links import LINKS
 from updraft.services import UsesServices

@@ -1,6 +1,6 @@
 """The one task of the DAGs `halt_job`, `resume_job` and `cancel_job`, and their forms.
 
-The request is a row in the ledger, which the job's own guardian obeys; this task only records it and waits for the
+The request is a row in the ledger, which the job's own controller obeys; this task only records it and waits for the
 answer. Nothing heavy is imported: these DAGs run no learner.
 """
 
@@ -129,7 +129,7 @@ class RequestOperator(UsesServices, BaseOperator):
             waited = f"{context['params']['wait_minutes']:g} min"
             raise EndTaskError(
                 f"{job_id} has not answered the request to {self.kind} within {waited}; the request stays, and the job "
-                "obeys it when its guardian is back. The job's page shows the answer"
+                "obeys it when its controller is back. The job's page shows the answer"
             )
         return self._tell(job_id, request)
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from updraft.controller import prepare
+from updraft.controller.prepare import Plan
+from updraft.controller.programs import PREPARE_COMMAND
+from updraft.controller.records import manifest_of
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
-from updraft.guardian import prepare
-from updraft.guardian.prepare import Plan
-from updraft.guardian.programs import PREPARE_COMMAND
-from updraft.guardian.records import manifest_of
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.learner import LearnerOperator
 from updraft.operators.links import LINKS
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.services import UsesServices
 from updraft_learner.prepare.documents import CODE, SourceRequest, data_name
 
@@ -51,7 +51,7 @@ class StageOperator(LearnerOperator):
 
     def execute(self, context: Context) -> None:
         """Look at every source, launch the pod if one is needed, and record the trees."""
-        with ends_job(self.services, context, Cause.DATA, must_run=True) as job:
+        with ends_job(self.services, context, FailureClass.DATA, must_run=True) as job:
             if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
                 return
@@ -59,7 +59,7 @@ class StageOperator(LearnerOperator):
 
     def finished(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after GangTrigger: record the trees that the pod made."""
-        with ends_job(self.services, context, Cause.DATA, must_run=True) as job:
+        with ends_job(self.services, context, FailureClass.DATA, must_run=True) as job:
             self._stage(context, job)
 
     def _stage(self, context: Context, job: Job) -> None:
@@ -253,7 +253,7 @@ class ValidateOperator(UsesServices, BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Check the verdict on every data set that has a suite. Raises EndTaskError if one is not met."""
-        with ends_job(self.services, context, Cause.DATA) as job:
+        with ends_job(self.services, context, FailureClass.DATA) as job:
             manifest = manifest_of(job)
             failed: list[str] = []
             judged: list[str] = []

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from updraft.recovery.row import Rank, Row, Where
+from updraft.recovery.failure_rule import FailureRule, Precedence, Where
 from updraft.recovery.rows_cluster import (
     CLUSTER_ROWS,
     CONDITION_ROWS,
+    CONTROLLER_ROWS,
     GANG_ROWS,
-    GUARDIAN_ROWS,
     POD_ROWS,
     REFUSED_ROWS,
     STAGE_ROWS,
@@ -28,22 +28,22 @@ __all__ = [
     "CODE_ROWS",
     "CONDITION_ROWS",
     "CONTAINER_ROWS",
+    "CONTROLLER_ROWS",
     "EXIT_ROWS",
     "GANG_ROWS",
-    "GUARDIAN_ROWS",
     "LOG_ROWS",
     "POD_ROWS",
     "REFUSED_ROWS",
     "STAGE_ROWS",
     "WAITING_ROWS",
-    "Rank",
-    "Row",
+    "FailureRule",
+    "Precedence",
     "Rule",
     "Where",
     "row_of",
 ]
 
-CATALOGUE: tuple[Row, ...] = (*CLUSTER_ROWS, *PROGRAM_ROWS)
+CATALOGUE: tuple[FailureRule, ...] = (*CLUSTER_ROWS, *PROGRAM_ROWS)
 
 
 class Rule(Protocol):
@@ -62,9 +62,9 @@ class Rule(Protocol):
     def text(self) -> str: ...
 
 
-_FIRST: Mapping[str, Row] = MappingProxyType({row.label: row for row in reversed(CATALOGUE)})
+_FIRST: Mapping[str, FailureRule] = MappingProxyType({row.label: row for row in reversed(CATALOGUE)})
 
 
-def row_of(label: str) -> Row | None:
+def row_of(label: str) -> FailureRule | None:
     """The row of a label, for its text; None for a label that is not ours, such as a tenant's."""
     return _FIRST.get(label)

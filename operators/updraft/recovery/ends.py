@@ -1,8 +1,8 @@
 """What ends the watching of an attempt: one table of detectors, and what each kind of end means by itself.
 
-Pure. `updraft.triggers.observation` walks `DETECTORS` in order at each look; what ends an attempt from outside its pods
-(a user, a limit, a program that gets nowhere) has a kind here too. Whether the attempt succeeded is judged afterwards,
-from evidence read afresh.
+Pure. `updraft.triggers.attempt_monitor` walks `DETECTORS` in order at each look; what ends an attempt from outside its
+pods (a user, a limit, a program that gets nowhere) has a kind here too. Whether the attempt succeeded is judged
+afterwards, from evidence read afresh.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
+from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.policy import NO_QUOTA
 from updraft_learner.contract import ExitCode
 
@@ -49,7 +49,7 @@ class Meaning:
         catalogue_first: a row of the catalogue that what the pods show has found says more.
     """
 
-    cause: Cause
+    cause: FailureClass
     label: str = ""
     action: Action = Action.STOP
     catalogue_first: bool = False
@@ -57,16 +57,16 @@ class Meaning:
 
 # Of the kinds that are not here, only what the learners show counts.
 MEANINGS: Mapping[EndKind, Meaning] = {
-    EndKind.BLOCKED: Meaning(Cause.CONFIGURATION, catalogue_first=True),
-    EndKind.NO_SECRET: Meaning(Cause.INFRASTRUCTURE, "secret.gone", Action.RELAUNCH),
-    EndKind.LATE: Meaning(Cause.INFRASTRUCTURE, "pod.not_started", Action.RELAUNCH, catalogue_first=True),
-    EndKind.DEADLINE: Meaning(Cause.DEADLINE, "job.deadline"),
-    EndKind.CANCELLED: Meaning(Cause.CANCELLED, "job.cancelled"),
-    EndKind.HALTED: Meaning(Cause.HALTED, "job.halted"),
-    EndKind.STALLED: Meaning(Cause.INFRASTRUCTURE, "progress.stalled", Action.RELAUNCH),
-    EndKind.GIVEN_UP: Meaning(Cause.PROGRAM, "progress.stalled"),
-    EndKind.QUOTA: Meaning(Cause.INFRASTRUCTURE, NO_QUOTA, Action.RELAUNCH),
-    EndKind.REFUSED: Meaning(Cause.CONFIGURATION),
+    EndKind.BLOCKED: Meaning(FailureClass.CONFIGURATION, catalogue_first=True),
+    EndKind.NO_SECRET: Meaning(FailureClass.INFRASTRUCTURE, "secret.gone", Action.RELAUNCH),
+    EndKind.LATE: Meaning(FailureClass.INFRASTRUCTURE, "pod.not_started", Action.RELAUNCH, catalogue_first=True),
+    EndKind.DEADLINE: Meaning(FailureClass.DEADLINE, "job.deadline"),
+    EndKind.CANCELLED: Meaning(FailureClass.CANCELLED, "job.cancelled"),
+    EndKind.HALTED: Meaning(FailureClass.HALTED, "job.halted"),
+    EndKind.STALLED: Meaning(FailureClass.INFRASTRUCTURE, "progress.stalled", Action.RELAUNCH),
+    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),
+    EndKind.QUOTA: Meaning(FailureClass.INFRASTRUCTURE, NO_QUOTA, Action.RELAUNCH),
+    EndKind.REFUSED: Meaning(FailureClass.CONFIGURATION),
 }
 
 

@@ -17,12 +17,12 @@ from updraft.recovery.catalogue import (
     REFUSED_ROWS,
     STAGE_ROWS,
     WAITING_ROWS,
-    Rank,
-    Row,
+    FailureRule,
+    Precedence,
     Rule,
 )
-from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft.recovery.failure_class import Action, FailureClass
 from updraft_learner.contract import STAGING_FAILED, ExitCode
 
 SIGNALS = {
@@ -52,10 +52,10 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 class Failure:
     """How one learner failed."""
 
-    rank: Rank
+    rank: Precedence
     learner: int
     label: str
-    cause: Cause
+    cause: FailureClass
     action: Action
     reason: str
     node: str | None
@@ -73,7 +73,7 @@ def failure_of(
     who, main = f"learner {pod.learner}", pod.main
     said = ": ".join(part.strip() for part in (pod.reason, pod.message) if part)
     if found := _first(POD_ROWS, reason=pod.reason, lines=(pod.message,)):
-        text = f"{who}: its pod ran past its deadline" if found[0].cause is Cause.DEADLINE else f"{who}: {said}"
+        text = f"{who}: its pod ran past its deadline" if found[0].cause is FailureClass.DEADLINE else f"{who}: {said}"
         return _made(pod, *found, text)
     if _disrupted(pod) and (found := _first(CONDITION_ROWS, reason=pod.disruption, lines=())):
         words = ": ".join(part for part in (pod.disruption, pod.disruption_message) if part)
@@ -121,9 +121,9 @@ def _program_failure(
     for number, rule in enumerate(rules, 1):
         if (line := _rule_met(rule, code, tail)) is not None:
             reason = f"{who}: {rule.text} (the program exited with {named}: {_cut(line) or _last(tail, main)})"
-            cause, action = Cause(rule.cause), Action(rule.action)
+            cause, action = FailureClass(rule.cause), Action(rule.action)
             node = pod.node or None
-            return Failure(Rank.PROGRAM, pod.learner, f"failures.{number}", cause, action, reason, node, line)
+            return Failure(Precedence.PROGRAM, pod.learner, f"failures.{number}", cause, action, reason, node, line)
     if found := _first(CONTAINER_ROWS, reason=main.reason, lines=(main.message,)):
         if found[0].label != "program.out_of_memory":
             return _made(pod, *found, f"{who} cannot start: {main.reason}: {main.message}".rstrip(": "))
@@ -135,15 +135,15 @@ def _program_failure(
     for row in LOG_ROWS:
         if row.gpus is not None and row.gpus != bool(pod.gpus):
             continue
-        lines = tuple(tail) if row.rank is Rank.ROOT else words
+        lines = tuple(tail) if row.rank is Precedence.ROOT else words
         if (line := row.fits(code=code, lines=lines)) is not None:
             return _made(pod, row, line, f"{ended}: {_cut(line)}")
     row, line = _first(EXIT_ROWS, code=code, lines=()) or (EXIT_ROWS[-1], "")
     return _made(pod, row, line, f"{ended}: {_last(tail, main)}")
 
 
-def _code_reason(row: Row, who: str, ended: str, tail: Sequence[str], main: ContainerFacts) -> str:
-    if row.cause is Cause.PREEMPTED:
+def _code_reason(row: FailureRule, who: str, ended: str, tail: Sequence[str], main: ContainerFacts) -> str:
+    if row.cause is FailureClass.PREEMPTED:
         return f"{who} saved its work and left on request"
     if row.label == "container.stopped":
         return f"{who} was stopped (SIGTERM) before its program ended"
@@ -161,8 +161,8 @@ def _rule_met(rule: Rule, code: int | None, tail: Sequence[str]) -> str | None:
 
 
 def _first(
-    rows: Sequence[Row], *, code: int | None = None, reason: str = "", lines: tuple[str, ...]
-) -> tuple[Row, str] | None:
+    rows: Sequence[FailureRule], *, code: int | None = None, reason: str = "", lines: tuple[str, ...]
+) -> tuple[FailureRule, str] | None:
     """The first row that fits and says what of; rows that ask for nothing are left to the caller."""
     for row in rows:
         if not (row.codes or row.reasons or row.says or row.pattern) or (row.reasons and not reason):
@@ -172,7 +172,7 @@ def _first(
     return None
 
 
-def _made(pod: PodFacts, row: Row, line: str, reason: str) -> Failure:
+def _made(pod: PodFacts, row: FailureRule, line: str, reason: str) -> Failure:
     text = row.text.rstrip(".")
     if text[1:2].islower() or text[1:2] == " ":
         text = text[:1].lower() + text[1:]

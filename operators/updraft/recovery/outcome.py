@@ -1,6 +1,6 @@
 """How one attempt of a gang ended, from evidence: exit codes of all learners, pod reasons, completion markers.
 
-Pure; called by the guardian after the pods and the markers were read again. The failure catalogue says what each kind
+Pure; called by the controller after the pods and the markers were read again. The failure catalogue says what each kind
 of evidence means and calls for.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.catalogue import GANG_ROWS, Rule
-from updraft.recovery.causes import Action, Cause
 from updraft.recovery.facts import PodFacts
+from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.matching import MORE_TO_TRAIN, Failure, failure_of
 
-__all__ = ["MORE_TO_TRAIN", "Action", "Cause", "Outcome", "evidence", "judge", "with_checkpoint"]
+__all__ = ["MORE_TO_TRAIN", "Action", "FailureClass", "Outcome", "evidence", "judge", "with_checkpoint"]
 
 BEFORE_FIRST_STEP_SECONDS = 60.0  # a program counts the time to its first checkpoint from there, not from its start
 _GANG = {row.label: row for row in GANG_ROWS}
@@ -26,7 +26,7 @@ _GANG = {row.label: row for row in GANG_ROWS}
 class Outcome:
     """The end of one attempt, with what it was judged by."""
 
-    cause: Cause
+    cause: FailureClass
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""  # row of the failure catalogue, or `failures.N` for the manifest's own
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        return self.cause is Cause.DONE
+        return self.cause is FailureClass.DONE
 
 
 def judge(
@@ -100,7 +100,7 @@ def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, eve
         f"{ran_seconds:.0f} s: call updraft_learner.Checkpointer, or write a folder with a COMPLETE file below "
         "$CHECKPOINT_DIR, or remove `checkpoints` from the manifest"
     )
-    return Outcome(Cause.PROGRAM, reason, outcome.evidence, "program.no_checkpoint")
+    return Outcome(FailureClass.PROGRAM, reason, outcome.evidence, "program.no_checkpoint")
 
 
 def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Whether a lost attempt is launched again, when, and away from where: two budgets, one back-off.
 
-Pure; the guardian asks once per attempt that has ended, and records the answer before it acts.
+Pure; the controller asks once per attempt that has ended, and records the answer before it acts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from updraft.recovery.causes import Action, Cause
+from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.outcome import Outcome
 from updraft_learner.backoff import Backoff
 
@@ -35,7 +35,7 @@ class Loss:
     """An earlier attempt of the role that did not end well."""
 
     attempt: int
-    cause: Cause
+    cause: FailureClass
     label: str
     node: str | None = None  # to be avoided: given where the attempt's action was ELSEWHERE
     age_seconds: float = 0.0  # since its end
@@ -94,22 +94,23 @@ def decide(
     whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
     and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
     will leave, and the work done so far waits for that. A quota is a person's, who may raise it at any time: that is
-    waited for from the first launch on, in line, without what was granted (`gives_back`). What infrastructure cost more
-    than a day ago no longer counts, and its nodes are no longer avoided."""
-    losses = [x for x in losses if x.cause is Cause.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
-    if outcome.cause is Cause.PREEMPTED:
+    waited for from the first launch on, in line, without what was granted (`releases_grant`). What infrastructure cost
+    more than a day ago no longer counts, and its nodes are no longer avoided.
+    """
+    losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
+    if outcome.cause is FailureClass.PREEMPTED:
         return _again(outcome, losses, INFRA_BACKOFF.seconds(preempted_before), "preempted, which is no loss")
     waited_for = {NO_QUOTA: "no room in the quota so far", **({NO_ROOM: "no room so far"} if had_room else {})}
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"
-        then = "in line again" if gives_back(outcome.label) else "launched again"
+        then = "in line again" if releases_grant(outcome.label) else "launched again"
         return _again(outcome, losses, INFRA_BACKOFF.seconds(waits), kind, then)
     losses = [loss for loss in losses if loss.label not in waited_for]
-    if outcome.cause not in (Cause.INFRASTRUCTURE, Cause.PROGRAM):
+    if outcome.cause not in (FailureClass.INFRASTRUCTURE, FailureClass.PROGRAM):
         return Stop("")
     count = 1 + sum(loss.cause is outcome.cause for loss in losses)
-    if outcome.cause is Cause.INFRASTRUCTURE:
+    if outcome.cause is FailureClass.INFRASTRUCTURE:
         kind, field, limit = "infrastructure loss", "budget.infra_attempts", budgets.infra_attempts
         span = " within 24 hours"
         delay = INFRA_BACKOFF.seconds(count - 1)
@@ -120,13 +121,13 @@ def decide(
     if outcome.action in (Action.STOP, Action.NONE):
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
-        if outcome.cause is Cause.PROGRAM and limit == 0:
+        if outcome.cause is FailureClass.PROGRAM and limit == 0:
             return Stop("")  # nobody asked for more than one try
         return Stop(f"{kind} {count}{span}, and {field} allows {limit}")
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 
 
-def gives_back(label: str | None) -> bool:
+def releases_grant(label: str | None) -> bool:
     """Whether a job whose attempt ended so waits without what it was granted: others can use that, and it cannot."""
     return label == NO_QUOTA
 

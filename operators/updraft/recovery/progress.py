@@ -1,6 +1,6 @@
 """Whether a running attempt still gets anywhere: stalled, not a number, diverging, a straggler.
 
-Pure; the guardian's watch feeds it what it reads of the learners, and tells people what it finds. It is judged by the
+Pure; the controller's watch feeds it what it reads of the learners, and tells people what it finds. It is judged by the
 job's own history, on one process's monotonic clock: a status that is old proves nothing about now.
 """
 
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProgressReport:
     """One learner's status as it was read."""
 
     learner: int
@@ -90,7 +90,7 @@ class Watch:
     tracks: Mapping[int, Track] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def observe(watch: Watch, seen: Seen, now_seconds: float, limits: Limits) -> tuple[Watch, Finding | None]:
+def observe(watch: Watch, seen: ProgressReport, now_seconds: float, limits: Limits) -> tuple[Watch, Finding | None]:
     """The history with this status in it, and what it shows, one finding at a time.
 
     Called for each learner at each look, with the newest status even if it is an old one."""
@@ -123,12 +123,12 @@ def threshold_seconds(track: Track, limits: Limits) -> float | None:
     return max(STALL_FACTOR * median(track.intervals), STALL_LEAST_SECONDS, PAUSE_FACTOR * track.longest_pause)
 
 
-def _begun(seen: Seen) -> Track:
+def _begun(seen: ProgressReport) -> Track:
     track = Track(seen.step, seen.at_seconds, seen.log_lines, seen.at_seconds, seen.at_seconds)
     return _with_loss(track, seen)
 
 
-def _followed(old: Track, seen: Seen) -> Track:
+def _followed(old: Track, seen: ProgressReport) -> Track:
     track = old
     at = max(seen.at_seconds, old.seen_at)
     if seen.log_lines != old.log_lines:
@@ -146,7 +146,7 @@ def _followed(old: Track, seen: Seen) -> Track:
     return _with_loss(track, seen) if fresh else track
 
 
-def _with_loss(track: Track, seen: Seen) -> Track:
+def _with_loss(track: Track, seen: ProgressReport) -> Track:
     """The smoothed loss with a new value in it."""
     value = seen.loss
     if value is None or not math.isfinite(value):
@@ -170,7 +170,7 @@ def _behind_since(track: Track, others: list[Track]) -> float | None:
     return track.seen_at if track.behind_since is None else track.behind_since
 
 
-def _state(track: Track, seen: Seen, now_seconds: float, limits: Limits) -> dict[Kind, str | None]:
+def _state(track: Track, seen: ProgressReport, now_seconds: float, limits: Limits) -> dict[Kind, str | None]:
     """Each kind with its reason while it holds, or None."""
     lag = None if track.behind_since is None else track.seen_at - track.behind_since
     straggles = lag is not None and lag >= STRAGGLER_SECONDS
@@ -185,7 +185,7 @@ def _state(track: Track, seen: Seen, now_seconds: float, limits: Limits) -> dict
     }
 
 
-def _stalled(track: Track, seen: Seen, now_seconds: float, limits: Limits) -> str | None:
+def _stalled(track: Track, seen: ProgressReport, now_seconds: float, limits: Limits) -> str | None:
     if seen.phase in QUIET_PHASES:
         return None
     if now_seconds - seen.at_seconds > FRESH_SECONDS and "stalled" not in track.open:
@@ -205,7 +205,7 @@ def _stalled(track: Track, seen: Seen, now_seconds: float, limits: Limits) -> st
     return f"is at step {track.step} for {quiet:.0f} s, where a step usually takes {usual:.3g} s"
 
 
-def _over(kind: Kind, track: Track, seen: Seen) -> str:
+def _over(kind: Kind, track: Track, seen: ProgressReport) -> str:
     if kind == "stalled":
         return f"goes on: step {track.step}" if track.step is not None else "goes on"
     if kind == "straggler":

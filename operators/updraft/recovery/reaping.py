@@ -35,7 +35,7 @@ OVER = frozenset({Run.SUCCESS, Run.FAILED, Run.GONE})
 
 
 @dataclass(frozen=True)
-class WardPod:
+class OrphanPod:
     """A pod that carries the job's labels."""
 
     name: str
@@ -44,16 +44,16 @@ class WardPod:
 
 
 @dataclass(frozen=True)
-class Ward:
+class OrphanCandidate:
     """One job as its witnesses see it."""
 
     job_id: str
     state: State | None  # the ledger's; None: it does not know the job, or did not answer
-    quiet_seconds: float  # how long the reaper itself has watched without a touch by a guardian
+    quiet_seconds: float  # how long the reaper itself has watched without a touch by a controller
     run: Run
     tasks: Mapping[str, str | None] = field(default_factory=dict)  # task id -> Airflow's state of it
     dag: bool | None = None  # whether Airflow still has the run's DAG; None: not known
-    pods: tuple[WardPod, ...] = ()
+    pods: tuple[OrphanPod, ...] = ()
     newest: Mapping[str, int] = field(default_factory=dict)  # role -> number of its newest attempt in the ledger
 
 
@@ -74,7 +74,9 @@ class Leave:
     reason: str
 
 
-def reap(ward: Ward, *, calm_seconds: float = CALM_SECONDS, orphan_seconds: float = ORPHAN_SECONDS) -> Reap | Leave:
+def reap(
+    ward: OrphanCandidate, *, calm_seconds: float = CALM_SECONDS, orphan_seconds: float = ORPHAN_SECONDS
+) -> Reap | Leave:
     """What the reaper does about one job now."""
     pods = tuple(sorted(pod.name for pod in ward.pods))
     if ward.state is None:
@@ -91,8 +93,8 @@ def reap(ward: Ward, *, calm_seconds: float = CALM_SECONDS, orphan_seconds: floa
     return Leave(_why_left(ward, calm_seconds, orphan_seconds))
 
 
-def _given_up(ward: Ward, calm_seconds: float, orphan_seconds: float) -> str | None:
-    """Why the job has no guardian any more; None while it has one, or nobody can say."""
+def _given_up(ward: OrphanCandidate, calm_seconds: float, orphan_seconds: float) -> str | None:
+    """Why the job has no controller any more; None while it has one, or nobody can say."""
     quiet = ward.quiet_seconds
     if ward.run in OVER:
         needed = orphan_seconds if _live(ward) else calm_seconds
@@ -106,11 +108,11 @@ def _given_up(ward: Ward, calm_seconds: float, orphan_seconds: float) -> str | N
     return f"its Airflow run {word}, and nobody has touched the job for {quiet:.0f} s"
 
 
-def _live(ward: Ward) -> list[str]:
+def _live(ward: OrphanCandidate) -> list[str]:
     return sorted(task for task, state in ward.tasks.items() if state in LIVE_TASKS)
 
 
-def _why_left(ward: Ward, calm_seconds: float, orphan_seconds: float) -> str:
+def _why_left(ward: OrphanCandidate, calm_seconds: float, orphan_seconds: float) -> str:
     quiet = f"{ward.quiet_seconds:.0f} s"
     if ward.run is Run.UNKNOWN:
         return "Airflow does not say how the run stands"
@@ -123,7 +125,7 @@ def _why_left(ward: Ward, calm_seconds: float, orphan_seconds: float) -> str:
     return f"its run is {ward.run.value}"
 
 
-def _evidence(ward: Ward) -> dict[str, Any]:
+def _evidence(ward: OrphanCandidate) -> dict[str, Any]:
     return {
         "run": ward.run.value,
         "tasks": dict(ward.tasks),

@@ -1,6 +1,6 @@
 """Which checkpoint the next attempt goes on from, and what it repeats.
 
-Pure; the guardian asks before each launch, records the plan and logs its reason.
+Pure; the controller asks before each launch, records the plan and logs its reason.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from updraft.recovery.causes import Cause
+from updraft.recovery.failure_class import FailureClass
 
 # Ends that speak against the checkpoint that the attempt went on from, if it stored none of its own.
-BLAMED = frozenset({Cause.PROGRAM, Cause.DATA})
+BLAMED = frozenset({FailureClass.PROGRAM, FailureClass.DATA})
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tried:
     attempt: int
     resumed_from: str | None
     stored_new: bool  # it stored a checkpoint of its own
-    cause: Cause
+    cause: FailureClass
 
 
 @dataclass(frozen=True)

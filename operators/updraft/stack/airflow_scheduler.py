@@ -27,7 +27,7 @@ PRELOADED = (
     "mlflow.tracking.request_auth.registry",
     "mlflow.tracking.request_header.registry",
     "sqlalchemy",
-    "updraft.guardian.ending",
+    "updraft.controller.ending",
     "updraft.kubernetes.preflight",
     "updraft.ledger",
     "updraft.operators.reaper",

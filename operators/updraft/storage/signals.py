@@ -1,6 +1,6 @@
 """What the platform tells a pod through the store: stop, dump your stacks, and which attempt alone may have effect.
 
-A sidecar reads these; `updraft.guardian` writes them. Everything may be written twice.
+A sidecar reads these; `updraft.controller` writes them. Everything may be written twice.
 """
 
 from __future__ import annotations

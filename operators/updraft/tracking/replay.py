@@ -1,8 +1,8 @@
 """Carries a learner's record to its MLflow run after the pod has gone: what the sidecar could not send in time.
 
-The record in the object store is the sidecar's own journal, so the sidecar's own forwarder reads it: each point is
-seen once, also when this runs twice or the sidecar had sent a part. A program decides how much there is, and a worker's
-slot is lent to it: what passes the bounds below stays in the record, and is told. Called by `updraft.guardian.replay`.
+The record in the object store is the sidecar's own journal, so the sidecar's own forwarder reads it: each point is seen
+once, also when this runs twice or the sidecar had sent a part. A program decides how much there is, and a worker's slot
+is lent to it: what passes the bounds below stays in the record, and is told. Called by `updraft.controller.replay`.
 """
 
 from __future__ import annotations

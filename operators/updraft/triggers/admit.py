@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.controller import queueing, requests
 from updraft.exceptions import UnavailableError, UpdraftError
-from updraft.guardian import line, requests
 from updraft.lifecycle import State
 from updraft.services import UsesServices
 from updraft.triggers.queue import queue
@@ -72,7 +72,7 @@ class AdmitTrigger(UsesServices, BaseTrigger):
             and requests.resumed(self.services, self.job_id) is None
         ):
             return "halted", "waiting for a resume or a cancellation"
-        kind, reason = line.ask(self.services, self.job_id)
+        kind, reason = queueing.ask(self.services, self.job_id)
         if kind == "halt":
             return "halted" if requests.rest(self.services, self.job_id, None) else "waiting", reason
         return kind, reason

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.guardian.pace import Pace
+from updraft.controller.rate_limiter import RateLimiter
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.recovery.causes import Cause
+from updraft.recovery.failure_class import FailureClass
 from updraft.services import UsesServices
 from updraft_learner.checkpoint_names import parse_name
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACE = Pace(least_seconds=4.0, most_per_second=5.0)  # of looks at the store
-END_PACE = Pace(least_seconds=4.0, most_per_second=50.0)  # of asking Airflow whether the training has ended
+PACE = RateLimiter(least_seconds=4.0, most_per_second=5.0)  # of looks at the store
+END_PACE = RateLimiter(least_seconds=4.0, most_per_second=50.0)  # of asking Airflow whether the training has ended
 LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
@@ -114,7 +114,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
     twice, and at the same time in several processes.
     """
     from updraft.checkpoints import keep_of
-    from updraft.guardian.records import manifest_of
+    from updraft.controller.records import manifest_of
     from updraft.storage import objects
 
     ledger = services.ledger
@@ -210,7 +210,11 @@ def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
 
     training = [attempt for attempt in services.ledger.attempts.of_job(job.id) if attempt.role == TRAIN_ROLE]
     newest = training[-1] if training else None
-    if newest is not None and newest.ended_at is not None and (newest.relaunch or newest.outcome == Cause.HALTED):
+    if (
+        newest is not None
+        and newest.ended_at is not None
+        and (newest.relaunch or newest.outcome == FailureClass.HALTED)
+    ):
         return  # another attempt follows: which checkpoint it goes on from is not decided yet
     protected = {str(newest.resume.checkpoint)} if newest is not None and newest.resume is not None else set()
     counts: Counter[int] = Counter()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
 from updraft.kubernetes import logend, logs
-from updraft.kubernetes.flow import ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND, Flow
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.token_bucket import ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND, TokenBucket
 from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.facts import PodFacts
 from updraft_learner import contract
@@ -31,7 +31,7 @@ LOG_STOP_SECONDS = 8.0
 END_ATTEMPTS = 4
 LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 100
-ALL = Flow(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
+ALL = TokenBucket(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
 
 
 class Followers:
@@ -44,7 +44,7 @@ class Followers:
         log: Any,
         *,
         end_seconds: float = LOG_END_SECONDS,
-        shared: Flow | None = ALL,
+        shared: TokenBucket | None = ALL,
     ) -> None:
         self._open_store, self._end_seconds, self._shared = open_store, end_seconds, shared
         self._launch, self._log = launch, log
@@ -126,7 +126,7 @@ class Followers:
         self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, finished: asyncio.Event
     ) -> None:
         """The whole log, or what of it can be read until some time after the container's end."""
-        flow = Flow(shared=self._shared)
+        flow = TokenBucket(shared=self._shared)
 
         async def write(chunk: list[logs.Line]) -> None:
             await asyncio.to_thread(_store, book, chunk)

@@ -1,7 +1,7 @@
 """Drives one role of a job from its first launch to its end: watches the learners, and launches again what was lost.
 
-What is to be done next is asked of the ledger each time (`updraft.guardian.standing`), so a trigger that dies leaves
-the pods alone and its successor goes on; one that was stopped and wakes up beside its successor does no harm.
+What is to be done next is asked of the ledger each time (`updraft.controller.next_action`), so a trigger that dies
+leaves the pods alone and its successor goes on; one that was stopped and wakes up beside its successor does no harm.
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.controller import attempts, outbox, pods, requests
+from updraft.controller.attempts import EndSignal
+from updraft.controller.next_action import (
+    BackingOff,
+    Finished,
+    Halted,
+    LaunchDue,
+    NextAction,
+    Queued,
+    Running,
+    next_action,
+)
+from updraft.controller.queueing import ask, requeue
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
-from updraft.guardian import attempts, outbox, pods, requests
-from updraft.guardian.attempts import Seen
-from updraft.guardian.line import ask, rejoin
-from updraft.guardian.standing import BackOff, Due, Halted, InLine, Over, Running, Standing, standing
 from updraft.kubernetes.watch import LaunchKey, PodWatch
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
-from updraft.recovery.policy import gives_back
+from updraft.recovery.policy import releases_grant
 from updraft.services import UsesServices
-from updraft.triggers.desk import desk
-from updraft.triggers.observation import Observation
+from updraft.triggers.attempt_monitor import AttemptMonitor
 from updraft.triggers.queue import queue
+from updraft.triggers.request_poller import request_poller
 from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ TICK_SECONDS = 2.0  # requests are looked at this often
 HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
 RETRY = Backoff(1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
-CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="guardian")
+CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="controller")
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
 
 
@@ -104,7 +113,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         """One thing that the ledger asks for; the task's event when there is nothing left to do."""
         self._tell()
         match await asyncio.to_thread(self._standing):
-            case Over(reason):
+            case Finished(reason):
                 return {"kind": "ended", "reason": reason}
             case Halted(after):
                 if after is not None:  # whoever closed it may have died before its pods were stopped
@@ -112,24 +121,24 @@ class GangTrigger(UsesServices, BaseTrigger):
                 if await asyncio.to_thread(requests.rest, self.services, self.job_id, after):
                     self._tell()
                     await self._wait_for_resume()
-            case InLine(after):
-                again = after is not None and gives_back(after.label)
+            case Queued(after):
+                again = after is not None and releases_grant(after.label)
                 if after is not None and again:
                     never = await asyncio.to_thread(attempts.never_fits, self.services, self.job_id, after)
                     if never is not None:
                         await asyncio.to_thread(self._record_impossible, never)
                         return None
                 await self._wait_in_line("admitted again" if again else "resumed")
-            case BackOff(after, until, reason):
+            case BackingOff(after, until, reason):
                 if self._told != after.number:
                     self._told = after.number
-                    then = "In line" if gives_back(after.label) else "Launched"
+                    then = "In line" if releases_grant(after.label) else "Launched"
                     self.log.info("%s again at %s UTC: %s", then, until.strftime("%H:%M:%S"), reason)
                     await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
                 left_seconds = (until - await asyncio.to_thread(self.services.ledger.now)).total_seconds()
                 await asyncio.sleep(max(0.1, min(TICK_SECONDS, left_seconds)))
-            case Due(after):
+            case LaunchDue(after):
                 if not await asyncio.to_thread(self._prepared):
                     return REVISED
                 with suppress(RefusedError):  # it ended or was cancelled just now: the ledger says so at the next look
@@ -150,12 +159,12 @@ class GangTrigger(UsesServices, BaseTrigger):
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(tell())
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> NextAction:
         job, halt = requests.wanted(self.services, self.job_id)
         book = self.services.ledger
         newest = book.attempts.current(self.job_id, self.role)
         placed = job.state is not State.QUEUED or book.queue.holds(self.job_id)
-        return standing(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
+        return next_action(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
 
     def _prepared(self) -> bool:
         return pods.has_template(self.services, self.services.ledger.jobs.get(self.job_id), self.role)
@@ -184,7 +193,7 @@ class GangTrigger(UsesServices, BaseTrigger):
     # --- halted, in line ----------------------------------------------------------------------------------------
 
     async def _wait_for_resume(self) -> None:
-        with desk(self.services).guarding(self.job_id, f"{self.role}: halted"):
+        with request_poller(self.services).guarding(self.job_id, f"{self.role}: halted"):
             while True:
                 await asyncio.to_thread(requests.resumed, self.services, self.job_id)
                 job, _ = await asyncio.to_thread(requests.wanted, self.services, self.job_id)
@@ -192,11 +201,11 @@ class GangTrigger(UsesServices, BaseTrigger):
                     return
                 for _ in range(HALTED_TICKS):
                     await asyncio.sleep(TICK_SECONDS)
-                    if await desk(self.services).asked(self.job_id):
+                    if await request_poller(self.services).asked(self.job_id):
                         break
 
     async def _wait_in_line(self, admitted: str) -> None:
-        await asyncio.to_thread(rejoin, self.services, self.job_id, self.role)
+        await asyncio.to_thread(requeue, self.services, self.job_id, self.role)
         with queue(self.services, self.conn_id).waiting(self.job_id, f"{self.role}: in line") as place:
             while True:
                 try:
@@ -206,7 +215,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                     kind, reason = await asyncio.to_thread(ask, self.services, self.job_id)
                 except (
                     RefusedError
-                ) as exc:  # out of the queue again, by another guardian: the ledger says how it stands
+                ) as exc:  # out of the queue again, by another controller: the ledger says how it stands
                     self.log.info("%s", exc)
                     return
                 if kind not in ("waiting", "unplanned"):
@@ -244,16 +253,16 @@ class GangTrigger(UsesServices, BaseTrigger):
         try:
             launch = await self._call(pods.deploy, self.services, core, job, attempt)
         except QuotaError as exc:
-            seen = Seen(EndKind.QUOTA, str(exc))
+            seen = EndSignal(EndKind.QUOTA, str(exc))
         except RefusedError as exc:
-            seen = Seen(EndKind.REFUSED, str(exc))
+            seen = EndSignal(EndKind.REFUSED, str(exc))
         else:
-            seen = await Observation(self.services, watch, job, launch, attempt, self.log).run()
+            seen = await AttemptMonitor(self.services, watch, job, launch, attempt, self.log).run()
         closed = await self._call(attempts.conclude, self.services, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)
             await asyncio.sleep(RETRY.first_seconds)
         elif closed.number != attempt.number:
-            self.log.info("Another guardian has gone on with attempt %d", closed.number)
+            self.log.info("Another controller has gone on with attempt %d", closed.number)
         else:
             self.log.info("Attempt %d: %s: %s", closed.number, closed.outcome, closed.reason)

@@ -19,12 +19,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity
+from updraft.controller import queueing
 from updraft.exceptions import UnavailableError
-from updraft.guardian import line
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
-from updraft.triggers.desk import desk
+from updraft.triggers.request_poller import request_poller
 
 TURN_SECONDS = 0.25
 AWAY_SECONDS = 1.0  # between turns while the ledger cannot be reached
@@ -107,13 +107,13 @@ class Queue:
 
     @contextmanager
     def waiting(self, job_id: str, what: str) -> Iterator[Place]:
-        """A place for a job of this process until it is left; the ledger shows `what` as the job's guardian."""
+        """A place for a job of this process until it is left; the ledger shows `what` as the job's controller."""
         mine = Place(job_id)
         self._places.add(mine)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
-            with desk(self._services).guarding(job_id, what):
+            with request_poller(self._services).guarding(job_id, what):
                 yield mine
         finally:
             self._places.discard(mine)
@@ -171,7 +171,7 @@ class Queue:
         if self._leads and (self._planning is None or self._planning.done()):
             self._planning = asyncio.create_task(self._plan())
         news = await _call(_news, self._services, self._since)
-        asked = await desk(self._services).all_asked()
+        asked = await request_poller(self._services).all_asked()
         look = asked if asked is not self._asked else frozenset()
         for place in self._places:
             if place.job_id in look or self._since is None:
@@ -223,7 +223,7 @@ def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
     if isinstance(basis, str):
         services.ledger.queue.hold(basis)
     else:
-        line.decide(services, basis)
+        queueing.decide(services, basis)
     return True
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from updraft.kubernetes.watch import PodWatch
-from updraft.recovery.reaping import Reap, Run, Ward, WardPod, reap
+from updraft.recovery.reaping import OrphanCandidate, OrphanPod, Reap, Run, reap
 from updraft.services import UsesServices
 from updraft_learner.backoff import Backoff
 
@@ -36,7 +36,9 @@ class Memory:
     """What this triggerer has seen so far. It outlives a trigger, which ends each time that it finds something: calm
     that began anew with every find would never come on a busy platform."""
 
-    touched: dict[str, tuple[object, float]] = field(default_factory=dict)  # job -> guardian's last word, first read at
+    touched: dict[str, tuple[object, float]] = field(
+        default_factory=dict
+    )  # job -> controller's last word, first read at
     untold: dict[str, float] = field(default_factory=dict)
     looked: float = -math.inf
 
@@ -52,7 +54,7 @@ _memories: dict[str, Memory] = {}
 
 
 class ReaperTrigger(UsesServices, BaseTrigger):
-    """Looks for jobs without a guardian, pods without a job, and messages to MLflow that were not delivered.
+    """Looks for jobs without a controller, pods without a job, and messages to MLflow that were not delivered.
 
     Args:
         conn_id: Airflow connection of the cluster.
@@ -87,12 +89,12 @@ class ReaperTrigger(UsesServices, BaseTrigger):
 
     async def _look(self, watches: Mapping[str, PodWatch]) -> dict[str, Any]:
         live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.jobs.live)}
-        pods: dict[str, list[WardPod]] = {}
+        pods: dict[str, list[OrphanPod]] = {}
         for watch in watches.values():
             if watch.synced.is_set():  # otherwise what is shown may be of long ago
                 for (job_id, role, attempt), found in watch.launches().items():
                     number = int(attempt) if attempt.isdigit() else 0
-                    pods.setdefault(job_id, []).extend(WardPod(pod.name, role, number) for pod in found)
+                    pods.setdefault(job_id, []).extend(OrphanPod(pod.name, role, number) for pod in found)
         now, memory = time.monotonic(), _memories.setdefault(self.conn_id, Memory())
         memory.begin_look(now)
         memory.touched = {name: seen for name, seen in memory.touched.items() if name in live}
@@ -113,10 +115,12 @@ class ReaperTrigger(UsesServices, BaseTrigger):
             "untold": await asyncio.to_thread(self._waiting_messages, now, memory),
         }
 
-    async def _ward(self, job: Job | None, job_id: str, pods: tuple[WardPod, ...], now: float, memory: Memory) -> Ward:
+    async def _ward(
+        self, job: Job | None, job_id: str, pods: tuple[OrphanPod, ...], now: float, memory: Memory
+    ) -> OrphanCandidate:
         if job is None:  # ended, or never recorded here: its pods alone are the question
             state = await asyncio.to_thread(self._state_of, job_id)
-            return Ward(job_id, state, 0.0, Run.UNKNOWN, pods=pods)
+            return OrphanCandidate(job_id, state, 0.0, Run.UNKNOWN, pods=pods)
         word = job.guardian_seen_at
         known = memory.touched.get(job_id)
         if known is None or known[0] != word:
@@ -127,7 +131,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         tasks: dict[str, str | None] = {}
         if quiet >= ASK_AFTER_SECONDS:
             run, tasks = await self._ask_airflow(job)
-        return Ward(job_id, job.state, quiet, run, tasks=tasks, pods=pods, newest=newest)
+        return OrphanCandidate(job_id, job.state, quiet, run, tasks=tasks, pods=pods, newest=newest)
 
     def _state_of(self, job_id: str) -> Any:
         from updraft.exceptions import NotFoundError
@@ -191,5 +195,5 @@ def _not_found(detail: Mapping[str, Any] | None) -> bool:
 
 
 def _text(job: Job | None) -> str | None:
-    """The guardian's last touch, so that the task sees whether it has come back since."""
+    """The controller's last touch, so that the task sees whether it has come back since."""
     return None if job is None or job.guardian_seen_at is None else job.guardian_seen_at.isoformat()

@@ -1,4 +1,4 @@
-"""Waits until a job's guardian has answered a request, or until it has been waited for long enough."""
+"""Waits until a job's controller has answered a request, or until it has been waited for long enough."""
 
 from __future__ import annotations
 

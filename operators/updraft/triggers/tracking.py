@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from updraft.controller.outbox import require_tracking
 from updraft.exceptions import UnavailableError
-from updraft.guardian.outbox import require_tracking
 from updraft.services import UsesServices
 
 POLL_SECONDS = 5.0

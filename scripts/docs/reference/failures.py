@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from updraft.recovery import policy, progress
-from updraft.recovery.catalogue import CATALOGUE, Row, Where
+from updraft.recovery.catalogue import CATALOGUE, FailureRule, Where
 
 _SECTIONS = {
     Where.POD: "The pod and its node",
@@ -17,7 +17,7 @@ _SECTIONS = {
     Where.EXIT: "The program's exit code",
     Where.LOG: "The program's last lines",
     Where.GANG: "The learners together",
-    Where.GUARDIAN: "What the platform or a person decides",
+    Where.CONTROLLER: "What the platform or a person decides",
 }
 _SOURCES = """\
 - Reasons of pods that a node refuses, evicts or stops: Kubernetes, `pkg/kubelet/lifecycle/predicate.go`,
@@ -149,7 +149,7 @@ def _table(where: Where) -> str:
     return "\n".join([f"### {_SECTIONS[where]}\n", head, *rows])
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: FailureRule) -> Iterator[str]:
     yield f"`{row.label}`"
     yield row.cause.value
     yield row.action.value
@@ -158,7 +158,7 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"test `{row.source.rpartition('::')[2]}`" if row.proven == "test" else f"recording: {row.source}"
 
 
-def _evidence(row: Row) -> str:
+def _evidence(row: FailureRule) -> str:
     parts = []
     if row.codes:
         parts.append(f"code {', '.join(map(str, row.codes))}")
@@ -172,4 +172,4 @@ def _evidence(row: Row) -> str:
         parts.append("says no more")
     if row.gpus is not None:
         parts.append("the job has GPUs" if row.gpus else "the job has no GPU")
-    return "; ".join(parts) or ("none of the above" if row.where is not Where.GUARDIAN else "")
+    return "; ".join(parts) or ("none of the above" if row.where is not Where.CONTROLLER else "")

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from updraft.api import html, listing
-from updraft.wire import (
+from updraft.schemas import (
     Attempt,
     Checkpoint,
     JobDetail,

@@ -18,7 +18,7 @@ from updraft.api.access import team_policy
 from updraft.api.app import create_app
 from updraft.api.deadline import Deadline
 from updraft.api.uploads import BodyReader
-from updraft.wire import UPLOAD_SECONDS
+from updraft.schemas import UPLOAD_SECONDS
 from updraft_learner.contract import Keys
 from updraft_learner.trees import Tree, TreeFile
 

@@ -10,7 +10,7 @@ import pytest
 
 from updraft.api import deadline
 from updraft.api.deadline import Deadline
-from updraft.wire import PART_TITLES
+from updraft.schemas import PART_TITLES
 
 
 def test_a_slow_first_import_is_not_held_against_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

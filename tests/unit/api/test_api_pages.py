@@ -15,8 +15,7 @@ from unit.api.api_fakes import Platform
 from updraft.api import curves, html, listing, timeline
 from updraft.ledger import AttemptClosure
 from updraft.lifecycle import State, Verdict
-from updraft.storage.logbook import LogBook
-from updraft.wire import (
+from updraft.schemas import (
     Attempt,
     Checkpoint,
     JobDetail,
@@ -29,6 +28,7 @@ from updraft.wire import (
     ResumePlan,
     Transition,
 )
+from updraft.storage.logbook import LogBook
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = "<script>alert(1)</script>\"'&"

@@ -15,7 +15,7 @@ import pytest
 from unit.api import rich_pages
 
 from updraft.api.routes import pages
-from updraft.wire import PAGES_PREFIX
+from updraft.schemas import PAGES_PREFIX
 
 CHROMIUM = shutil.which("chromium")
 SANDBOX = "allow-scripts allow-same-origin allow-forms allow-downloads"

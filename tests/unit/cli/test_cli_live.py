@@ -16,7 +16,7 @@ from updraft.cli.console import folded
 from updraft.cli.live import Snapshot
 from updraft.cli.plot import plot, sparkline
 from updraft.exceptions import UnavailableError
-from updraft.wire import JobDetail, Stage
+from updraft.schemas import JobDetail, Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from unit.client.client_fakes import NOW, FakeAirflow, job_answer, make_client
 
 from updraft.cli import console, live
 from updraft.manifest import ManifestError, with_params
-from updraft.wire import JobDetail, Stage
+from updraft.schemas import JobDetail, Stage
 
 ID = "digits-sklearn-20260101-120000-abcdef"
 REASON = "learner 1 exited with 1: ValueError: could not convert string to float: 'x' in column 3 of digits.csv"

@@ -12,7 +12,7 @@ import httpx
 
 from updraft.client import Client, Connection
 from updraft.client.http import Session
-from updraft.wire import API_PREFIX
+from updraft.schemas import API_PREFIX
 
 URL = "http://airflow.test"
 NOW = "2026-01-01T00:00:00Z"

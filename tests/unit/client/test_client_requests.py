@@ -20,7 +20,7 @@ def request(answer: str | None = None, kind: str = "halt") -> dict[str, Any]:
 
 
 def serve(airflow: FakeAirflow, answers: list[Any], kind: str = "halt") -> list[dict[str, Any]]:
-    """The verb is accepted; `answers` are successive ones of the guardian: None, text, or a status of failure."""
+    """The verb is accepted; `answers` are successive ones of the controller: None, text, or a status of failure."""
     sent: list[dict[str, Any]] = []
 
     def override(asked: httpx.Request) -> httpx.Response | None:

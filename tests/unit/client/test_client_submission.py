@@ -17,7 +17,7 @@ from updraft.client import Client
 from updraft.client.http import InvalidRequestError
 from updraft.exceptions import DataError, RefusedError, UnavailableError
 from updraft.manifest import ManifestError
-from updraft.wire import UPLOAD_SECONDS
+from updraft.schemas import UPLOAD_SECONDS
 
 SUITE = {
     "name": "digits",

@@ -10,7 +10,7 @@ import pytest
 
 from updraft.client.transfer import upload_tree
 from updraft.exceptions import DataError
-from updraft.wire import TreeBody
+from updraft.schemas import TreeBody
 
 OLD = b"x" * 1000
 DIGEST = hashlib.sha256(OLD).hexdigest()

@@ -29,7 +29,7 @@ PUBLIC = [
     "updraft.manifest",
     "updraft.provider",
     "updraft.timetables",
-    "updraft.wire",
+    "updraft.schemas",
     "updraft.operators.links",
     "updraft.operators.wiring",
     "updraft_learner",

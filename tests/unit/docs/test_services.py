@@ -12,7 +12,7 @@ import updraft
 ROOT = Path(updraft.__file__).parent
 BELOW = [
     path
-    for folder in ("guardian", "storage", "kubernetes", "ledger", "triggers", "recovery", "allocation", "lifecycle")
+    for folder in ("controller", "storage", "kubernetes", "ledger", "triggers", "recovery", "allocation", "lifecycle")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 MAKERS = {"settings", "platform_services", "services_of"}

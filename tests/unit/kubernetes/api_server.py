@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from updraft.kubernetes import verbs
+from updraft.kubernetes import rbac
 
 NODE_FIELDS = (
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "machineID"),
@@ -56,7 +56,7 @@ class Cluster:
             allowed = right_of(body) not in self.forbidden
             return 201, {"spec": body["spec"], "status": {"allowed": allowed}}
         if path.endswith("/selfsubjectrulesreviews"):
-            given = (*verbs.each(verbs.NAMESPACED), *verbs.each(verbs.CLUSTER))
+            given = (*rbac.each(rbac.NAMESPACED), *rbac.each(rbac.CLUSTER))
             rules = [
                 {"verbs": [verb], "apiGroups": [group], "resources": [resource]}
                 for verb, group, resource in given

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from updraft.kubernetes import logs
-from updraft.kubernetes.flow import BURST_SECONDS, Flow
 from updraft.kubernetes.logs import (
     CHUNK_CHARACTERS,
     MAX_LINE_CHARACTERS,
@@ -22,6 +21,7 @@ from updraft.kubernetes.logs import (
     record,
     split_line,
 )
+from updraft.kubernetes.token_bucket import BURST_SECONDS, TokenBucket
 
 
 class FakeContent:
@@ -193,12 +193,12 @@ def test_a_line_without_an_end_is_cut_and_not_kept_in_memory() -> None:
             return Endless()
 
     async def read() -> list[Line]:
-        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor(), Flow(1 << 30))]
+        return [line async for line in follow(Api(), "ns", "pod", "base", Cursor(), TokenBucket(1 << 30))]
 
     assert asyncio.run(read()) == [Line(1, stamp(1), "x" * MAX_LINE_CHARACTERS), Line(2, stamp(2), "end")]
 
 
-def read_at_most(parts: list[bytes], flow: Flow) -> list[Line]:
+def read_at_most(parts: list[bytes], flow: TokenBucket) -> list[Line]:
     class Api:
         async def call_api(self, *_: object, **__: object) -> FakeResponse:
             return FakeResponse(parts)
@@ -225,7 +225,7 @@ class Time:
 
 def test_a_flood_of_lines_is_read_at_its_rate_and_none_is_lost() -> None:
     time = Time()
-    flow = Flow(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
+    flow = TokenBucket(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
     text = b"".join(f"{stamp(n)} line\n".encode() for n in range(10_000))
     lines = read_at_most([text], flow)
     assert [line.n for line in lines] == list(range(1, 10_001))
@@ -235,7 +235,7 @@ def test_a_flood_of_lines_is_read_at_its_rate_and_none_is_lost() -> None:
 
 def test_a_flood_without_a_line_end_is_read_at_its_rate() -> None:
     time = Time()
-    flow = Flow(1 << 20, 1000, clock=time.clock, sleep=time.sleep)
+    flow = TokenBucket(1 << 20, 1000, clock=time.clock, sleep=time.sleep)
     (line,) = read_at_most([f"{stamp(1)} ".encode(), *[b"x" * 65_536] * 160], flow)
     assert line.line == "x" * MAX_LINE_CHARACTERS
     assert time.now == pytest.approx(10 - BURST_SECONDS, abs=0.2)
@@ -243,7 +243,7 @@ def test_a_flood_without_a_line_end_is_read_at_its_rate() -> None:
 
 def test_an_ordinary_log_never_waits_and_a_pause_gives_its_room_back() -> None:
     time = Time()
-    flow = Flow(1000, 100, clock=time.clock, sleep=time.sleep)
+    flow = TokenBucket(1000, 100, clock=time.clock, sleep=time.sleep)
     assert flow.owed_seconds(2000, 200) == 0
     time.now = 1.0
     assert flow.owed_seconds(500, 50) == 0
@@ -255,8 +255,8 @@ def test_an_ordinary_log_never_waits_and_a_pause_gives_its_room_back() -> None:
 
 def test_many_floods_share_what_one_process_reads() -> None:
     time = Time()
-    shared = Flow(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
-    flows = [Flow(1 << 30, 500, shared=shared, clock=time.clock, sleep=time.sleep) for _ in range(8)]
+    shared = TokenBucket(1 << 30, 1000, clock=time.clock, sleep=time.sleep)
+    flows = [TokenBucket(1 << 30, 500, shared=shared, clock=time.clock, sleep=time.sleep) for _ in range(8)]
     text = b"".join(f"{stamp(n)} line\n".encode() for n in range(1000))
     for flow in flows:
         assert len(read_at_most([text], flow)) == 1000

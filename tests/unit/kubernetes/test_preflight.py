@@ -13,7 +13,7 @@ import pytest
 from unit.kubernetes.api_server import NODE, Cluster, kubeconfig, own_certificate, serving
 
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.kubernetes import calls, preflight, verbs
+from updraft.kubernetes import calls, preflight, rbac
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.kubeconfig import Chosen, choose, client_of
 from updraft.kubernetes.preflight import Finding
@@ -210,7 +210,7 @@ def test_a_namespace_that_is_missing(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_a_namespace_in_which_nothing_was_granted_may_as_well_be_missing(serve: Serve, tmp_path: Path) -> None:
-    everything = {*verbs.each(verbs.NAMESPACED), ("create", "", "namespaces")}
+    everything = {*rbac.each(rbac.NAMESPACED), ("create", "", "namespaces")}
     cluster = serve(forbidden=everything)
     (namespace, rights) = [f for f in examined(cluster, tmp_path) if not f.ok]
     assert namespace.detail == "does not exist, or nothing was granted there"

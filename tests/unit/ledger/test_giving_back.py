@@ -110,7 +110,7 @@ def test_people_end_its_waiting_as_that_of_any_job_in_line(waiting: Ledger, kind
         assert waiting.jobs.get("job-1").state is State.HALTED
     else:
         waiting.jobs.finish("job-1", Verdict(State.CANCELLED, "cancelled by ada"))
-    waiting.queue.requeue("job-1", wants("job-1"))  # a guardian that looked before
+    waiting.queue.requeue("job-1", wants("job-1"))  # a controller that looked before
     assert not waiting.queue.holds("job-1")
     assert try_admit(waiting, "job-2", ROOM).granted
 
@@ -174,7 +174,7 @@ def test_whatever_happens_only_what_is_used_or_about_to_be_is_held(
 
 
 def act(ledger: Ledger, verb: str, job_id: str, cpus: int) -> None:
-    """What some guardian, worker or person does, whether or not it is the time for it."""
+    """What some controller, worker or person does, whether or not it is the time for it."""
     newest, state = ledger.attempts.current(job_id, "train"), ledger.jobs.get(job_id).state
     runs = newest is not None and newest.ended_at is None
     try:

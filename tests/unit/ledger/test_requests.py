@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused_with_advice(ledger: Ledger, submit: Submit) -
 def test_resume_and_halt_withdraw_each_other(ledger: Ledger, submit: Submit) -> None:
     submit()
     ledger.requests.make("job-1", "halt", "ada")
-    assert ledger.requests.make("job-1", "resume", "bob").answered_at is None  # the guardian may have begun to halt
+    assert ledger.requests.make("job-1", "resume", "bob").answered_at is None  # the controller may have begun to halt
     assert ledger.requests.pending("job-1", "halt") is None
     ledger.requests.make("job-1", "halt", "eve")
     assert [(r.kind, r.answer) for r in ledger.requests.of_job("job-1")] == [
@@ -168,7 +168,7 @@ def test_whatever_is_asked_one_request_of_a_kind_waits(new_ledger: Callable[[Any
 
 
 def take(ledger: Ledger, step: str) -> Request | Transition | Job | None:
-    """One step of a person or of the guardian, or the refusal."""
+    """One step of a person or of the controller, or the refusal."""
     kinds: dict[str, RequestKind] = {"halt": "halt", "resume": "resume", "cancel": "cancel"}
     try:
         if step in kinds:

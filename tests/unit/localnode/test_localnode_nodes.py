@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.localnode.away import Away
 from updraft.localnode.errors import ApiError
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.nodes import NodePool
+from updraft.localnode.partition import Partition
 from updraft.localnode.resources import Resources
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.store import Store
@@ -31,7 +31,7 @@ class Cluster:
 
     def restart(self):
         self.events = EventRecorder(self.store, "n")
-        self.away = Away(self.store)
+        self.away = Partition(self.store)
         self.pool = NodePool(self.store, self.events, self.away, self.specs, "v1")
         self.scheduler = Scheduler(self.store, self.events)
 

@@ -172,7 +172,7 @@ class Platform:
     # --- what happens while a task is deferred ---
 
     def _event(self, trigger: Any) -> dict[str, Any]:
-        from updraft.guardian import line
+        from updraft.controller import queueing
         from updraft.triggers.checkpoints import follow_checkpoints
 
         # Of a trigger only its arguments reach the triggerer.
@@ -182,8 +182,8 @@ class Platform:
         self.blade.new_process()
         if name == "AdmitTrigger":
             nodes = self.cluster._plain(self.cluster.list_node())["items"]
-            line.plan(self.services, nodes)
-            kind, reason = line.ask(self.services, kwargs["job_id"])
+            queueing.plan(self.services, nodes)
+            kind, reason = queueing.ask(self.services, kwargs["job_id"])
             assert kind != "waiting", reason
             return {"kind": kind, "reason": reason}
         if name == "TrackingTrigger":
@@ -196,28 +196,28 @@ class Platform:
 
     def _drive(self, job_id: str, role: str) -> dict[str, Any]:
         """What the gang's trigger does, without watching: pods end when `pods_end` says so, and back-offs are over."""
-        from updraft.guardian import attempts, pods, requests
-        from updraft.guardian.standing import Due, Over, Running, standing
+        from updraft.controller import attempts, pods, requests
+        from updraft.controller.next_action import Finished, LaunchDue, Running, next_action
 
         core, services = self.services.core, self.services
         for _ in range(100):
             job, halt = requests.wanted(services, job_id)
             newest = services.ledger.attempts.current(job_id, role)
-            match standing(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
-                case Over(reason):
+            match next_action(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
+                case Finished(reason):
                     return {"kind": "ended", "reason": reason}
-                case Due(earlier):
+                case LaunchDue(earlier):
                     attempts.begin(services, job, role, earlier)
                 case Running(attempt):
                     try:
                         pods.deploy(services, core, job, attempt)
                     except RefusedError as exc:
-                        seen = attempts.Seen(EndKind.REFUSED, str(exc))
+                        seen = attempts.EndSignal(EndKind.REFUSED, str(exc))
                     else:
                         self.watched.append((role, attempt.number))
                         event = self.pods_end(self, job_id)
                         tails = {int(learner): lines for learner, lines in event["tails"].items()}
-                        seen = attempts.Seen(EndKind(event["kind"]), event["reason"], tails)
+                        seen = attempts.EndSignal(EndKind(event["kind"]), event["reason"], tails)
                     attempts.conclude(services, core, job_id, role, attempt.number, seen)
                 case other:
                     raise AssertionError(f"nobody drives {other} here")

@@ -15,10 +15,10 @@ from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import CODE_SHA
 from unit.operators.test_prepare_pod import ELSEWHERE, keep_secret
 
+from updraft.controller import pods
+from updraft.controller.planned import HIDDEN, planned_objects
+from updraft.controller.records import manifest_of
 from updraft.exceptions import LimitError, RefusedError
-from updraft.guardian import pods
-from updraft.guardian.planned import HIDDEN, planned_objects
-from updraft.guardian.records import manifest_of
 from updraft.kubernetes import gang
 from updraft.kubernetes.base_pod import base_pod_outside_a_task
 from updraft.kubernetes.clients import api_server_addresses

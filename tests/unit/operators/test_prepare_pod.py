@@ -14,7 +14,7 @@ import pytest
 from unit.operators.airflow_fakes import Platform, until
 from unit.operators.platform_fakes import CODE_SHA, JUDGED, api_error, role_of, store_done
 
-from updraft.guardian.pods import grace_of, grace_seconds
+from updraft.controller.pods import grace_of, grace_seconds
 from updraft.kubernetes.secrets import LABEL_KIND
 from updraft.lifecycle import State
 from updraft.settings import settings

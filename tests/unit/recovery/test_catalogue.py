@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from updraft.recovery.catalogue import CATALOGUE, LOG_ROWS, Row, Where, row_of
-from updraft.recovery.causes import Action, Cause
+from updraft.recovery.catalogue import CATALOGUE, LOG_ROWS, FailureRule, Where, row_of
 from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.matching import failure_of
 
 REPOSITORY = Path(__file__).parents[3]
@@ -21,22 +21,22 @@ GUARDIANS = {
 }  # fmt: skip
 
 
-def ids(row: Row) -> str:
+def ids(row: FailureRule) -> str:
     return f"{row.label}-{row.where.name}"
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=ids)
-def test_a_row_is_whole(row: Row) -> None:
+def test_a_row_is_whole(row: FailureRule) -> None:
     assert re.fullmatch(r"[a-z]+(\.[a-z_]+)?", row.label)
     assert row.text.endswith(".")
     assert row.text == " ".join(row.text.split())
     assert all(text == text.lower() for text in (*row.says, *row.unless))
     again = row.action not in (Action.STOP, Action.NONE)
-    assert not again or row.cause in (Cause.INFRASTRUCTURE, Cause.PROGRAM, Cause.PREEMPTED)
+    assert not again or row.cause in (FailureClass.INFRASTRUCTURE, FailureClass.PROGRAM, FailureClass.PREEMPTED)
 
 
 def test_a_label_means_one_class_and_one_action() -> None:
-    meanings: dict[str, set[tuple[Cause, Action]]] = {}
+    meanings: dict[str, set[tuple[FailureClass, Action]]] = {}
     for row in CATALOGUE:
         meanings.setdefault(row.label, set()).add((row.cause, row.action))
     assert {label: found for label, found in meanings.items() if len(found) > 1} == {}
@@ -45,17 +45,17 @@ def test_a_label_means_one_class_and_one_action() -> None:
 def test_rows_are_found_by_their_label() -> None:
     assert all(row_of(row.label) is not None for row in CATALOGUE)
     assert row_of("failures.1") is None
-    assert {row.label for row in CATALOGUE if row.where is Where.GUARDIAN} == GUARDIANS
+    assert {row.label for row in CATALOGUE if row.where is Where.CONTROLLER} == GUARDIANS
 
 
 @pytest.mark.parametrize("row", [row for row in CATALOGUE if row.proven == "test"], ids=ids)
-def test_a_row_that_a_test_proves_names_a_test_that_exists(row: Row) -> None:
+def test_a_row_that_a_test_proves_names_a_test_that_exists(row: FailureRule) -> None:
     path, _, name = row.source.partition("::")
     assert f"def {name}(" in (REPOSITORY / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", LOG_ROWS, ids=ids)
-def test_no_sign_of_a_log_row_is_taken_by_an_earlier_row(row: Row) -> None:
+def test_no_sign_of_a_log_row_is_taken_by_an_earlier_row(row: FailureRule) -> None:
     code = row.codes[0] if row.codes else 1
     gpus = 1 if row.gpus is None else int(row.gpus)
     for text in row.says:
@@ -70,7 +70,7 @@ def _ended(code: int, gpus: int = 0, reason: str = "Error") -> PodFacts:
 
 
 @pytest.mark.parametrize("row", [row for row in CATALOGUE if row.where is Where.EXIT and row.codes], ids=ids)
-def test_no_code_is_taken_by_another_row(row: Row) -> None:
+def test_no_code_is_taken_by_another_row(row: FailureRule) -> None:
     for code in row.codes:
         failure = failure_of(_ended(code), [], "1 MiB")
         assert failure is not None
@@ -80,7 +80,7 @@ def test_no_code_is_taken_by_another_row(row: Row) -> None:
 @pytest.mark.parametrize(
     "row", [row for row in CATALOGUE if row.where in (Where.POD, Where.CONDITION, Where.WAITING)], ids=ids
 )
-def test_no_reason_of_a_pod_is_taken_by_another_row(row: Row) -> None:
+def test_no_reason_of_a_pod_is_taken_by_another_row(row: FailureRule) -> None:
     for pattern in row.reasons:
         reason = pattern.replace("*", "Something")
         for said in row.says or ("",):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from unit.recovery.test_outcome import ended, pod
 
-from updraft.recovery.causes import Cause
 from updraft.recovery.ends import DETECTORS, MEANINGS, Detector, EndKind, GangView
+from updraft.recovery.failure_class import FailureClass
 
 RUNS = pod(1)
 FAILED = pod(2, phase="Failed", main=ended(1))
@@ -68,4 +68,4 @@ def test_names_are_unique_and_kinds_without_a_meaning_are_judged_from_the_pods()
     """And each detector is among the cases above."""
     assert len({detector.name for detector in DETECTORS}) == len(DETECTORS)
     assert set(EndKind) - set(MEANINGS) == {EndKind.ENDED, EndKind.FAILED, EndKind.MISSING}
-    assert all(meaning.cause is not Cause.DONE for meaning in MEANINGS.values())
+    assert all(meaning.cause is not FailureClass.DONE for meaning in MEANINGS.values())

@@ -10,7 +10,7 @@ import pytest
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import PodFacts, with_last_seen
-from updraft.recovery.outcome import Action, Cause, Outcome, judge
+from updraft.recovery.outcome import Action, FailureClass, Outcome, judge
 
 
 def pod(learner: int = 1, *, code: int | None = None, disruption: str = "", deleting: bool = False) -> PodFacts:
@@ -37,7 +37,7 @@ def judged(*last: PodFacts, marked: bool = False) -> Outcome | None:
     )
 
 
-def told(outcome: Outcome | None) -> tuple[str, Cause, Action]:
+def told(outcome: Outcome | None) -> tuple[str, FailureClass, Action]:
     assert outcome is not None
     return outcome.label, outcome.cause, outcome.action
 
@@ -45,30 +45,33 @@ def told(outcome: Outcome | None) -> tuple[str, Cause, Action]:
 @pytest.mark.parametrize("code", [None, 0, 1, 137, 143])
 def test_an_evicted_pods_condition_explains_its_end_however_its_program_left(code: int | None) -> None:
     last = pod(code=code, disruption="EvictionByEvictionAPI", deleting=True)
-    assert told(judged(last)) == ("node.drained", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
-    assert told(judged(last, marked=True)) == ("node.drained", Cause.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert told(judged(last)) == ("node.drained", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
+    assert told(judged(last, marked=True)) == ("node.drained", FailureClass.INFRASTRUCTURE, Action.ELSEWHERE)
 
 
 def test_work_that_was_done_is_done_although_its_pod_is_gone() -> None:
-    assert told(judged(pod(code=0), marked=True))[:2] == ("done", Cause.DONE)
-    assert told(judged(pod(code=0)))[:2] == ("results.not_stored", Cause.INFRASTRUCTURE)
+    assert told(judged(pod(code=0), marked=True))[:2] == ("done", FailureClass.DONE)
+    assert told(judged(pod(code=0)))[:2] == ("results.not_stored", FailureClass.INFRASTRUCTURE)
 
 
 def test_a_program_that_failed_by_itself_has_failed() -> None:
-    assert told(judged(pod(code=3)))[:2] == ("program.exit", Cause.PROGRAM)
+    assert told(judged(pod(code=3)))[:2] == ("program.exit", FailureClass.PROGRAM)
 
 
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("code", [0, 1, 143])
 def test_one_whose_pod_somebody_deleted_has_not(code: int, marked: bool) -> None:
     """Nor has it done its work: a program may end with 0 as it is told to leave."""
-    assert told(judged(pod(code=code, deleting=True), marked=marked))[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+    assert told(judged(pod(code=code, deleting=True), marked=marked))[:2] == (
+        "pod.deleted",
+        FailureClass.INFRASTRUCTURE,
+    )
 
 
 def test_one_whose_pod_somebody_deleted_and_whose_end_no_node_tells_was_deleted() -> None:
     there = pod(deleting=True)
     outcome = judge([there], membership=Membership.first(1), markers={1: None}, tails={}, memory="1 GiB")
-    assert told(outcome)[:2] == ("pod.deleted", Cause.INFRASTRUCTURE)
+    assert told(outcome)[:2] == ("pod.deleted", FailureClass.INFRASTRUCTURE)
 
 
 @pytest.mark.parametrize("disruption", ["", "EvictionByEvictionAPI"])
@@ -90,7 +93,7 @@ def test_what_had_ended_before_its_pod_was_to_go_counts(code: int, label: str, d
 
 
 def test_one_that_saved_and_left_as_it_was_deleted_left_on_request() -> None:
-    assert told(judged(pod(code=75, deleting=True)))[1] is Cause.PREEMPTED
+    assert told(judged(pod(code=75, deleting=True)))[1] is FailureClass.PREEMPTED
 
 
 @pytest.mark.parametrize("deleting", [False, True])

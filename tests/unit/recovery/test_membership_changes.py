@@ -11,7 +11,7 @@ from unit.recovery.test_outcome import ended, pod
 
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import PodFacts, stage_of
-from updraft.recovery.outcome import Cause, Outcome, judge
+from updraft.recovery.outcome import FailureClass, Outcome, judge
 
 ENDS = st.sampled_from([0, 1, 75, 137, 143])
 
@@ -95,7 +95,7 @@ class Changes(RuleBasedStateMachine):
         outcome = self.judged({**self.pods, **done}, done)
         if set(self.members.learners) <= set(done):
             assert outcome is not None
-            assert outcome.cause is Cause.DONE
+            assert outcome.cause is FailureClass.DONE
         else:
             assert outcome is None
 

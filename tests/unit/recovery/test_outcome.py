@@ -13,7 +13,7 @@ from updraft.lifecycle.membership import Membership
 from updraft.manifest import Failure
 from updraft.recovery.facts import PodFacts, stage_of
 from updraft.recovery.matching import decisive
-from updraft.recovery.outcome import Action, Cause, Outcome, judge, with_checkpoint
+from updraft.recovery.outcome import Action, FailureClass, Outcome, judge, with_checkpoint
 from updraft_learner.contract import STAGING_FAILED
 
 
@@ -68,19 +68,19 @@ def verdict(
 
 def test_done_needs_every_exit_code_and_every_completion_marker() -> None:
     good = [pod(1, phase="Succeeded", main=ended(0)), pod(2, phase="Succeeded", main=ended(0))]
-    assert verdict(*good).cause is Cause.DONE
-    assert verdict(*good, marked=False).cause is Cause.INFRASTRUCTURE
+    assert verdict(*good).cause is FailureClass.DONE
+    assert verdict(*good, marked=False).cause is FailureClass.INFRASTRUCTURE
 
 
 def test_the_programs_failure_shows_its_last_words() -> None:
     outcome = verdict(pod(main=ended(1), phase="Failed"), tails={1: ["epoch 1", "ValueError: no labels", ""]})
-    assert outcome.cause is Cause.PROGRAM
+    assert outcome.cause is FailureClass.PROGRAM
     assert outcome.reason == "learner 1: the program exited with 1: epoch 1 | ValueError: no labels"
 
 
 def test_a_kill_by_memory_says_what_to_raise() -> None:
     outcome = verdict(pod(main=ended(137, "OOMKilled"), phase="Failed"))
-    assert outcome.cause is Cause.PROGRAM
+    assert outcome.cause is FailureClass.PROGRAM
     assert "2048 MiB" in outcome.reason
     assert "resources.memory" in outcome.reason
 
@@ -97,9 +97,14 @@ def test_the_learner_that_failed_is_named_not_the_peers_that_were_stopped() -> N
 
 @pytest.mark.parametrize(
     ("code", "cause"),
-    [(65, Cause.DATA), (64, Cause.CONFIGURATION), (74, Cause.INFRASTRUCTURE), (1, Cause.INFRASTRUCTURE)],
+    [
+        (65, FailureClass.DATA),
+        (64, FailureClass.CONFIGURATION),
+        (74, FailureClass.INFRASTRUCTURE),
+        (1, FailureClass.INFRASTRUCTURE),
+    ],
 )
-def test_staging_fails_with_the_cause_that_its_exit_code_names(code: int, cause: Cause) -> None:
+def test_staging_fails_with_the_cause_that_its_exit_code_names(code: int, cause: FailureClass) -> None:
     outcome = verdict(pod(main=ended(code)), tails={1: [f"{STAGING_FAILED}the tree is gone"]})
     assert (outcome.cause, outcome.reason) == (cause, "learner 1: staging failed: the tree is gone")
 
@@ -113,7 +118,7 @@ def test_staging_is_told_from_the_programs_own_end_by_its_first_line() -> None:
 
 def test_an_evicted_pod_is_infrastructure_whatever_its_exit_code() -> None:
     outcome = verdict(pod(phase="Failed", main=ended(137), reason="Evicted", message="low on memory"))
-    assert (outcome.cause, outcome.reason) == (Cause.INFRASTRUCTURE, "learner 1: Evicted: low on memory")
+    assert (outcome.cause, outcome.reason) == (FailureClass.INFRASTRUCTURE, "learner 1: Evicted: low on memory")
 
 
 @pytest.mark.parametrize(
@@ -131,41 +136,41 @@ def test_a_pod_that_its_node_refuses_is_infrastructure_in_the_nodes_words(
     waiting = {"waiting": {"reason": "PodInitializing"}}
     refused = pod(2, phase="Failed", sidecar=waiting, main=waiting, reason=reason, message=message, **states)
     outcome = verdict(pod(1), refused, marked=False)
-    assert (outcome.cause, outcome.reason) == (Cause.INFRASTRUCTURE, f"learner 2: {reason}: {message}")
+    assert (outcome.cause, outcome.reason) == (FailureClass.INFRASTRUCTURE, f"learner 2: {reason}: {message}")
 
 
 def test_a_pod_that_failed_without_a_word_is_infrastructure_even_while_its_peers_live() -> None:
     silent = pod(2, phase="Failed", containerStatuses=None, initContainerStatuses=None)
     outcome = verdict(pod(1), silent, marked=False)
     assert (outcome.cause, outcome.reason) == (
-        Cause.INFRASTRUCTURE,
+        FailureClass.INFRASTRUCTURE,
         "learner 2: its pod failed, and the node does not say why",
     )
 
 
 def test_a_pod_that_failed_in_staging_keeps_the_cause_of_its_exit_code() -> None:
     outcome = verdict(pod(phase="Failed", main=ended(65)), tails={1: [f"{STAGING_FAILED}gone"]})
-    assert outcome.cause is Cause.DATA
+    assert outcome.cause is FailureClass.DATA
 
 
 def test_an_image_that_cannot_be_pulled_is_a_configuration_error_with_the_nodes_message() -> None:
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "unknown image x; known: y"}}
     outcome = verdict(pod(phase="Pending", main=waiting))
-    assert outcome.cause is Cause.CONFIGURATION
+    assert outcome.cause is FailureClass.CONFIGURATION
     assert "unknown image x" in outcome.reason
 
 
 def test_a_pod_that_is_gone_without_a_marker_is_infrastructure() -> None:
     outcome = judge([], membership=Membership.first(1), markers={1: None}, tails={}, memory="1 MiB")
     assert outcome is not None
-    assert outcome.cause is Cause.INFRASTRUCTURE
+    assert outcome.cause is FailureClass.INFRASTRUCTURE
 
 
 def test_a_pod_that_is_gone_is_no_success_although_it_left_a_marker() -> None:
     outcome = judge([], membership=Membership.first(1), markers={1: {"t": 1}}, tails={}, memory="1 MiB")
     assert outcome is not None
     assert (outcome.cause, outcome.reason) == (
-        Cause.INFRASTRUCTURE,
+        FailureClass.INFRASTRUCTURE,
         "learner 1: its pod is gone and nobody saw how its program ended",
     )
 
@@ -204,7 +209,7 @@ def test_a_pod_that_finds_no_room_shows_the_schedulers_words() -> None:
 # --- label, action, node -------------------------------------------------------------------------------------------
 
 
-def told(outcome: Outcome) -> tuple[str, Cause, Action, str | None]:
+def told(outcome: Outcome) -> tuple[str, FailureClass, Action, str | None]:
     return outcome.label, outcome.cause, outcome.action, outcome.node
 
 
@@ -212,7 +217,7 @@ def disruption(reason: str, message: str = "") -> dict[str, Any]:
     return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
 
 
-ELSEWHERE = (Cause.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
+ELSEWHERE = (FailureClass.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +241,7 @@ ELSEWHERE = (Cause.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
         (pod(phase="Failed", containerStatuses=None), ("pod.failed", *ELSEWHERE)),
         (
             pod(phase="Failed", main=ended(143), **disruption("PreemptionByScheduler", "preempted by pod x")),
-            ("pod.preempted", Cause.PREEMPTED, Action.RELAUNCH, "node-1"),
+            ("pod.preempted", FailureClass.PREEMPTED, Action.RELAUNCH, "node-1"),
         ),
         (pod(phase="Failed", main=ended(1), **disruption("EvictionByEvictionAPI")), ("node.drained", *ELSEWHERE)),
         (pod(phase="Failed", main=ended(137), **disruption("DeletionByPodGC")), ("node.removed", *ELSEWHERE)),
@@ -247,11 +252,11 @@ ELSEWHERE = (Cause.INFRASTRUCTURE, Action.ELSEWHERE, "node-1")
         ),
         (
             pod(phase="Failed", main=ended(75), **disruption("EvictionByEvictionAPI")),
-            ("job.preempted", Cause.PREEMPTED, Action.RELAUNCH, "node-1"),
+            ("job.preempted", FailureClass.PREEMPTED, Action.RELAUNCH, "node-1"),
         ),
         (
             pod(main=ended(128, "StartError"), phase="Failed"),
-            ("container.start", Cause.CONFIGURATION, Action.STOP, "node-1"),
+            ("container.start", FailureClass.CONFIGURATION, Action.STOP, "node-1"),
         ),
     ],
 )  # fmt: skip
@@ -271,7 +276,7 @@ def test_what_happened_to_a_pod_names_its_row(observed: PodFacts, expected: tupl
 def test_a_learner_over_its_disk_is_told_the_limit_and_the_field(message: str, main: dict[str, Any] | None) -> None:
     program = {"containerStatuses": None} if main is None else {"main": main}
     outcome = verdict(pod(phase="Failed", reason="Evicted", message=message, **program))
-    assert told(outcome) == ("pod.disk_limit", Cause.PROGRAM, Action.RELAUNCH, "node-1")
+    assert told(outcome) == ("pod.disk_limit", FailureClass.PROGRAM, Action.RELAUNCH, "node-1")
     assert outcome.reason == (
         f"learner 1: Evicted: {message.strip()} "
         "(the learner wrote more to its disk than its limit: raise resources.disk, or keep fewer files)"
@@ -326,7 +331,7 @@ def test_a_pod_that_is_asked_to_leave_and_goes_on_has_not_failed() -> None:
 def test_an_image_that_is_not_there_is_told_from_a_registry_that_is_not(message: str, label: str) -> None:
     reason = "ImagePullBackOff" if message.startswith("Back-off") else "ErrImagePull"
     outcome = verdict(pod(phase="Pending", main={"waiting": {"reason": reason, "message": message}}))
-    cause = Cause.CONFIGURATION if label == "image.missing" else Cause.INFRASTRUCTURE
+    cause = FailureClass.CONFIGURATION if label == "image.missing" else FailureClass.INFRASTRUCTURE
     assert (outcome.label, outcome.cause) == (label, cause)
     assert outcome.reason == f"learner 1 cannot start: {reason}: {message}"
 
@@ -369,7 +374,7 @@ def test_a_peers_lost_connection_does_not_hide_the_first_cause_although_it_ended
     peer = pod(1, main=ended(1, at="2026-01-01T00:00:01Z"), phase="Failed")
     guilty = pod(2, main=ended(3, at="2026-01-01T00:00:02Z"), phase="Failed")
     outcome = verdict(peer, guilty, tails={1: ["Traceback (most recent call last):", "  x", GLOO], 2: ["no labels"]})
-    assert told(outcome) == ("program.exit", Cause.PROGRAM, Action.RELAUNCH, "node-2")
+    assert told(outcome) == ("program.exit", FailureClass.PROGRAM, Action.RELAUNCH, "node-2")
     assert [f["label"] for f in outcome.evidence["failures"]] == ["program.exit", "network.gloo"]
 
 
@@ -377,14 +382,14 @@ def test_lost_connections_alone_are_infrastructure() -> None:
     tails = {n: ["Traceback (most recent call last):", GLOO] for n in (1, 2)}
     both = [pod(n, main=ended(1), phase="Failed") for n in (2, 1)]  # as they were seen to end
     outcome = verdict(*both, tails=tails)
-    assert told(outcome) == ("network.gloo", Cause.INFRASTRUCTURE, Action.RELAUNCH, "node-2")
+    assert told(outcome) == ("network.gloo", FailureClass.INFRASTRUCTURE, Action.RELAUNCH, "node-2")
     assert outcome.reason == (f"learner 2: the program exited with 1: {GLOO} (gloo lost a peer or the network to it)")
 
 
 def test_a_pod_that_is_gone_explains_its_peers_failure() -> None:
     left = pod(2, main=ended(1), phase="Failed")
     outcome = verdict(left, learners=2, marked=False, tails={2: ["ValueError: peer 1 does not answer"]})
-    assert told(outcome) == ("pod.gone", Cause.INFRASTRUCTURE, Action.RELAUNCH, None)
+    assert told(outcome) == ("pod.gone", FailureClass.INFRASTRUCTURE, Action.RELAUNCH, None)
 
 
 def test_a_pod_that_is_gone_with_a_marker_does_not_hide_its_peers_failure() -> None:
@@ -406,7 +411,7 @@ def test_memory_explains_more_than_a_kill_and_a_kill_more_than_a_lost_connection
         memory="1",
     )
     assert killed_only is not None
-    assert (killed_only.label, killed_only.cause) == ("container.killed", Cause.INFRASTRUCTURE)
+    assert (killed_only.label, killed_only.cause) == ("container.killed", FailureClass.INFRASTRUCTURE)
 
 
 def replace_learner(facts: PodFacts, learner: int) -> PodFacts:
@@ -542,9 +547,10 @@ def test_a_row_of_the_manifest_says_nothing_about_nodes_or_about_success() -> No
 
 
 @pytest.mark.parametrize(
-    ("ran_seconds", "cause"), [(0, Cause.DONE), (65, Cause.DONE), (179, Cause.DONE), (180, Cause.PROGRAM)]
+    ("ran_seconds", "cause"),
+    [(0, FailureClass.DONE), (65, FailureClass.DONE), (179, FailureClass.DONE), (180, FailureClass.PROGRAM)],
 )
-def test_a_program_fails_for_want_of_a_checkpoint_only_if_one_was_due(ran_seconds: float, cause: Cause) -> None:
+def test_a_program_fails_for_want_of_a_checkpoint_only_if_one_was_due(ran_seconds: float, cause: FailureClass) -> None:
     done = verdict(pod(phase="Succeeded", main=ended(0)))
     assert with_checkpoint(done, None, ran_seconds, 60.0).cause is cause
     assert with_checkpoint(done, "step-7", ran_seconds, 60.0).evidence["final_checkpoint"] == "step-7"

@@ -13,7 +13,7 @@ import pytest
 
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
-from updraft.recovery.outcome import Action, Cause, Outcome, judge
+from updraft.recovery.outcome import Action, FailureClass, Outcome, judge
 
 TAIL_LINES = 20
 
@@ -88,22 +88,22 @@ def test_a_command_that_is_not_there(command: str, code: int, tmp_path: Path) ->
     (tmp_path / "plain").write_text("not executable")
     outcome = run(command, tmp_path)
     label = "program.arguments" if code == 2 else "program.command"
-    assert (outcome.label, outcome.cause, outcome.action) == (label, Cause.CONFIGURATION, Action.STOP)
+    assert (outcome.label, outcome.cause, outcome.action) == (label, FailureClass.CONFIGURATION, Action.STOP)
     assert f"exited with {code}" in outcome.reason
 
 
 @pytest.mark.parametrize(
     ("number", "label", "cause"),
     [
-        (signal.SIGABRT, "program.abort", Cause.PROGRAM),
-        (signal.SIGBUS, "program.bus_error", Cause.PROGRAM),
-        (signal.SIGSEGV, "program.segfault", Cause.PROGRAM),
-        (signal.SIGILL, "program.illegal_instruction", Cause.PROGRAM),
-        (signal.SIGFPE, "program.exit", Cause.PROGRAM),
+        (signal.SIGABRT, "program.abort", FailureClass.PROGRAM),
+        (signal.SIGBUS, "program.bus_error", FailureClass.PROGRAM),
+        (signal.SIGSEGV, "program.segfault", FailureClass.PROGRAM),
+        (signal.SIGILL, "program.illegal_instruction", FailureClass.PROGRAM),
+        (signal.SIGFPE, "program.exit", FailureClass.PROGRAM),
     ],
 )
 def test_a_program_that_a_signal_ends_is_named_by_it(
-    number: signal.Signals, label: str, cause: Cause, tmp_path: Path
+    number: signal.Signals, label: str, cause: FailureClass, tmp_path: Path
 ) -> None:
     outcome = run([sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(number)})"], tmp_path)
     assert (outcome.label, outcome.cause) == (label, cause)
@@ -117,26 +117,26 @@ def test_a_program_that_is_stopped_or_killed_from_outside_is_not_to_blame(
     number: signal.Signals, label: str, tmp_path: Path
 ) -> None:
     outcome = run([sys.executable, "-c", f"import os; print('epoch 1'); os.kill(os.getpid(), {int(number)})"], tmp_path)
-    assert (outcome.label, outcome.cause, outcome.action) == (label, Cause.INFRASTRUCTURE, Action.RELAUNCH)
+    assert (outcome.label, outcome.cause, outcome.action) == (label, FailureClass.INFRASTRUCTURE, Action.RELAUNCH)
 
 
 def test_a_program_that_leaves_with_75_was_preempted(tmp_path: Path) -> None:
     outcome = run("echo saved; exit 75", tmp_path)
-    assert (outcome.label, outcome.cause) == ("job.preempted", Cause.PREEMPTED)
+    assert (outcome.label, outcome.cause) == ("job.preempted", FailureClass.PREEMPTED)
     assert outcome.reason == "learner 1 saved its work and left on request"
 
 
 @pytest.mark.parametrize(
     ("code", "label", "cause", "action"),
     [
-        (64, "program.configuration", Cause.CONFIGURATION, Action.STOP),
-        (65, "program.data", Cause.DATA, Action.STOP),
-        (66, "checkpoint.refused", Cause.INFRASTRUCTURE, Action.OLDER_CHECKPOINT),
-        (74, "store.unreachable", Cause.INFRASTRUCTURE, Action.RELAUNCH),
+        (64, "program.configuration", FailureClass.CONFIGURATION, Action.STOP),
+        (65, "program.data", FailureClass.DATA, Action.STOP),
+        (66, "checkpoint.refused", FailureClass.INFRASTRUCTURE, Action.OLDER_CHECKPOINT),
+        (74, "store.unreachable", FailureClass.INFRASTRUCTURE, Action.RELAUNCH),
     ],
 )
 def test_the_contracts_exit_codes_mean_what_it_says(
-    code: int, label: str, cause: Cause, action: Action, tmp_path: Path
+    code: int, label: str, cause: FailureClass, action: Action, tmp_path: Path
 ) -> None:
     outcome = run(f"echo what it says; exit {code}", tmp_path)
     assert (outcome.label, outcome.cause, outcome.action) == (label, cause, action)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.recovery.progress import Finding, Limits, Seen, Watch, observe
+from updraft.recovery.progress import Finding, Limits, ProgressReport, Watch, observe
 
 WARN = Limits()
 
@@ -23,7 +23,7 @@ class Look:
 
     def __call__(self, step: int | None = None, *, learner: int = 1, after: float = 0.0, **seen: Any) -> Finding | None:
         self.now += after
-        status = Seen(learner, step, seen.pop("phase", "running"), seen.pop("nan", False), self.now, **seen)
+        status = ProgressReport(learner, step, seen.pop("phase", "running"), seen.pop("nan", False), self.now, **seen)
         self.watch, finding = observe(self.watch, status, self.now, self.limits)
         if finding:
             self.found.append(finding)
@@ -120,7 +120,7 @@ def test_an_old_status_is_no_witness() -> None:
     """The sidecar, or the store, is away: the program may be well."""
     look = Look(Limits(no_progress_seconds=30))
     look(1)
-    old = Seen(1, 1, "running", False, look.now)
+    old = ProgressReport(1, 1, "running", False, look.now)
     for later in (31.0, 300.0, 3000.0):
         look.watch, finding = observe(look.watch, old, look.now + later, look.limits)
         assert finding is None

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.lifecycle import TERMINAL, State
-from updraft.recovery.reaping import LIVE_TASKS, OVER, Leave, Reap, Run, Ward, WardPod, reap
+from updraft.recovery.reaping import LIVE_TASKS, OVER, Leave, OrphanCandidate, OrphanPod, Reap, Run, reap
 
-PODS = (WardPod("p-2-1", "train", 2), WardPod("p-1-1", "train", 1))
-LIVING = Ward(
+PODS = (OrphanPod("p-2-1", "train", 2), OrphanPod("p-1-1", "train", 1))
+LIVING = OrphanCandidate(
     job_id="j",
     state=State.PROCESSING,
     quiet_seconds=0.0,
@@ -44,7 +44,7 @@ def test_pods_of_an_older_attempt_are_removed_and_those_of_the_newest_stay() -> 
 
 
 def test_attempts_are_compared_within_a_role() -> None:
-    pods = (WardPod("t", "train", 1), WardPod("e", "evaluate", 2))
+    pods = (OrphanPod("t", "train", 1), OrphanPod("e", "evaluate", 2))
     assert isinstance(reap(replace(LIVING, pods=pods, newest={"train": 1, "evaluate": 2})), Leave)
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_known_is_left(change: dict[str, object]) -> None:
 
 
 wards = st.builds(
-    Ward,
+    OrphanCandidate,
     st.just("j"),
     st.none() | st.sampled_from(list(State)),
     st.floats(0, 1e5),
@@ -99,14 +99,15 @@ wards = st.builds(
     st.dictionaries(st.sampled_from(["train", "release"]), st.sampled_from([*sorted(LIVE_TASKS), "success", None])),
     st.none() | st.booleans(),
     st.lists(
-        st.builds(WardPod, st.sampled_from("abcd"), st.sampled_from(["train", "export"]), st.integers(1, 4)), max_size=4
+        st.builds(OrphanPod, st.sampled_from("abcd"), st.sampled_from(["train", "export"]), st.integers(1, 4)),
+        max_size=4,
     ).map(tuple),
     st.dictionaries(st.sampled_from(["train", "export"]), st.integers(1, 4)),
 )
 
 
 @given(wards)
-def test_a_job_is_ended_only_on_two_witnesses(ward: Ward) -> None:
+def test_a_job_is_ended_only_on_two_witnesses(ward: OrphanCandidate) -> None:
     decision = reap(ward)
     assert decision.reason
     if isinstance(decision, Leave):
@@ -123,7 +124,7 @@ def test_a_job_is_ended_only_on_two_witnesses(ward: Ward) -> None:
 
 
 @given(wards, st.floats(0, 1e5))
-def test_more_silence_never_saves_a_job(ward: Ward, more: float) -> None:
+def test_more_silence_never_saves_a_job(ward: OrphanCandidate, more: float) -> None:
     decision = reap(ward)
     later = reap(replace(ward, quiet_seconds=ward.quiet_seconds + more))
     if isinstance(decision, Reap) and decision.end:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.recovery.outcome import Cause
+from updraft.recovery.outcome import FailureClass
 from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,7 +19,11 @@ def stored(step: int, attempt: int = 1, name: str | None = None) -> Stored:
 
 
 def lost(
-    attempt: int, resumed_from: str | None = None, *, new: bool = False, cause: Cause = Cause.INFRASTRUCTURE
+    attempt: int,
+    resumed_from: str | None = None,
+    *,
+    new: bool = False,
+    cause: FailureClass = FailureClass.INFRASTRUCTURE,
 ) -> Tried:
     return Tried(attempt, resumed_from, new, cause)
 
@@ -44,7 +48,7 @@ def test_among_equal_steps_the_newer_attempt_and_then_the_later_one_is_taken() -
 
 
 def test_one_from_which_the_program_failed_twice_without_storing_another_is_passed_over() -> None:
-    failed = [lost(1, new=True), lost(2, "s20", cause=Cause.PROGRAM), lost(3, "s20", cause=Cause.PROGRAM)]
+    failed = [lost(1, new=True), lost(2, "s20", cause=FailureClass.PROGRAM), lost(3, "s20", cause=FailureClass.PROGRAM)]
     plan = plan_resume([stored(10), stored(20)], failed, last_step=21)
     assert (plan.checkpoint, plan.repeats) == ("s10", 11)
     assert plan.reason == (
@@ -54,14 +58,14 @@ def test_one_from_which_the_program_failed_twice_without_storing_another_is_pass
     assert plan_resume([stored(10), stored(20)], failed[:2], last_step=21).checkpoint == "s20"
 
 
-@pytest.mark.parametrize("cause", [Cause.INFRASTRUCTURE, Cause.PREEMPTED, Cause.HALTED])
-def test_lost_nodes_say_nothing_about_a_checkpoint(cause: Cause) -> None:
+@pytest.mark.parametrize("cause", [FailureClass.INFRASTRUCTURE, FailureClass.PREEMPTED, FailureClass.HALTED])
+def test_lost_nodes_say_nothing_about_a_checkpoint(cause: FailureClass) -> None:
     tried = [lost(number, "s20", cause=cause) for number in range(2, 9)]
     assert plan_resume([stored(10), stored(20)], tried, last_step=20).checkpoint == "s20"
 
 
 def test_an_attempt_that_stored_something_does_not_blame_what_it_came_from() -> None:
-    tried = [lost(number, "s10", new=True, cause=Cause.PROGRAM) for number in (2, 3, 4)]
+    tried = [lost(number, "s10", new=True, cause=FailureClass.PROGRAM) for number in (2, 3, 4)]
     assert plan_resume([stored(10)], tried, last_step=11).checkpoint == "s10"
 
 
@@ -71,7 +75,7 @@ def test_older_passes_over_what_the_last_attempt_went_on_from() -> None:
 
 
 def test_older_passes_over_the_newest_that_the_last_attempt_stored_itself() -> None:
-    tried = [lost(1, new=True), lost(2, "s20", new=True, cause=Cause.PROGRAM)]
+    tried = [lost(1, new=True), lost(2, "s20", new=True, cause=FailureClass.PROGRAM)]
     plan = plan_resume([stored(10), stored(20), stored(30, 2)], tried, last_step=33, older=True)
     assert (plan.checkpoint, plan.repeats) == ("s20", 13)
 
@@ -83,13 +87,13 @@ def test_older_takes_the_next_one_when_the_damaged_one_is_quarantined_already() 
 def test_what_was_passed_over_once_stays_passed_over() -> None:
     """Attempt 3 went back from 30 to 20 because 30 held a diverged model; losing its node must not bring 30 back."""
     checkpoints = [stored(20), stored(30, 2)]
-    tried = [lost(1, new=True), lost(2, "s20", new=True, cause=Cause.PROGRAM), lost(3, "s20")]
+    tried = [lost(1, new=True), lost(2, "s20", new=True, cause=FailureClass.PROGRAM), lost(3, "s20")]
     assert plan_resume(checkpoints, tried, last_step=33).checkpoint == "s20"
     assert plan_resume([*checkpoints, stored(25, 3)], tried, last_step=33).checkpoint == "s25"
 
 
 def test_when_all_are_refused_it_begins_again_and_says_why() -> None:
-    tried = [lost(1, "s10", cause=Cause.PROGRAM), lost(2, "s10", cause=Cause.PROGRAM)]
+    tried = [lost(1, "s10", cause=FailureClass.PROGRAM), lost(2, "s10", cause=FailureClass.PROGRAM)]
     plan = plan_resume([stored(10, 0)], tried, last_step=None)
     assert plan.checkpoint is None
     assert plan.reason.startswith("from the beginning: every checkpoint is refused (s10: 2 attempts from it failed")
@@ -102,7 +106,7 @@ checkpoints = st.lists(
     max_size=5,
 )
 histories = st.lists(
-    st.builds(Tried, st.integers(1, 9), st.none() | names, st.booleans(), st.sampled_from(list(Cause))),
+    st.builds(Tried, st.integers(1, 9), st.none() | names, st.booleans(), st.sampled_from(list(FailureClass))),
     unique_by=lambda t: t.attempt,
     max_size=8,
 )
@@ -120,7 +124,9 @@ def test_only_a_checkpoint_that_is_there_and_not_refused_is_ever_taken(
         return
     taken = next(s for s in there if s.name == plan.checkpoint)
     assert plan.step == taken.step
-    failures = [t for t in tried if t.resumed_from == taken.name and not t.stored_new and t.cause is Cause.PROGRAM]
+    failures = [
+        t for t in tried if t.resumed_from == taken.name and not t.stored_new and t.cause is FailureClass.PROGRAM
+    ]
     assert len(failures) < tries
     if older and tried:
         assert taken.name != max(tried, key=lambda t: t.attempt).resumed_from or any(

@@ -12,7 +12,7 @@ import pytest
 
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
-from updraft.recovery.outcome import Action, Cause, Outcome, judge
+from updraft.recovery.outcome import Action, FailureClass, Outcome, judge
 
 TORCH = os.environ.get("UPDRAFT_TEST_TORCH_PYTHON")
 pytestmark = [
@@ -109,35 +109,35 @@ def test_a_peer_that_dies_does_not_hide_the_first_cause(tmp_path: Path) -> None:
     outcome = judged(tmp_path, gang, gang)
     # Now and then PyTorch aborts while the failed program leaves with a group open: the same cause by another signal.
     assert labels(outcome) in ({1: "program.exit", 2: "network.gloo"}, {1: "program.abort", 2: "network.gloo"})
-    assert (outcome.cause, outcome.action) == (Cause.PROGRAM, Action.RELAUNCH)
+    assert (outcome.cause, outcome.action) == (FailureClass.PROGRAM, Action.RELAUNCH)
 
 
 def test_a_peer_that_is_killed_is_what_counts(tmp_path: Path) -> None:
     gang = GANG.format(act="os.kill(os.getpid(), 9)", seconds=60)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {1: "container.killed", 2: "network.gloo"}
-    assert outcome.cause is Cause.INFRASTRUCTURE
+    assert outcome.cause is FailureClass.INFRASTRUCTURE
 
 
 def test_a_peer_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     gang = GANG.format(act="time.sleep(20)", seconds=5)
     outcome = judged(tmp_path, gang, gang)
     assert labels(outcome) == {2: "network.timeout", 1: "network.gloo"}
-    assert (outcome.label, outcome.cause) == ("network.timeout", Cause.INFRASTRUCTURE)
+    assert (outcome.label, outcome.cause) == ("network.timeout", FailureClass.INFRASTRUCTURE)
 
 
 def test_a_first_learner_that_never_comes_is_a_rendezvous_failure(tmp_path: Path) -> None:
     outcome = judged(tmp_path, ALONE)
-    assert (outcome.label, outcome.cause) == ("network.rendezvous", Cause.INFRASTRUCTURE)
+    assert (outcome.label, outcome.cause) == ("network.rendezvous", FailureClass.INFRASTRUCTURE)
 
 
 def test_a_gpu_that_the_job_did_not_ask_for_is_named(tmp_path: Path) -> None:
     outcome = judged(tmp_path, "import torch; torch.ones(1).cuda(); raise SystemExit('No CUDA GPUs are available')")
-    assert (outcome.label, outcome.cause, outcome.action) == ("program.no_gpu", Cause.CONFIGURATION, Action.STOP)
+    assert (outcome.label, outcome.cause, outcome.action) == ("program.no_gpu", FailureClass.CONFIGURATION, Action.STOP)
     assert "set resources.gpus" in outcome.reason
 
 
 def test_a_killed_data_loader_worker_is_named(tmp_path: Path) -> None:
     outcome = judged(tmp_path, WORKER)
-    assert (outcome.label, outcome.cause) == ("program.worker_killed", Cause.PROGRAM)
+    assert (outcome.label, outcome.cause) == ("program.worker_killed", FailureClass.PROGRAM)
     assert "DataLoader worker" in outcome.reason

@@ -12,7 +12,7 @@ import pytest
 from folder_store import FolderStore
 from learner.sidecar_fakes import RUN, FakeMlflow
 
-from updraft.guardian import replay as guardian_replay
+from updraft.controller import replay as guardian_replay
 from updraft.lifecycle.membership import Membership
 from updraft.tracking import replay as replay_module
 from updraft.tracking.replay import Deadline, replay

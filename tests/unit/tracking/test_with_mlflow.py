@@ -245,7 +245,7 @@ def test_the_champion_is_found_or_not(client: Any) -> None:
 
 
 def test_a_run_shows_a_jobs_state_and_ends_once(client: Any) -> None:
-    from updraft.guardian import outbox
+    from updraft.controller import outbox
     from updraft_learner.mlflow_rest import TrackingServer
     from updraft_learner.pod import MlflowCredentials
 

@@ -9,11 +9,11 @@ from outside import Outside
 from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
-from updraft.guardian.pace import Pace
+from updraft.controller.rate_limiter import RateLimiter
 from updraft.ledger import Ledger, NewJob
 from updraft.services import Services, UsesServices
 from updraft.settings import settings
-from updraft.triggers import admit, checkpoints, desk, followers, observation, queue
+from updraft.triggers import admit, attempt_monitor, checkpoints, followers, queue, request_poller
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 
@@ -52,17 +52,17 @@ def store(outside: Outside, environment: Path) -> FolderStore:
 @pytest.fixture
 def quick(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(observation, "time", clock)
+    monkeypatch.setattr(attempt_monitor, "time", clock)
     changes: tuple[tuple[object, str, object], ...] = (
-        (observation, "TICK_SECONDS", 0.005),
+        (attempt_monitor, "TICK_SECONDS", 0.005),
         (followers, "LOG_RETRY_SECONDS", 0.01),
         (followers, "LOG_END_SECONDS", 5.0),
         (admit, "RETRY_SECONDS", 0.01),
         (queue, "TURN_SECONDS", 0.01),
         (queue, "AWAY_SECONDS", 0.01),
-        (checkpoints, "PACE", Pace(0.01, 1e9)),
-        (checkpoints, "END_PACE", Pace(0.01, 1e9)),
-        (desk, "LOOK_SECONDS", 0.005),
+        (checkpoints, "PACE", RateLimiter(0.01, 1e9)),
+        (checkpoints, "END_PACE", RateLimiter(0.01, 1e9)),
+        (request_poller, "LOOK_SECONDS", 0.005),
     )
     for module, name, value in changes:
         monkeypatch.setattr(module, name, value)

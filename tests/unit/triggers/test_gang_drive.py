@@ -14,17 +14,17 @@ from outside import Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB
 
+from updraft.controller import pods
+from updraft.controller.attempts import EndSignal
 from updraft.exceptions import UnavailableError
-from updraft.guardian import pods
-from updraft.guardian.attempts import Seen
 from updraft.ledger import AttemptClosure, Ledger
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.services import Services
 from updraft.triggers import gang, queue
-from updraft.triggers.desk import Desk
 from updraft.triggers.gang import GangTrigger
+from updraft.triggers.request_poller import RequestPoller
 
 REAL_SLEEP = asyncio.sleep
 
@@ -140,13 +140,13 @@ class TestWaiting:
         halted(ledger)
         looks = []
 
-        async def asked(self: Desk, job_id: str) -> bool:
+        async def asked(self: RequestPoller, job_id: str) -> bool:
             looks.append(self._guarded[job_id].what)
             if len(looks) == 20:
                 ledger.requests.make(JOB, "cancel", "bob")
             return job_id in ledger.requests.asked()
 
-        monkeypatch.setattr(Desk, "asked", asked)
+        monkeypatch.setattr(RequestPoller, "asked", asked)
         assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
         assert set(looks) == {"train: halted"}
         assert sleeps.seconds == [gang.TICK_SECONDS] * 20
@@ -168,7 +168,7 @@ class TestWaiting:
             waits.set()
             return []
 
-        async def asked(self: Desk, job_id: str) -> bool:
+        async def asked(self: RequestPoller, job_id: str) -> bool:
             waits.set()
             return False
 
@@ -183,7 +183,7 @@ class TestWaiting:
                 await asyncio.wait_for(asyncio.shield(running), 5)
 
         outside.list_nodes = nodes  # type: ignore[method-assign,assignment]
-        monkeypatch.setattr(Desk, "asked", asked)
+        monkeypatch.setattr(RequestPoller, "asked", asked)
         monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
         assert not ledger.jobs.get(JOB).ended
@@ -259,10 +259,10 @@ class TestTrouble:
         class Observed:
             def __init__(self, *args: Any) -> None: ...
 
-            async def run(self) -> Seen:
-                return Seen(EndKind.MISSING, "gone")
+            async def run(self) -> EndSignal:
+                return EndSignal(EndKind.MISSING, "gone")
 
-        monkeypatch.setattr(gang, "Observation", Observed)
+        monkeypatch.setattr(gang, "AttemptMonitor", Observed)
         monkeypatch.setattr(pods, "deploy", lambda *args: None)
         monkeypatch.setattr(gang.attempts, "conclude", lambda *args: None)
         sleeps.enough = 5

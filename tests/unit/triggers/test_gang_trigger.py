@@ -15,9 +15,9 @@ from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.conftest import MANIFEST
 from unit.triggers.trigger_helpers import JOB, START, Clock, services_in_use
 
+from updraft.controller import prepare
+from updraft.controller.attempts import EndSignal
 from updraft.exceptions import UnavailableError
-from updraft.guardian import prepare
-from updraft.guardian.attempts import Seen
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.ledger import Ledger
@@ -30,9 +30,9 @@ from updraft.settings import settings
 from updraft.storage import objects
 from updraft.triggers import followers
 from updraft.triggers.admit import AdmitTrigger
+from updraft.triggers.attempt_monitor import AttemptMonitor
 from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger
-from updraft.triggers.observation import Observation
 from updraft.triggers.reaper import ReaperTrigger
 from updraft_learner.prepare.documents import SourceRequest
 
@@ -106,7 +106,7 @@ class Log:
         return lambda *arguments, **more: None
 
 
-def observation(watch: FakeWatch, learners: int | None = None, role: str = "train") -> Observation:
+def observation(watch: FakeWatch, learners: int | None = None, role: str = "train") -> AttemptMonitor:
     """Of the job's first attempt, which is opened at the first call."""
     services = services_in_use()
     book = services.ledger
@@ -114,7 +114,7 @@ def observation(watch: FakeWatch, learners: int | None = None, role: str = "trai
     attempt = book.attempts.current(JOB, role) or book.attempts.ensure(JOB, role, after=None, learners=count)
     launch = Launch("updraft-default", "default", JOB, role, 1, Membership.first(count))
     made: Any = watch
-    return Observation(services, made, book.jobs.get(JOB), launch, attempt, Log())
+    return AttemptMonitor(services, made, book.jobs.get(JOB), launch, attempt, Log())
 
 
 def change(book: Ledger, to: Callable[[Membership], Membership]) -> None:
@@ -124,7 +124,7 @@ def change(book: Ledger, to: Callable[[Membership], Membership]) -> None:
     book.attempts.change_members(JOB, "train", attempt.number, to(attempt.membership))
 
 
-def observe(watch: FakeWatch, learners: int | None = None) -> Seen:
+def observe(watch: FakeWatch, learners: int | None = None) -> EndSignal:
     """Why the watching of an attempt ended."""
     return asyncio.run(asyncio.wait_for(observation(watch, learners).run(), 100))
 
@@ -163,7 +163,7 @@ class TestGang:
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
         ended = tuple(watch.pods("any"))
-        assert observe(watch) == Seen(EndKind.ENDED, "all pods have ended", {1: [], 2: []}, ended)
+        assert observe(watch) == EndSignal(EndKind.ENDED, "all pods have ended", {1: [], 2: []}, ended)
 
     def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = FakeWatch(2)
@@ -397,7 +397,7 @@ class TestGang:
         watch.at_look = {20: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
         event = observe(watch)
-        assert event == Seen(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
+        assert event == EndSignal(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
         assert [
             line["line"] for line in objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
         ] == ["epoch 1"]

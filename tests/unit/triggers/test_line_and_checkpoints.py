@@ -13,8 +13,8 @@ from unit.operators.platform_fakes import FakeCluster, store_checkpoint
 from unit.triggers.trigger_helpers import JOB, events, services_in_use
 
 from updraft.allocation import Request
+from updraft.controller import queueing
 from updraft.exceptions import UnavailableError
-from updraft.guardian import line
 from updraft.ledger import AttemptClosure, Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage import objects
@@ -55,8 +55,8 @@ class TestAdmit:
         cluster, other = FakeCluster(cpus="1"), "digits-0"
         ledger.jobs.record(NewJob(other, "default", "digits", "train_model", other, {}, "ada"))
         enqueue(ledger, other)
-        line.plan(services_in_use(), nodes(cluster))
-        assert line.ask(services_in_use(), other)[0] == "granted"
+        queueing.plan(services_in_use(), nodes(cluster))
+        assert queueing.ask(services_in_use(), other)[0] == "granted"
         enqueue(ledger)
         looks = 0
 

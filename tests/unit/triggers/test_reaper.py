@@ -12,8 +12,8 @@ from outside import Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB, events
 
+from updraft.controller import ending
 from updraft.exceptions import RefusedError, UnavailableError
-from updraft.guardian import ending
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.kubernetes.watch import LaunchKey
 from updraft.ledger import Ledger, NewJob
@@ -275,7 +275,7 @@ class TestActs:
     def test_a_guardian_that_has_come_back_is_left_alone(self, ledger: Ledger) -> None:
         ledger.jobs.touch(JOB, "train: watching attempt 1")
         assert finished({"reap": {JOB: act()}}) == {
-            JOB: "its guardian has come back (train: watching attempt 1); left alone"
+            JOB: "its controller has come back (train: watching attempt 1); left alone"
         }
         assert ledger.jobs.get(JOB).state is State.PENDING
 

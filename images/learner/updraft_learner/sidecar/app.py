@@ -32,16 +32,16 @@ from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings, log
 from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.checkpoints import Checkpoints
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
 from updraft_learner.sidecar.fence import Fence, FencedStore
-from updraft_learner.sidecar.leftovers import give_up_older
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.models import LoggedModels
-from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.requests import Requests
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
+from updraft_learner.sidecar.stale_uploads import give_up_older
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.sidecar.tail import MetricsTail
 from updraft_learner.store import ObjectStore, StorageError
@@ -101,7 +101,7 @@ class Sidecar:
         self.forwarder = Forwarder(
             self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt
         )
-        places = Places(config.mlflow_run_id, config.mlflow_experiment_id)
+        places = ArtifactUris(config.mlflow_run_id, config.mlflow_experiment_id)
         models = LoggedModels(config, server, places, private / "models.json")
         self.spool = Spool(
             private / "spool",

@@ -35,8 +35,8 @@ from updraft_learner.contract import TEXTS, Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.files import FoundFile, find_below, read_json, save_json, write_below
 from updraft_learner.record.report import Warnings, cut, log
-from updraft_learner.sidecar.described import Damaged, Described, Unusable, describe, require_room, shown
-from updraft_learner.sidecar.held import Hashing, HeldFolder
+from updraft_learner.sidecar.checkpoint_manifest import Damaged, Described, Unusable, describe, require_room, shown
+from updraft_learner.sidecar.snapshot import FolderSnapshot, Hashing
 from updraft_learner.store import ObjectStore, StorageError
 
 KEEP_LOCAL = 2
@@ -187,7 +187,7 @@ class Checkpoints:
 
     def _upload(self, local: Local) -> None:
         began = time.monotonic()
-        with HeldFolder(self._paths.root, f"{FOLDER}/{local.name}") as held:
+        with FolderSnapshot(self._paths.root, f"{FOLDER}/{local.name}") as held:
             if held.refused:
                 raise Unusable(f"{held.refused[0]} is a link out of it, no file, or a folder that cannot be read")
             if local not in self._finished():
@@ -251,7 +251,7 @@ class Checkpoints:
         log(f"{part}checkpoint {name} is stored: {len(files)} files, {speed}")
 
     def _send(
-        self, local: Local, held: HeldFolder, files: Mapping[str, FoundFile], described: Described, key: str
+        self, local: Local, held: FolderSnapshot, files: Mapping[str, FoundFile], described: Described, key: str
     ) -> dict[str, str]:
         """Upload the files that were not sent before; returns the digests of what was sent."""
         if self._sent is None or self._sent[0] != local:

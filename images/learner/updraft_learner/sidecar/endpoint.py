@@ -20,10 +20,10 @@ from updraft_learner.mlflow_rest import ARTIFACTS, ServerUnavailable, TrackingSe
 from updraft_learner.record.fenced import Fenced
 from updraft_learner.record.report import log
 from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.guard import Guard
 from updraft_learner.sidecar.models import LoggedModels
-from updraft_learner.sidecar.places import Places
-from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.refusals import EndpointError
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
 
 HEALTH_PATH = "/updraft/health"
@@ -38,7 +38,7 @@ _PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 class Artifacts:
     """Uploads, downloads and listings below the job's own places."""
 
-    def __init__(self, places: Places, spool: Spool, server: TrackingServer, models: LoggedModels) -> None:
+    def __init__(self, places: ArtifactUris, spool: Spool, server: TrackingServer, models: LoggedModels) -> None:
         self.places, self.spool, self.server, self.models = places, spool, server, models
 
     def root_of(self, owner: str) -> str:
@@ -47,7 +47,7 @@ class Artifacts:
     def put(self, path: str, chunks: Iterator[bytes]) -> None:
         owner, below = self.places.parse(path)
         if not below:
-            raise Refused.invalid("an artifact needs a path below the run's artifacts")
+            raise EndpointError.invalid("an artifact needs a path below the run's artifacts")
         if owner != RUN:
             self.models.root_of(owner, write=True)
         self.spool.add(owner, below, chunks)
@@ -56,7 +56,7 @@ class Artifacts:
         root, below = self._locate(path)
         answer = self.server.list_artifacts(f"{root}/{below}".rstrip("/"))
         if not answer.ok:
-            raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+            raise EndpointError(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
         return answer.body
 
     def open(self, path: str) -> Any:
@@ -129,17 +129,17 @@ class _Handler(BaseHTTPRequestHandler):
         self._unread, self._begun = True, False
         try:
             self._dispatch()
-        except Refused as exc:
+        except EndpointError as exc:
             self._reply(exc.status, {"error_code": exc.code, "message": str(exc)})
         except Fenced:
             self._reply(403, {"error_code": "PERMISSION_DENIED", "message": "a newer attempt of this job runs"})
         except ServerUnavailable as exc:
-            refused = Refused.away(str(exc))
+            refused = EndpointError.away(str(exc))
             self._reply(refused.status, {"error_code": refused.code, "message": str(refused)})
         except (_ClientGone, ConnectionError, TimeoutError):
             self.close_connection = True
         except OSError as exc:
-            disk = Refused.disk(exc)
+            disk = EndpointError.disk(exc)
             self._reply(disk.status, {"error_code": disk.code, "message": str(disk)})
         except Exception as exc:  # noqa: BLE001 - outermost line of a request
             log(f"request {self.command} {self.path[:200]}: unexpected {type(exc).__name__}: {exc}")
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             prefix = next((prefix for prefix in _PREFIXES if path.startswith(prefix)), None)
             body = self._read_json()
             if prefix is None:
-                raise Refused("ENDPOINT_NOT_FOUND", f"{path[:200]} is not part of the job's MLflow endpoint", 404)
+                raise EndpointError("ENDPOINT_NOT_FOUND", f"{path[:200]} is not part of the job's MLflow endpoint", 404)
             self._reply(200, self.routes.answer(Call(self.command, path.removeprefix(prefix), body, query)))
 
     def _admit(self, path: str) -> None:
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             guard.check_address(self.headers)
             if path not in OPEN_PATHS:
                 guard.check_token(self.headers)
-        except Refused:
+        except EndpointError:
             announced = _length(self.headers.get("Content-Length") or "0", 10)
             if announced <= REFUSED_BODY_BYTES and "Transfer-Encoding" not in self.headers:
                 self._read_body()
@@ -196,11 +196,11 @@ class _Handler(BaseHTTPRequestHandler):
             with self.artifacts.open(path) as response:
                 self._stream(response)
         else:
-            raise Refused.permission("artifacts of the job cannot be deleted by the program")
+            raise EndpointError.permission("artifacts of the job cannot be deleted by the program")
 
     def _stream(self, response: Any) -> None:
         if response.status >= 300:
-            raise Refused("RESOURCE_DOES_NOT_EXIST", "MLflow has no such artifact", response.status)
+            raise EndpointError("RESOURCE_DOES_NOT_EXIST", "MLflow has no such artifact", response.status)
         self.send_response(200)
         self.send_header("Content-Type", response.getheader("Content-Type") or "application/octet-stream")
         length = response.getheader("Content-Length")
@@ -224,9 +224,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
-            raise Refused.invalid("the request's body is not JSON") from None
+            raise EndpointError.invalid("the request's body is not JSON") from None
         if not isinstance(body, dict):
-            raise Refused.invalid("the request's body is no JSON object")
+            raise EndpointError.invalid("the request's body is no JSON object")
         return body
 
     def _read_body(self) -> bytes:
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         for chunk in self._chunks():
             size += len(chunk)
             if size > BODY_LIMIT_BYTES:
-                raise Refused.invalid(f"the request has more than {BODY_LIMIT_BYTES} bytes; send smaller batches")
+                raise EndpointError.invalid(f"the request has more than {BODY_LIMIT_BYTES} bytes; send smaller batches")
             parts.append(chunk)
         return b"".join(parts)
 
@@ -282,5 +282,5 @@ def _length(text: str, base: int) -> int:
     """Bytes announced. A negative number would be read as: all that comes."""
     digits = "0123456789abcdef"[:base]
     if not text or len(text) > 16 or any(character not in digits for character in text.lower()):
-        raise Refused.invalid("the request's length is no number")
+        raise EndpointError.invalid("the request's length is no number")
     return int(text, base)

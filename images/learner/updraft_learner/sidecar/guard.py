@@ -11,7 +11,7 @@ import hmac
 from email.message import Message
 
 from updraft_learner.contract import ENDPOINT_TOKEN_ENV
-from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.refusals import EndpointError
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 HOW = f"send the header `Authorization: Bearer ${ENDPOINT_TOKEN_ENV}`; MLflow's client does so by itself"
@@ -39,10 +39,12 @@ class Guard:
         hosts = [host.strip().lower() for host in headers.get_all("Host", [])]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             named = ", ".join(hosts)[:100] or "nothing"
-            raise Refused.permission(f"the header Host names {named!r}; allowed is {' or '.join(sorted(self._hosts))}")
+            raise EndpointError.permission(
+                f"the header Host names {named!r}; allowed is {' or '.join(sorted(self._hosts))}"
+            )
         for origin in headers.get_all("Origin", []):
             if origin.strip().lower() not in self._origins:
-                raise Refused.permission(
+                raise EndpointError.permission(
                     f"the header Origin names {origin[:100]!r}: pages of other servers may not use this endpoint"
                 )
 
@@ -55,6 +57,6 @@ class Guard:
         if scheme.lower() == "bearer" and right:
             return
         if scheme.lower() == "basic":
-            raise Refused.unauthenticated(f"{HOW}. {BASIC}")
+            raise EndpointError.unauthenticated(f"{HOW}. {BASIC}")
         problem = "the token is not that of this launch" if given else "the request has no token"
-        raise Refused.unauthenticated(f"{problem}; {HOW}")
+        raise EndpointError.unauthenticated(f"{problem}; {HOW}")

@@ -15,9 +15,9 @@ from typing import Any
 from updraft_learner.contract import PodConfig
 from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer, artifact_path
 from updraft_learner.record.files import read_json, save_json
-from updraft_learner.sidecar.places import Places
+from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.recorder import is_platform_tag
-from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.refusals import EndpointError
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 class LoggedModels:
     """Knows where the server keeps each model's artifacts; remembered in `state_file`."""
 
-    def __init__(self, config: PodConfig, server: TrackingServer, places: Places, state_file: Path) -> None:
+    def __init__(self, config: PodConfig, server: TrackingServer, places: ArtifactUris, state_file: Path) -> None:
         self._config, self._server, self._places, self._state_file = config, server, places, state_file
         self._roots: dict[str, str] = read_json(state_file, {})
         self._lock = threading.Lock()
@@ -46,7 +46,9 @@ class LoggedModels:
         if (method, action) == ("GET", ""):
             return self._localised(self._own(model_id))
         if (method, action) not in _WRITES:
-            raise Refused.permission(f"{method} logged-models/{rest}: a program creates, reads and finishes models")
+            raise EndpointError.permission(
+                f"{method} logged-models/{rest}: a program creates, reads and finishes models"
+            )
         _check_tags(body)
         self.root_of(model_id, write=True)
         if action == "":
@@ -66,7 +68,7 @@ class LoggedModels:
         if not _is_platforms(answer["model"]):
             return self._remember(answer)
         if write:
-            raise Refused.permission(
+            raise EndpointError.permission(
                 f"logged model {model_id} is the one that the platform made of the job's export; programs may read it, "
                 "and log models of their own"
             )
@@ -87,10 +89,10 @@ class LoggedModels:
 
     def _own(self, model_id: str) -> Json:
         if not _ID.fullmatch(model_id):
-            raise Refused.invalid(f"{model_id!r} is no id of a logged model")
+            raise EndpointError.invalid(f"{model_id!r} is no id of a logged model")
         answer = self._checked("GET", f"logged-models/{model_id}", None)
         if not self._is_own(answer["model"]):
-            raise Refused.permission(f"logged model {model_id} does not belong to the job's run")
+            raise EndpointError.permission(f"logged model {model_id} does not belong to the job's run")
         return answer
 
     def _is_own(self, model: Mapping[str, Any]) -> bool:
@@ -99,7 +101,7 @@ class LoggedModels:
     def _checked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Json:
         answer = self._server.call(method, path, body=body)
         if not answer.ok:
-            raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+            raise EndpointError(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
         return answer.body
 
     def _remember(self, answer: Mapping[str, Any]) -> str:
@@ -119,7 +121,7 @@ def _root(answer: Mapping[str, Any]) -> str:
     try:
         return artifact_path(str(answer["model"]["info"]["artifact_uri"]))
     except ServerUnavailable as exc:
-        raise Refused("INTERNAL_ERROR", str(exc), 501) from exc
+        raise EndpointError("INTERNAL_ERROR", str(exc), 501) from exc
 
 
 def _is_platforms(model: Mapping[str, Any]) -> bool:
@@ -130,6 +132,6 @@ def _check_tags(body: Mapping[str, Any]) -> None:
     """By its tags the platform knows the model that it has made itself from the verified export."""
     tags = body.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
-        raise Refused.invalid("tags is no list of objects")
+        raise EndpointError.invalid("tags is no list of objects")
     if refused := sorted(name for name in (str(tag.get("key")) for tag in tags) if is_platform_tag(name)):
-        raise Refused.permission(f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'")
+        raise EndpointError.permission(f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'")

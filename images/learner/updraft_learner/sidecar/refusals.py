@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 
-class Refused(Exception):
+class EndpointError(Exception):
     """A request that is answered with an error."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
@@ -13,28 +13,28 @@ class Refused(Exception):
         self.code, self.status = code, status
 
     @classmethod
-    def unauthenticated(cls, message: str) -> Refused:
+    def unauthenticated(cls, message: str) -> EndpointError:
         return cls("UNAUTHENTICATED", message, 401)
 
     @classmethod
-    def permission(cls, message: str) -> Refused:
+    def permission(cls, message: str) -> EndpointError:
         return cls("PERMISSION_DENIED", message, 403)
 
     @classmethod
-    def invalid(cls, message: str) -> Refused:
+    def invalid(cls, message: str) -> EndpointError:
         return cls("INVALID_PARAMETER_VALUE", message, 400)
 
     @classmethod
-    def missing(cls, message: str) -> Refused:
+    def missing(cls, message: str) -> EndpointError:
         return cls("RESOURCE_DOES_NOT_EXIST", message, 404)
 
     @classmethod
-    def away(cls, message: str) -> Refused:
+    def away(cls, message: str) -> EndpointError:
         """Clients try again by themselves after this one."""
         return cls("TEMPORARILY_UNAVAILABLE", f"{message}; what was logged is kept and sent later", 503)
 
     @classmethod
-    def disk(cls, exc: OSError) -> Refused:
+    def disk(cls, exc: OSError) -> EndpointError:
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the pod's disk is full" if full else f"the sidecar cannot write to disk ({exc.strerror})"
         return cls("RESOURCE_EXHAUSTED" if full else "INTERNAL_ERROR", reason, 507)

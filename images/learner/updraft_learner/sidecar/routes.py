@@ -18,10 +18,10 @@ from updraft_learner.mlflow_rest import Answer, ServerUnavailable, TrackingServe
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.spool import Spool
 from updraft_learner.sidecar import recorder as rec
+from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.models import LoggedModels
-from updraft_learner.sidecar.places import Places
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.refusals import Refused
+from updraft_learner.sidecar.refusals import EndpointError
 
 READ_AFTER_WRITE_SECONDS = 3.0
 ARTIFACT_WAIT_SECONDS = 120.0
@@ -60,7 +60,7 @@ class Routes:
         spool: Spool,
         server: TrackingServer,
         models: LoggedModels,
-        places: Places,
+        places: ArtifactUris,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._recorder, self._forwarder, self._spool = config, recorder, forwarder, spool
@@ -95,7 +95,9 @@ class Routes:
             Refused: the request is not for this run, not supported, invalid, or the server is away.
         """
         if (name := _other_spelling([call.body, call.query])) is not None:
-            raise Refused.invalid(f"field {name[:60]!r} is refused: names of fields are small letters and underscores")
+            raise EndpointError.invalid(
+                f"field {name[:60]!r} is refused: names of fields are small letters and underscores"
+            )
         route = self._routes.get((call.method, call.path))
         try:
             if route is not None:
@@ -103,9 +105,9 @@ class Routes:
             if call.path == "logged-models" or call.path.startswith("logged-models/"):
                 return self._models.answer(call.method, call.path.removeprefix("logged-models").strip("/"), call.body)
         except ServerUnavailable as exc:
-            raise Refused.away(str(exc)) from exc
+            raise EndpointError.away(str(exc)) from exc
         except OSError as exc:
-            raise Refused.disk(exc) from exc
+            raise EndpointError.disk(exc) from exc
         raise _unsupported(call)
 
     # --- the run itself ---------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ class Routes:
     def _run_create(self, call: Call) -> Json:
         experiment = call.text("experiment_id")
         if experiment not in (None, "0", self._config.mlflow_experiment_id):
-            raise Refused.permission(f"experiment {experiment} is not the job's; leave experiment_id out")
+            raise EndpointError.permission(f"experiment {experiment} is not the job's; leave experiment_id out")
         tags = _texts(_items(call.body, "tags"))
         self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
         return {"run": self._run_document()}
@@ -180,7 +182,7 @@ class Routes:
         self._own_run(call)
         key = _key(call.body)
         if rec.is_platform_tag(key) or rec.is_client_tag(key):
-            raise Refused.permission(f"tag {key!r} belongs to the platform and cannot be deleted")
+            raise EndpointError.permission(f"tag {key!r} belongs to the platform and cannot be deleted")
         self._recorder.record([self._recorder.call_entry("runs/delete-tag", self._with_run({"key": key}))])
         return {}
 
@@ -225,7 +227,9 @@ class Routes:
 
     def _record_tags(self, tags: dict[str, str]) -> None:
         if refused := sorted(filter(rec.is_platform_tag, tags)):
-            raise Refused.permission(f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'")
+            raise EndpointError.permission(
+                f"tag {refused[0]!r} belongs to the platform; choose a name without 'updraft.'"
+            )
         self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -244,7 +248,9 @@ class Routes:
     def _experiment_get(self, call: Call) -> Json:
         experiment = call.text("experiment_id")
         if experiment not in (None, "0", self._config.mlflow_experiment_id):
-            raise Refused.permission(f"experiment {experiment} is not the job's; the job's is MLFLOW_EXPERIMENT_ID")
+            raise EndpointError.permission(
+                f"experiment {experiment} is not the job's; the job's is MLFLOW_EXPERIMENT_ID"
+            )
         return {"experiment": self._experiment(call.text("experiment_name"))}
 
     def _experiment(self, name: str | None) -> Json:
@@ -263,7 +269,7 @@ class Routes:
     def _own_run(self, call: Call) -> None:
         run_id = call.text("run_id", "run_uuid")
         if run_id != self._config.mlflow_run_id:
-            raise Refused.permission(
+            raise EndpointError.permission(
                 f"run {run_id!r} is not the job's; this endpoint serves run {self._config.mlflow_run_id} only, which "
                 "mlflow.start_run() without a run_id gives"
             )
@@ -287,36 +293,40 @@ def _other_spelling(value: object) -> str | None:
     return None
 
 
-def _unsupported(call: Call) -> Refused:
+def _unsupported(call: Call) -> EndpointError:
     if call.path in ("runs/delete", "runs/restore", "experiments/delete", "experiments/update", "experiments/restore"):
-        return Refused.permission(f"{call.path}: the platform alone ends, deletes and renames the job's run")
+        return EndpointError.permission(f"{call.path}: the platform alone ends, deletes and renames the job's run")
     if call.path.startswith(("registered-models", "model-versions")):
-        return Refused.permission(
+        return EndpointError.permission(
             "a program cannot use the model registry; the platform registers the job's model: set export.register_as "
             "in the manifest"
         )
-    return Refused("ENDPOINT_NOT_FOUND", f"{call.method} {call.path} is not part of the job's MLflow endpoint", 404)
+    return EndpointError(
+        "ENDPOINT_NOT_FOUND", f"{call.method} {call.path} is not part of the job's MLflow endpoint", 404
+    )
 
 
 def _checked(answer: Answer) -> Json:
     if not answer.ok:
-        raise Refused(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
+        raise EndpointError(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
     return answer.body
 
 
 def _items(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     items = body.get(name) or []
     if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
-        raise Refused.invalid(f"{name} is no list of objects")
+        raise EndpointError.invalid(f"{name} is no list of objects")
     return items
 
 
 def _key(item: Mapping[str, Any]) -> str:
     key = item.get("key")
     if not isinstance(key, str) or not key or len(key) > KEY_CHARACTERS:
-        raise Refused.invalid(f"key {str(key)[:60]!r} is refused: it must be text of 1 to {KEY_CHARACTERS} characters")
+        raise EndpointError.invalid(
+            f"key {str(key)[:60]!r} is refused: it must be text of 1 to {KEY_CHARACTERS} characters"
+        )
     if not rec.is_name(key):
-        raise Refused.invalid(f"key {key[:60]!r} is refused: {rec.NAMES_ALLOWED}")
+        raise EndpointError.invalid(f"key {key[:60]!r} is refused: {rec.NAMES_ALLOWED}")
     return key
 
 
@@ -328,14 +338,14 @@ def _number(item: Mapping[str, Any], name: str) -> float:
     try:
         return float(item[name])
     except (KeyError, TypeError, ValueError):
-        raise Refused.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no number") from None
+        raise EndpointError.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no number") from None
 
 
 def _whole(item: Mapping[str, Any], name: str, default: int) -> int:
     try:
         return int(item.get(name, default))
     except (TypeError, ValueError, OverflowError):
-        raise Refused.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no whole number") from None
+        raise EndpointError.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no whole number") from None
 
 
 def _model_of(item: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from updraft.api.depends import ReaderDep
-from updraft.wire import FileEntry, FileList
+from updraft.schemas import FileEntry, FileList
 
 router = APIRouter(tags=["files"])
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from updraft.api.depends import PartsDep
 from updraft.api.parts import Parts
 from updraft.exceptions import UpdraftError
-from updraft.wire import Health, Limits, PartHealth
+from updraft.schemas import Health, Limits, PartHealth
 
 router = APIRouter(tags=["health"])
 

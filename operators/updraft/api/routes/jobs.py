@@ -11,7 +11,7 @@ from updraft.api import history, views
 from updraft.api.depends import ReaderDep
 from updraft.exceptions import NotFoundError
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.wire import (
+from updraft.schemas import (
     AttemptList,
     CheckpointList,
     JobDetail,

@@ -18,8 +18,8 @@ from updraft.manifest import (
     parse_any,
     refuse_unsupported,
 )
+from updraft.schemas import Validation
 from updraft.settings import Settings
-from updraft.wire import Validation
 
 router = APIRouter(tags=["manifests"])
 

@@ -18,8 +18,8 @@ from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
-from updraft.recovery.outcome import Cause
-from updraft.wire import PAGES_PREFIX, LogPage, Metrics
+from updraft.recovery.outcome import FailureClass
+from updraft.schemas import PAGES_PREFIX, LogPage, Metrics
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job, Shown
@@ -145,7 +145,7 @@ def _end_of_log(reader: Reader, job_id: str, role: str | None, number: int | Non
 
 def _role_to_show(job: Job, attempts: Sequence[Attempt]) -> str:
     """`train`; of a job that FAILED, the role of the newest attempt that was not done."""
-    lost = [item for item in attempts if item.outcome != Cause.DONE] if job.state is State.FAILED else []
+    lost = [item for item in attempts if item.outcome != FailureClass.DONE] if job.state is State.FAILED else []
     return max(lost, key=lambda item: item.started_at).role if lost else TRAIN_ROLE
 
 

@@ -15,15 +15,15 @@ from updraft.api.depends import PartsDep
 from updraft.api.errors import manifest_fields
 from updraft.api.parts import Parts
 from updraft.api.routes.manifests import refusals
+from updraft.controller import queueing
+from updraft.controller.planned import planned_objects
+from updraft.controller.programs import git_proxies
 from updraft.exceptions import DataError, NotFoundError, RefusedError
-from updraft.guardian import line
-from updraft.guardian.planned import planned_objects
-from updraft.guardian.programs import git_proxies
 from updraft.kubernetes.base_pod import base_pod_outside_a_task
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
 from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
-from updraft.wire import FieldError, Planned, PlannedRole, PossibleBody, Validation
+from updraft.schemas import FieldError, Planned, PlannedRole, PossibleBody, Validation
 
 LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls no other
 
@@ -96,7 +96,7 @@ def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple
             field = "image" if manifest.image is not None else "framework"
             names = ", ".join(sorted(there))
             yield field, f"{field}: the local node has no image {image!r} and pulls none; write one of {names}"
-    if nodes and (never := line.why_never(manifest, nodes, parts.settings.tolerations)) is not None:
+    if nodes and (never := queueing.why_never(manifest, nodes, parts.settings.tolerations)) is not None:
         yield "resources", never if never.startswith("resources") else f"resources: {never}"
     yield from _missing_secrets(parts, manifest, coming)
     for number, item in enumerate(manifest.data):

@@ -12,7 +12,7 @@ from updraft.api.bodies import resume_body
 from updraft.api.depends import ReaderDep
 from updraft.ledger import Job, Request
 from updraft.manifest.revision import revision
-from updraft.wire import Accepted, RequestList, ResumeBody
+from updraft.schemas import Accepted, RequestList, ResumeBody
 
 router = APIRouter(tags=["requests"])
 writing = APIRouter(tags=["requests"])

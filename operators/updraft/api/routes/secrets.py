@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path
 from updraft.api.bodies import secret_body
 from updraft.api.depends import PartsDep, TenantDep
 from updraft.exceptions import LimitError, RefusedError
-from updraft.wire import SecretBody, SecretList
+from updraft.schemas import SecretBody, SecretList
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 LIMIT_BYTES = 1024 * 1024  # of Kubernetes

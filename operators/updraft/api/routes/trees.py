@@ -15,7 +15,7 @@ from updraft.api.parts import Parts
 from updraft.api.room import Held
 from updraft.api.uploads import BodyReader, tree_slot, upload_limiter, user_slot
 from updraft.exceptions import DataError, LimitError
-from updraft.wire import UPLOAD_SECONDS, Missing, Stored
+from updraft.schemas import UPLOAD_SECONDS, Missing, Stored
 from updraft_learner.trees import DEFAULT_LIMIT_FILES, Tree, TreeError
 
 router = APIRouter(tags=["uploads"])

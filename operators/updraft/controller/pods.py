@@ -1,0 +1,184 @@
+"""The pods of a role: its template in the ledger, the gang of an attempt, and their removal.
+
+The template is the pod that `KubernetesPodOperator` built for the role's first learner. It holds no secret: secrets are
+references in it, and the job's credentials lie in a Kubernetes secret per launch, with a token of its own for the
+sidecar's MLflow endpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from updraft.checkpoints import for_learner
+from updraft.controller import prepare
+from updraft.controller.records import launch_of, manifest_of
+from updraft.controller.specs import JobFacts, grace_of, spec_of
+from updraft.exceptions import RefusedError
+from updraft.kubernetes import clients, gang
+from updraft.kubernetes.launch import objects_of
+from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import PREPARE_ROLE
+from updraft_learner import contract
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
+    from updraft.ledger import Attempt, Job
+    from updraft.services import Services
+
+log = logging.getLogger(__name__)
+TOKEN_BYTES = 32
+
+
+def template_key(role: str, revision: int) -> str:
+    return f"template {role} {revision}"
+
+
+def record_template(services: Services, job: Job, role: str, pod: Mapping[str, Any]) -> None:
+    """The pod that every attempt of this role and revision is made from; the first record stands."""
+    services.ledger.effects.record(job.id, template_key(role, job.revision), dict(pod))
+
+
+def has_template(services: Services, job: Job, role: str) -> bool:
+    return services.ledger.effects.get(job.id, template_key(role, job.revision)) is not None
+
+
+def grace_seconds(services: Services, attempt: Attempt) -> int:
+    """That of an attempt's pods: what deploys them and what watches them go by the same number."""
+    limits = prepare.made_limits(services, attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
+    return grace_of(services.settings, attempt.role, limits)
+
+
+def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> Launch:
+    """Create the attempt's gang, once: pods that vanish later are not made again under the same number.
+
+    What older attempts of the role left is removed first, and the fence is raised before the first pod exists.
+    Raises RefusedError when the cluster refuses an object, or the job ended meanwhile; UnavailableError.
+    """
+    from updraft.storage import signals
+
+    manifest = manifest_of(job)
+    launch = launch_of(services.settings, job, attempt)
+    deployed = _deployed_key(attempt)
+    if services.ledger.effects.get(job.id, deployed) is not None:
+        return launch
+    template = services.ledger.effects.get(job.id, template_key(attempt.role, attempt.revision))
+    if template is None:
+        raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")
+    remove_older(services, core, launch)
+    signals.raise_fence(job.tenant, job.id, attempt.role, attempt.number, store=services.store)
+    newest = services.ledger.attempts.current(job.id, attempt.role)
+    if newest is not None and newest.number > attempt.number:
+        # The store cannot compare and write: a process that was stopped in between has just lowered the fence.
+        signals.raise_fence(job.tenant, job.id, attempt.role, newest.number, store=services.store)
+        raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
+    checkpoint = attempt.resume.checkpoint if attempt.resume else None
+    gang.ensure_namespace(core, launch.namespace)
+    credentials = _pod_credentials(services)
+    if attempt.role == PREPARE_ROLE:
+        credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
+    if services.ledger.effects.get(job.id, deployed) is not None:  # by another controller, while this one was stopped
+        return launch
+    spec = spec_of(
+        services.settings,
+        manifest,
+        launch,
+        template,
+        JobFacts(job.mlflow_run_id or "", job.mlflow_experiment_id or "", job.code_tree, job.data or ()),
+        api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
+        grace_seconds=grace_seconds(services, attempt),
+        first=attempt.number
+        == min(a.number for a in services.ledger.attempts.of_job(job.id) if a.role == attempt.role),
+        checkpoint=checkpoint,
+        restores=_restores(services, job.id, checkpoint, launch.membership.learners),
+        avoid_nodes=_avoid_nodes(services, attempt),
+        credentials=credentials,
+        # Where an earlier call has made the secret, its token stands.
+        endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
+    )
+    gang.create(core, launch, objects_of(spec))
+    now = services.ledger.attempts.current(job.id, attempt.role)
+    if (
+        now is None
+        or now.number != attempt.number
+        or now.ended_at is not None
+        or services.ledger.jobs.get(job.id).ended
+    ):
+        # This process was taken for dead, and somebody else went on: what it made has no place any more.
+        gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
+        raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
+    names = [launch.pod_name(n) for n in launch.membership.learners]
+    services.ledger.effects.record(job.id, deployed, {"pods": names, "at": services.ledger.now().isoformat()})
+    log.info("Launched %d learner(s) of %s as attempt %d", launch.membership.size, launch.role, launch.attempt)
+    return launch
+
+
+def deployed_seconds(services: Services, attempt: Attempt) -> float:
+    """For how long all its pods have been there: a cluster that does not answer may take long to take them."""
+    effect = services.ledger.effects.get(attempt.job_id, _deployed_key(attempt)) or {}
+    at = datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
+    return (services.ledger.now() - at).total_seconds()
+
+
+def _deployed_key(attempt: Attempt) -> str:
+    return f"deployed {attempt.role} {attempt.number}"
+
+
+def remove_older(services: Services, core: CoreV1Api, launch: Launch) -> None:
+    """Pods of attempts before this one, and of no later one: this process may have been taken for dead.
+
+    A node that does not answer keeps its containers; the fence silences them.
+    """
+    of_role = [a.number for a in services.ledger.attempts.of_job(launch.job_id) if a.role == launch.role]
+    older = [str(number) for number in of_role if number < launch.attempt]
+    if not older:
+        return
+    others = f"{contract.LABEL_JOB}={launch.job_id},{contract.LABEL_ROLE}={launch.role}"
+    selector = f"{others},{contract.LABEL_ATTEMPT} in ({','.join(older)})"
+    if gang.delete(core, launch.namespace, selector, grace_seconds=0):
+        gang.wait_gone(core, launch.namespace, selector, timeout_seconds=services.settings.stop_grace_seconds)
+
+
+def free(services: Services, core: CoreV1Api, launch: Launch, *, grace_seconds: int, wait: bool = True) -> None:
+    """Stop and delete everything of one attempt. Harmless when done twice."""
+    left = gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace_seconds)
+    if wait and left:
+        gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace_seconds + 30)
+
+
+def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:
+    """Nodes on which earlier attempts of the role were lost lately for a reason that lies in the node: what the newest
+    decision to launch again says, which has forgotten the others."""
+    for earlier in sorted(services.ledger.attempts.of_job(attempt.job_id), key=lambda a: a.number, reverse=True):
+        if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
+            return tuple(sorted(earlier.relaunch.avoid_nodes))
+    return ()
+
+
+def _restores(services: Services, job_id: str, checkpoint: str | None, learners: Sequence[int]) -> dict[int, str]:
+    """The checkpoint that each learner goes on from: its own, where each has stored one."""
+    if checkpoint is None:
+        return {}
+    good = [c.name for c in services.ledger.checkpoints.of_job(job_id)]
+    return {n: for_learner(checkpoint, n, good) for n in learners}
+
+
+def _pod_credentials(services: Services) -> dict[str, Any]:
+    credentials = services.settings.credentials()
+    return {
+        "s3": {
+            "endpoint": services.settings.s3_endpoint,
+            "region": services.settings.s3_region,
+            "access_key": credentials.s3.access_key.get_secret_value(),
+            "secret_key": credentials.s3.secret_key.get_secret_value(),
+        },
+        "mlflow": {
+            "uri": services.settings.mlflow_uri,
+            "username": credentials.mlflow.username,
+            "password": credentials.mlflow.password.get_secret_value(),
+        },
+    }

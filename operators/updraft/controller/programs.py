@@ -1,0 +1,133 @@
+"""The program of each role, from a job's manifest and the site's settings. Pure but for the proxies it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mib
+from updraft.kubernetes import objects
+from updraft.kubernetes.launch import Program
+from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.taints import GPU_RESOURCE, GPU_TAINT
+from updraft_learner import contract
+from updraft_learner.prepare.documents import CREDENTIALS
+
+if TYPE_CHECKING:
+    from updraft.manifest import Manifest
+    from updraft.settings import Settings
+
+PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
+# Isolated: neither the working directory nor a variable says where Python looks for modules.
+PREPARE_COMMAND = "exec python -I -m updraft_data"
+EXPORT_COMMAND = "exec python -I -m updraft_learner.export"
+
+
+def command_of(manifest: Manifest, role: str) -> str | None:
+    """Return the role's command, a line of shell; None if the manifest does not ask for the role."""
+    from updraft.manifest import render_command
+
+    if role == TRAIN_ROLE:
+        return render_command(manifest)
+    if role == PREPARE_ROLE:
+        return PREPARE_COMMAND
+    if role == EVALUATE_ROLE:
+        return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
+    if manifest.export is None:
+        return None
+    return f"{EXPORT_COMMAND} --formats {','.join(manifest.export.formats)}"
+
+
+def program_of(
+    settings: Settings,
+    manifest: Manifest,
+    launch: Launch,
+    command: str,
+    *,
+    run_id: str = "",
+    experiment_id: str = "",
+    proxies: Mapping[str, str] | None = None,
+) -> Program:
+    """Return the program of the launch's role.
+
+    `run_id`, `experiment_id`: the job's in MLflow; `proxies`: environment variables with which git reaches the outside.
+    Raises ManifestError if the platform has no image for it.
+    """
+    resources, role = manifest.resources, launch.role
+    requests = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
+    limits = {**requests, "memory": f"{memory_limit_mib(settings, manifest, role)}Mi"}
+    selector: dict[str, str] = {}
+    if role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
+        limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
+    elif resources.gpus:
+        requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
+        selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
+    disk_request, disk_limit = disk_amounts(settings, manifest)
+    return Program(
+        image=_image(manifest, role, settings),
+        command=command,
+        requests={**requests, objects.DISK_RESOURCE: disk_request},
+        limits={**limits, objects.DISK_RESOURCE: disk_limit},
+        environment=_environment(manifest, launch, command, run_id, experiment_id, proxies or {}),
+        node_selector=selector,
+        # The room that the job was granted is on nodes with GPUs.
+        tolerations=(GPU_TAINT,) if role == PREPARE_ROLE and resources.gpus else (),
+    )
+
+
+def _image(manifest: Manifest, role: str, settings: Settings) -> str:
+    from updraft.manifest import export_image_of, image_of
+
+    if role == EXPORT_ROLE:
+        return export_image_of(manifest, settings.framework_images, settings.sidecar_image)
+    return settings.data_image if role == PREPARE_ROLE else image_of(manifest, settings.framework_images)
+
+
+def _environment(
+    manifest: Manifest, launch: Launch, command: str, run_id: str, experiment_id: str, proxies: Mapping[str, str]
+) -> list[objects.Manifest]:
+    from updraft.kubernetes.secrets import object_name
+
+    checkpoints = manifest.checkpoints
+    platform = contract.learner_environment(
+        job_id=launch.job_id,
+        role=launch.role,
+        attempt=launch.attempt,
+        learner=1,
+        learners=launch.membership.size,
+        gpus=manifest.resources.gpus,
+        run_id=run_id,
+        experiment_id=experiment_id,
+        master_addr=launch.master_address,
+        master_port=contract.MASTER_PORT,
+        command=command,
+        checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
+    )
+    threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
+    if launch.role == EXPORT_ROLE:
+        return objects.environment({**threads, **platform}, ())
+    if launch.role == PREPARE_ROLE:
+        own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())
+        return [*own, *_code_credentials(manifest.code_secret)]
+    secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
+    return objects.environment({**threads, **manifest.env, **platform}, secrets)
+
+
+def git_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxy variables of `environment` that git needs in a pod, without proxies that hold a password."""
+    names = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
+    return {name: environment[name] for name in names if "@" not in environment.get(name, "@")}
+
+
+def _code_credentials(secret: str | None) -> list[objects.Manifest]:
+    """The entries that give git the secret; each key of the secret is optional."""
+    from updraft.kubernetes.secrets import object_name
+
+    if secret is None:
+        return []
+    name = object_name(secret)
+    return [
+        {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": True}}}
+        for key, variable in CREDENTIALS.items()
+    ]

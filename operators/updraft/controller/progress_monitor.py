@@ -1,0 +1,116 @@
+"""Watches whether a running attempt gets anywhere: reads what its sidecars report, tells people, asks for stack dumps.
+
+The judgement is `updraft.recovery.progress`'s. Called by the job's trigger every few seconds, in its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from updraft.controller.attempts import note_steps
+from updraft.controller.rate_limiter import RateLimiter
+from updraft.controller.records import manifest_of
+from updraft.exceptions import UpdraftError
+from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.recovery.ends import EndKind
+from updraft.recovery.progress import Finding, Limits, ProgressReport, Watch, observe
+
+if TYPE_CHECKING:
+    from updraft.kubernetes.objects import Launch
+    from updraft.ledger import Job
+    from updraft.recovery.facts import PodFacts
+    from updraft.services import Services
+    from updraft_learner.contract import LearnerStatus
+
+log = logging.getLogger(__name__)
+
+PACE = RateLimiter(least_seconds=10.0, most_per_second=10.0)
+
+
+class ProgressMonitor:
+    """One attempt's history, kept by one trigger; its successor begins anew, which only makes it slower to judge."""
+
+    def __init__(
+        self, services: Services, job: Job, launch: Launch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._services = services
+        budget = manifest_of(job).budget
+        self._launch, self._clock = launch, clock
+        limit = budget.no_progress.total_seconds() if budget.no_progress else None
+        self._limits = Limits(limit, budget.on_no_progress)
+        self._watch = Watch()
+        self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
+        self._next = clock() + PACE.turn_seconds()
+        self._dumps = 0
+
+    async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
+        """Why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
+        if self._clock() < self._next or self._launch.role != TRAIN_ROLE:
+            return None
+        self._next = self._clock() + PACE.turn_seconds()
+        running = [pod.learner for pod in pods if pod.runs]
+        try:
+            return await asyncio.to_thread(self._look, running, dict(lines))
+        except UpdraftError as exc:  # the store or the ledger is away: nothing is concluded from that
+            log.warning("Progress is not known: %s", exc)
+            return None
+
+    def _look(self, running: Sequence[int], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
+        from updraft.storage import objects as stored
+
+        launch = self._launch
+        end: tuple[EndKind, str] | None = None
+        statuses: list[LearnerStatus] = []
+        for learner in running:
+            status = stored.read_status(
+                launch.tenant, launch.job_id, launch.role, launch.attempt, learner, store=self._services.store
+            )
+            if status is None:
+                continue
+            # All of them as a whole would be large together.
+            statuses.append(replace(status, last_metrics={}, checkpoints=(), quarantined=(), warnings=()))
+            seen = self._seen(learner, status, lines.get(learner, 0))
+            self._watch, finding = observe(self._watch, seen, self._clock(), self._limits)
+            if finding is not None:
+                self._tell(finding)
+                if finding.act:
+                    restart = self._limits.on_no_progress == "restart"
+                    end = (EndKind.STALLED if restart else EndKind.GIVEN_UP, finding.reason)
+        note_steps(self._services, launch, statuses)
+        return end
+
+    def _seen(self, learner: int, status: LearnerStatus, log_lines: int) -> ProgressReport:
+        known = self._read.get(learner)
+        if known is None or known[0] != status.t:
+            known = self._read[learner] = (status.t, self._clock())
+        step = status.steps.get("last", status.progress.get("step"))
+        losses = [float(value) for name, value in status.last_metrics.items() if "loss" in name.lower()]
+        loss = losses[0] if losses else None
+        return ProgressReport(
+            learner=learner,
+            step=step,
+            phase=status.phase,
+            nan=any(math.isnan(value) for value in losses),
+            at_seconds=known[1],
+            log_lines=log_lines,
+            loss=loss,
+        )
+
+    def _tell(self, finding: Finding) -> None:
+        """In the task's log and the job's history; a stalled program is asked for its stacks before it is ended."""
+        from updraft.storage import signals
+
+        launch = self._launch
+        log.warning("Progress: %s", finding.reason)
+        facts = {"attempt": launch.attempt, "finding": finding.kind, "learner": finding.learner}
+        self._services.ledger.jobs.note(launch.job_id, finding.reason, facts)
+        if finding.kind in ("stalled", "straggler"):
+            self._dumps += 1
+            place = (launch.tenant, launch.job_id, launch.role, launch.attempt, finding.learner)
+            signals.request_dump(*place, self._dumps, store=self._services.store)

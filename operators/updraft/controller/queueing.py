@@ -1,0 +1,118 @@
+"""A job's place in the queue: it joins, and reads what the planner has decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from updraft.controller.records import manifest_of, memory_mib, place_learners
+from updraft.exceptions import RefusedError
+from updraft.lifecycle import State
+from updraft.lifecycle.workflow import TRAIN_ROLE
+
+if TYPE_CHECKING:
+    from updraft.allocation import Capacity, Request
+    from updraft.ledger import Job
+    from updraft.manifest import Manifest
+    from updraft.services import Services
+    from updraft.taints import Toleration
+
+
+def enqueue(services: Services, job: Job) -> None:
+    """Puts the job in line with what its manifest asks for; once in line it keeps its place."""
+    services.ledger.queue.enqueue(job.id, place_of(job))
+
+
+def requeue(services: Services, job_id: str, role: str) -> None:
+    """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
+    book = services.ledger
+    book.queue.requeue(job_id, place_of(book.jobs.get(job_id), role=role))
+
+
+def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> Request:
+    """What the job asks for, or will ask for with a revised manifest."""
+    from updraft.manifest import parse
+
+    manifest = manifest_of(job) if revised is None else parse(revised)
+    return request_of(manifest, job.id, job.submitted_at, role=role)
+
+
+def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> Request:
+    from updraft.allocation import Request
+    from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
+
+    resources = manifest.resources
+    return Request(
+        job_id=job_id,
+        learners=place_learners(manifest, role),
+        cpus=resources.cpus,
+        memory_mib=memory_mib(manifest) + SIDECAR_MEMORY_MIB,
+        gpus=resources.gpus,
+        gpu_type=resources.gpu_type,
+        requested_at=requested_at,
+        disk_mib=-(-(resources.disk_bytes or 0) // 1024**2),
+    )
+
+
+def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: Sequence[Toleration]) -> str | None:
+    """Why the job's gang can never run on these nodes, whatever else does; None if it can."""
+    from updraft.allocation import plan_admissions
+    from updraft.kubernetes.capacity import capacity_from_nodes
+
+    request = request_of(manifest, "asked", datetime.now(UTC))
+    plan = plan_admissions([request], [], capacity_from_nodes(nodes, tolerations))
+    return plan.impossible[0].reason if plan.impossible else None
+
+
+def plan(services: Services, nodes: Sequence[dict[str, Any]]) -> None:
+    """Plan the whole queue for these nodes."""
+    from updraft.kubernetes.capacity import capacity_from_nodes
+
+    decide(services, capacity_from_nodes(nodes, services.settings.tolerations))
+
+
+def decide(services: Services, capacity: Capacity) -> None:
+    """Plan the whole queue for this capacity."""
+    from updraft.allocation import plan_admissions
+
+    services.ledger.queue.plan(partial(plan_admissions, capacity=capacity))
+
+
+def ask(services: Services, job_id: str) -> tuple[str, str]:
+    """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
+
+    The planner's reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the
+    queue nor over.
+    """
+    if (left := _left(services, job_id)) is not None:
+        return left
+    book = services.ledger
+    try:
+        admission = book.queue.admission(job_id)
+    except RefusedError:
+        if book.jobs.get(job_id).state is State.HALTED:  # another controller took it out of the queue just now
+            return "halt", f"job {job_id} was halted"
+        raise
+    if admission.granted:
+        return "granted", "the whole gang has its place"
+    if admission.impossible:
+        return "impossible", admission.reason
+    if not admission.planned:
+        return "unplanned", admission.reason
+    book.jobs.note(job_id, admission.reason, {"place": admission.place}, only_from=State.QUEUED)
+    return "waiting", admission.reason
+
+
+def _left(services: Services, job_id: str) -> tuple[str, str] | None:
+    """Why the job is in line no longer, or shall not be."""
+    book = services.ledger
+    job = book.jobs.get(job_id)
+    if job.ended:
+        return "impossible", f"job {job_id} has ended {job.state.value}"
+    if job.cancel_requested_by is not None:
+        return "cancelled", f"cancelled by {job.cancel_requested_by}"
+    if (halt := book.requests.pending(job_id, "halt")) is not None:
+        return "halt", f"halted by {halt.by}"
+    return None

@@ -1,0 +1,64 @@
+"""What people ask of a running job: halt, resume, cancel. Each is a row in the ledger that the job's trigger obeys."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from updraft.controller.queueing import place_of
+from updraft.controller.records import launch_of
+from updraft.lifecycle import State
+
+if TYPE_CHECKING:
+    from updraft.ledger import Attempt, Job, Request
+    from updraft.services import Services
+
+log = logging.getLogger(__name__)
+
+
+def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
+    """The job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is answered."""
+    book = services.ledger
+    job, halt = book.jobs.get(job_id), book.requests.pending(job_id, "halt")
+    if halt is None and job.state is not State.HALTED:
+        resume = book.requests.pending(job_id, "resume")
+        if resume is not None and job.state is State.QUEUED:
+            resumed(services, job_id)
+            job = book.jobs.get(job_id)
+        elif resume is not None and not resume.revision:
+            book.requests.answer(job_id, resume.seq, "the halt was withdrawn; the job goes on")
+    return job, halt
+
+
+def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
+    """Every learner's sidecar is told: the program saves a checkpoint and leaves. Twice is harmless."""
+    from updraft.storage import signals
+
+    launch = launch_of(services.settings, job, attempt)
+    for learner in launch.membership.learners:
+        signals.request_stop(job.tenant, job.id, attempt.role, attempt.number, learner, store=services.store)
+
+
+def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
+    """The learners are gone: give back what the job held, show HALTED, answer the request. False if it goes on."""
+    book = services.ledger
+    checkpoints = book.checkpoints.of_job(job_id)
+    kept = (
+        f"the last checkpoint is {checkpoints[-1].name} (step {checkpoints[-1].step})"
+        if checkpoints
+        else ("it has no checkpoint: resuming begins anew" if attempt is not None else "it had not started")
+    )
+    return book.jobs.rest(job_id, kept, attempt=attempt.number if attempt else None)
+
+
+def resumed(services: Services, job_id: str) -> Request | None:
+    """The resume request of a halted job, if one waits. The job is in line again when this returns one.
+
+    Its revision, if it brings one, is the job's manifest from here on.
+    """
+    book = services.ledger
+    request = book.requests.pending(job_id, "resume")
+    if request is None:
+        return None
+    place = place_of(book.jobs.get(job_id), request.revision["manifest"] if request.revision else None)
+    return request if book.jobs.rejoin(job_id, request.seq, place) else None

@@ -1,0 +1,126 @@
+"""The `LaunchSpec` of a launch, from a manifest, the site's settings, and what is known of the job. Pure.
+
+Used for launches (`updraft.controller.pods`) and for what is only planned (`updraft.controller.planned`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from updraft.kubernetes import claims, policies
+from updraft.kubernetes.launch import LaunchSpec
+from updraft.kubernetes.objects import Launch
+from updraft.lifecycle.workflow import EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft_learner import contract
+
+if TYPE_CHECKING:
+    from updraft.manifest import Manifest
+    from updraft.settings import Settings
+
+STORE_BYTES_PER_SECOND = 20_000_000  # at which a sidecar stores a folder of large files at least
+# These run the platform's program: on the training's results alone, or on what is to become code and data.
+WITHOUT_INPUTS = (EXPORT_ROLE, PREPARE_ROLE)
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What a launch needs of its job beside the manifest.
+
+    Args:
+        run_id: the job's run in MLflow.
+        experiment_id: that run's experiment.
+        code_tree: the tree of its code; None: it has none.
+        data: its data as it is recorded once it is staged.
+    """
+
+    run_id: str = ""
+    experiment_id: str = ""
+    code_tree: str | None = None
+    data: Sequence[Mapping[str, Any]] = ()
+
+
+def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
+    """Return the seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing.
+
+    The pod that prepares data stores up to `limits` bytes, which may need longer than a learner's results.
+    """
+    least = settings.store_grace_seconds
+    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE_ROLE else least
+
+
+def spec_of(
+    settings: Settings,
+    manifest: Manifest,
+    launch: Launch,
+    template: Mapping[str, Any],
+    facts: JobFacts,
+    *,
+    api_server: Sequence[str],
+    grace_seconds: int,
+    first: bool = True,
+    checkpoint: str | None = None,
+    restores: Mapping[int, str] | None = None,
+    avoid_nodes: tuple[str, ...] = (),
+    credentials: Mapping[str, Any] | None = None,
+    endpoint_token: str = "",
+) -> LaunchSpec:
+    """Return everything that the objects of the launch are made of.
+
+    Args:
+        template: the pod of the role's first learner.
+        api_server: addresses of the cluster's API server, which learners never reach.
+        grace_seconds: what `grace_of` returns for the role.
+        first: whether this is the first launch of its role.
+        checkpoint: what the training goes on from.
+        restores: the checkpoint of each learner that has one of its own.
+        avoid_nodes: nodes on which the role was lost before.
+        credentials: what the sidecar may use, by service.
+        endpoint_token: of the sidecar's MLflow endpoint.
+    """
+    closed = (*policies.METADATA_NETWORKS, *settings.closed_networks, *api_server)
+    outside = policies.outside_of(launch.namespace, (settings.s3_endpoint, settings.mlflow_uri), closed)
+    return LaunchSpec(
+        launch,
+        template,
+        _config(settings, manifest, launch, facts, first=first, checkpoint=checkpoint),
+        sidecar_image=settings.sidecar_image,
+        grace_seconds=grace_seconds,
+        node_lost_seconds=settings.node_lost_seconds,
+        tolerations=settings.tolerations,
+        avoid_nodes=avoid_nodes,
+        claims=() if launch.role in WITHOUT_INPUTS else claims.claims_of(facts.data),
+        restores=restores or {},
+        outside=outside if settings.network_policy else None,
+        disruption_budget=settings.disruption_budget,
+        credentials=credentials or {},
+        endpoint_token=endpoint_token,
+    )
+
+
+def _config(
+    settings: Settings, manifest: Manifest, launch: Launch, facts: JobFacts, *, first: bool, checkpoint: str | None
+) -> contract.PodConfig:
+    """The configuration of the first learner's sidecar."""
+    inputs = JobFacts() if launch.role in WITHOUT_INPUTS else facts
+    return contract.PodConfig(
+        job_id=launch.job_id,
+        tenant=launch.tenant,
+        role=launch.role,
+        attempt=launch.attempt,
+        learner=1,
+        learners=launch.membership.size,
+        bucket=settings.bucket,
+        prefix=launch.tenant,
+        mlflow_run_id=facts.run_id,
+        mlflow_experiment_id=facts.experiment_id,
+        code_tree=inputs.code_tree,
+        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in inputs.data if "claim" not in d),
+        params=dict(manifest.params),
+        restore_checkpoint=checkpoint,
+        # Of an evaluation or an export MLflow would show series of one point, before the training's own.
+        system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
+        restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),
+        restore_own_results=launch.role == TRAIN_ROLE and not first,
+    )

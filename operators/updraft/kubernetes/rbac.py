@@ -1,0 +1,88 @@
+"""What the platform may do on a cluster: every verb that it uses, and no other.
+
+    python -m updraft.kubernetes.rbac        the rules of the Role and the ClusterRole, as in deploy/kustomize
+
+A test holds this list to the calls in the source, another one deploy/kustomize to this list. `preflight` asks the
+cluster for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from updraft.settings import Settings
+
+
+@dataclass(frozen=True)
+class Right:
+    """Verbs on one resource, and what for."""
+
+    resource: str  # with its subresource: pods/log
+    verbs: tuple[str, ...]
+    why: str
+    group: str = ""
+
+
+# In the namespace of each tenant.
+NAMESPACED = (
+    Right("pods", ("create", "delete", "list", "watch"), "learners: launch, observe, remove"),
+    Right("pods/log", ("get",), "follow what learners print"),
+    Right("secrets", ("create", "delete", "get", "list", "patch", "update"), "a launch's credentials, users' secrets"),
+    Right("services", ("create",), "names of a gang's learners"),
+    Right("persistentvolumeclaims", ("get",), "judge a data set that is a claim"),
+    Right("namespaces", ("get",), "tell that the tenant's own namespace is missing"),
+    Right("networkpolicies", ("create",), "keep others away from learners", "networking.k8s.io"),
+    Right("poddisruptionbudgets", ("create",), "hold back `kubectl drain`, where the site wants it", "policy"),
+)
+# Resources of NAMESPACED without which most jobs run, and those that do not.
+ONLY_WITH = {
+    "persistentvolumeclaims": "only jobs with data on volumes need it",
+    "poddisruptionbudgets": "only UPDRAFT_DISRUPTION_BUDGET=true needs it",
+}
+# On the whole cluster.
+CLUSTER = (Right("nodes", ("list",), "room for gangs, types of GPU"),)
+# What every account that has logged in may do without a rule of ours.
+OF_EVERYBODY = frozenset(
+    {
+        ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
+        ("create", "authorization.k8s.io", "selfsubjectrulesreviews"),
+        ("get", "", "version"),
+        ("get", "", "api"),
+    }
+)
+# Tried only where a tenant's namespace is missing; what it needs is not in the Role. An administrator makes namespaces.
+ONLY_IF_ALLOWED = frozenset({("create", "", "namespaces")})
+
+
+def needed(configured: Settings) -> tuple[Right, ...]:
+    """Those of NAMESPACED that a platform with these settings uses for every job. A claim is judged where one is named,
+    and then says itself what is missing."""
+    off = {"persistentvolumeclaims"}
+    off |= set() if configured.network_policy else {"networkpolicies"}
+    off |= set() if configured.disruption_budget else {"poddisruptionbudgets"}
+    return tuple(right for right in NAMESPACED if right.resource not in off)
+
+
+def each(rights: Sequence[Right]) -> Iterator[tuple[str, str, str]]:
+    """(verb, group, resource), one by one."""
+    for right in rights:
+        for verb in right.verbs:
+            yield verb, right.group, right.resource
+
+
+def rules(rights: Sequence[Right]) -> list[dict[str, Any]]:
+    """As they stand in a Role."""
+    return [{"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)} for right in rights]
+
+
+def main() -> None:
+    import yaml
+
+    print(yaml.safe_dump({"Role": rules(NAMESPACED), "ClusterRole": rules(CLUSTER)}, sort_keys=False), end="")
+
+
+if __name__ == "__main__":
+    main()

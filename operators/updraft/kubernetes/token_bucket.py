@@ -1,0 +1,58 @@
+"""How quickly logs are read: a program may write as fast as it likes, and all learners' logs pass through one process.
+
+What is not read waits in the cluster, whose API serves the newest file of a container's log (10 MiB by default, the
+kubelet's `containerLogMaxSize`): a program that goes on writing faster than this loses lines there. Used by `logs`,
+which waits in the triggerer's event loop, and by `updraft.controller.final_logs`, which waits in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+# Of one learner: more than anybody reads, and a tenth of what the event loop can hand on.
+BYTES_PER_SECOND = 1 << 20
+LINES_PER_SECOND = 5_000
+# Of all learners together: a line costs its decoding, a line in the task's log and one in the store, 50 to 100 us.
+ALL_BYTES_PER_SECOND = 8 << 20
+ALL_LINES_PER_SECOND = 10_000
+BURST_SECONDS = 2.0  # so much passes at once: a traceback of all ranks, the end of a log
+LEAST_PAUSE_SECONDS = 0.02
+
+
+class TokenBucket:
+    """A bucket of tokens for bytes and one for lines. What has passed is paid for afterwards, by waiting.
+
+    Args:
+        shared: that of all logs that are read in the same place, which pass by it as well.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float | None = None,
+        lines_per_second: float | None = None,
+        *,
+        shared: TokenBucket | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._rates = (float(bytes_per_second or BYTES_PER_SECOND), float(lines_per_second or LINES_PER_SECOND))
+        self._left = [rate * BURST_SECONDS for rate in self._rates]
+        self.shared, self._clock, self._sleep, self._at = shared, clock, sleep, clock()
+
+    def owed_seconds(self, size_bytes: int, lines: int) -> float:
+        """How long to wait, now that so much has been read."""
+        now = self._clock()
+        passed, self._at = max(0.0, now - self._at), now
+        owed = 0.0
+        for index, (rate, taken) in enumerate(zip(self._rates, (size_bytes, lines), strict=True)):
+            self._left[index] = min(rate * BURST_SECONDS, self._left[index] + rate * passed) - taken
+            owed = max(owed, -self._left[index] / rate)
+        if self.shared is not None:
+            owed = max(owed, self.shared.owed_seconds(size_bytes, lines))
+        return owed if owed >= LEAST_PAUSE_SECONDS else 0.0
+
+    async def pass_on(self, size_bytes: int, lines: int) -> None:
+        """Waits; others always have their turn."""
+        await self._sleep(self.owed_seconds(size_bytes, lines))

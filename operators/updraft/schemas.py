@@ -1,0 +1,419 @@
+"""What the plugin's routes answer and the HTTP client reads, written once: JSON models, nothing else.
+
+`updraft.api` fills them, `updraft.client` and `updraft.cli` show them. Unknown fields are ignored by a reader, so that
+an older client goes on with a newer platform. Times are UTC with their zone; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+API_PREFIX = "/updraft/api/v1"
+PAGES_PREFIX = "/updraft/jobs"
+UPLOAD_SECONDS = 120.0  # longest answer about a tree: of a big store, everything is listed
+NOT_NEEDED_TO_SUBMIT = frozenset({"mlflow"})  # the job's first task waits for it
+PART_TITLES = {"ledger": "The ledger", "storage": "The object store", "mlflow": "MLflow", "cluster": "The cluster"}
+
+
+class Schema(BaseModel):
+    """Base of all answers: frozen, and unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FieldError(Schema):
+    """One wrong field of a manifest or of a request."""
+
+    field: str
+    message: str
+
+
+class ErrorBody(Schema):
+    """What went wrong, as one message, and every wrong field if the content was wrong."""
+
+    message: str
+    fields: tuple[FieldError, ...] = ()
+
+
+class ErrorAnswer(Schema):
+    """Body of every answer that is not a success."""
+
+    error: ErrorBody
+
+
+class PartHealth(Schema):
+    """Whether one part of the platform answers."""
+
+    name: str = Field(description="ledger, storage, mlflow or cluster")
+    ok: bool
+    detail: str = Field(description="What was reached, or why it was not")
+
+
+class Limits(Schema):
+    """What the platform's operator has set, for a client to know before it uploads."""
+
+    code_bytes: int
+    data_bytes: int
+
+
+class Health(Schema):
+    """Whether the platform can run a job that is submitted now."""
+
+    ok: bool = Field(description="Whether a job that is submitted now can run")
+    parts: tuple[PartHealth, ...]
+    limits: Limits
+
+
+class Progress(Schema):
+    """How far a training is, as its program reported it."""
+
+    step: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+
+
+class Learner(Schema):
+    """Latest word of one learner, from its sidecar."""
+
+    role: str
+    attempt: int
+    learner: int
+    phase: str
+    heard_at: datetime | None = None
+    progress: Progress | None = None
+    metrics: dict[str, float] = {}
+    checkpoints: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class Transition(Schema):
+    """One change of a job's state. `evidence` holds the facts that it was decided by."""
+
+    at: datetime
+    state: str
+    reason: str
+    previous: str | None = None
+    evidence: dict[str, Any] = {}
+
+
+class Stage(Schema):
+    """One task of the job's DAG run."""
+
+    name: str
+    state: str
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    tries: int = 0
+
+
+class Queue(Schema):
+    """Why a job waits, or what it was granted."""
+
+    place: int | None = Field(None, description="From 1; none once granted")
+    granted_at: datetime | None = None
+    reason: str = ""
+
+
+class Model(Schema):
+    """The model version that a job registered."""
+
+    name: str
+    version: str
+    alias: str | None = None
+    url: str | None = None
+
+
+class Loss(Schema):
+    """How an attempt ended that was not done."""
+
+    attempt: int
+    role: str
+    cause: str = Field(description="infrastructure, program, configuration, data, preempted, halted, ...")
+    label: str | None = Field(None, description="Row of the failure catalogue")
+    reason: str = ""
+    text: str = Field("", description="The same in words")
+
+
+class Request(Schema):
+    """What a person asked of a job, and what the job's controller answered."""
+
+    seq: int
+    kind: str = Field(description="halt, resume or cancel")
+    by: str
+    at: datetime
+    changes: dict[str, Any] = Field({}, description="Of the manifest, with a resume")
+    answered_at: datetime | None = None
+    answer: str | None = Field(None, description="None while nobody has obeyed")
+
+
+class RequestList(Schema):
+    """The requests made of a job, oldest first."""
+
+    requests: tuple[Request, ...]
+
+
+class Links(Schema):
+    """Addresses of the job's pages; None for a page that does not exist."""
+
+    airflow_run: str | None = None
+    mlflow_run: str | None = None
+    page: str | None = None
+
+
+class JobSummary(Schema):
+    """A job as lists of jobs show it."""
+
+    id: str
+    name: str
+    tenant: str
+    user: str | None = None
+    state: str
+    reason: str
+    ended: bool = Field(description="Whether the state is an end: COMPLETED, FAILED or CANCELLED")
+    created_at: datetime
+    updated_at: datetime
+    progress: Progress | None = None
+    model: Model | None = None
+    attempt: int = Field(0, description="Launches of the training so far")
+    loss: Loss | None = Field(None, description="How the newest attempt that has ended was lost; none if it was done")
+    requests: tuple[Request, ...] = Field((), description="Asked for and not answered yet")
+    override: str | None = Field(None, description="What a person made Airflow say against the evidence")
+
+
+class JobDetail(JobSummary):
+    """A job with everything that its page shows."""
+
+    dag_id: str
+    run_id: str = Field(description="Id of the DAG run; the job's own id unless Airflow chose it")
+    revision: int = Field(0, description="How often the manifest was changed on resume")
+    cancel_requested: bool = False
+    manifest_digest: str | None = None
+    transitions: tuple[Transition, ...] = ()
+    learners: tuple[Learner, ...] = ()
+    metrics: dict[str, float] = {}
+    queue: Queue | None = None
+    verdict: dict[str, Any] | None = Field(None, description="Evidence of the end; none before it")
+    links: Links = Links()
+
+
+class JobList(Schema):
+    """Jobs, newest first."""
+
+    jobs: tuple[JobSummary, ...]
+
+
+class JobManifest(Schema):
+    """The manifest of a job."""
+
+    manifest: dict[str, Any] = Field(description="As the job was launched last, with the changes of its resumes")
+
+
+class TransitionList(Schema):
+    """The changes of a job's state, oldest first."""
+
+    transitions: tuple[Transition, ...]
+
+
+class LogLine(Schema):
+    """One line of a learner's log."""
+
+    n: int = Field(description="Number of the line in this learner's log, from 1")
+    t: str = Field(description="RFC 3339 with nanoseconds")
+    line: str
+
+
+class LogPage(Schema):
+    """Consecutive lines of one learner's log, in one attempt."""
+
+    role: str
+    attempt: int
+    latest_attempt: int
+    learner: int
+    lines: tuple[LogLine, ...]
+    after: int = Field(description="Ask with this `after` for the lines that follow")
+
+
+class MetricPoint(Schema):
+    """One point of a metric."""
+
+    step: int
+    t: float = Field(description="Unix seconds")
+    value: float | None = Field(description="None for a value that is no number")
+
+
+class Metrics(Schema):
+    """Metrics of a job's MLflow run: the last value of each, and the points of those asked for."""
+
+    run_id: str | None
+    last: dict[str, float | None]
+    history: dict[str, tuple[MetricPoint, ...]] = {}
+
+
+class ResumePlan(Schema):
+    """From what an attempt goes on."""
+
+    checkpoint: str | None = Field(None, description="None: from the beginning")
+    step: int | None = None
+    repeats: int | None = Field(None, description="Steps that are done a second time")
+    reason: str = ""
+
+
+class Relaunch(Schema):
+    """What was decided when an attempt was lost."""
+
+    delay_seconds: float = 0.0
+    not_before: datetime | None = None
+    reason: str = ""
+    avoid_nodes: tuple[str, ...] = ()
+    older_checkpoint: bool = False
+
+
+class Attempt(Schema):
+    """One launch of a role's learners."""
+
+    number: int = Field(description="Rises over all roles of a job; what an older one still does is refused")
+    role: str = Field(description="prepare, train, evaluate or export")
+    started_at: datetime
+    ended_at: datetime | None = None
+    cause: str | None = Field(None, description="Class of its end: done, infrastructure, program, ...; none before it")
+    label: str | None = Field(None, description="Row of the failure catalogue")
+    reason: str | None = None
+    action: str | None = Field(
+        None, description="What was done: none, relaunch, relaunch_elsewhere, older_checkpoint, wait (halted) or stop"
+    )
+    done: str = Field("", description="The same in words: relaunched after 5 s on another node from step-300")
+    resume: ResumePlan | None = Field(None, description="Its beginning; none for a first launch")
+    relaunch: Relaunch | None = Field(None, description="What follows its end, where something does")
+    first_step: int | None = None
+    last_step: int | None = None
+    revision: int = Field(0, description="Of the manifest that it was launched with")
+    evidence: dict[str, Any] = {}
+
+
+class AttemptList(Schema):
+    """The launches of a job, oldest first."""
+
+    attempts: tuple[Attempt, ...]
+
+
+class Checkpoint(Schema):
+    """One checkpoint of a job, as the ledger records it."""
+
+    name: str
+    step: int | None = None
+    attempt: int = 0
+    size_bytes: int = 0
+    created_at: datetime | None = None
+    metrics: dict[str, float] = {}
+    state: str = Field("kept", description="kept, deleted or quarantined")
+    reason: str | None = Field(None, description="Why it was deleted or quarantined")
+
+
+class CheckpointList(Schema):
+    """Checkpoints, lowest step first."""
+
+    checkpoints: tuple[Checkpoint, ...]
+
+
+class FileEntry(Schema):
+    """One stored file."""
+
+    path: str
+    size_bytes: int
+
+
+class FileList(Schema):
+    """The stored files of one kind: results, model or checkpoint:NAME."""
+
+    kind: str
+    files: tuple[FileEntry, ...]
+
+
+class TreeFile(Schema):
+    """One file of a tree: its path, the digest of its content, its size in bytes and its mode."""
+
+    path: str
+    sha256: str
+    size: int
+    mode: int
+
+
+class TreeBody(Schema):
+    """The files of a tree that a client uploads."""
+
+    files: Annotated[tuple[TreeFile, ...], FailFast()]  # 100,000 wrong ones would be 100,000 errors
+
+
+class Missing(Schema):
+    """What a client still has to upload of a tree."""
+
+    missing: tuple[str, ...] = Field(description="Digests of the blobs that the store lacks")
+
+
+class Stored(Schema):
+    """What was stored."""
+
+    sha256: str
+    size_bytes: int
+
+
+class SecretBody(Schema):
+    """The keys and values of a secret."""
+
+    data: dict[str, str] = Field(repr=False, min_length=1)
+
+
+class SecretList(Schema):
+    """Names of stored secrets."""
+
+    secrets: tuple[str, ...]
+
+
+class Validation(Schema):
+    """Whether a manifest is accepted, and every wrong field if not."""
+
+    valid: bool
+    errors: tuple[FieldError, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class PossibleBody(Schema):
+    """A manifest whose local sources may still be local; `secrets` are stored before it is submitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    manifest: dict[str, Any]
+    secrets: tuple[str, ...] = ()
+
+
+class PlannedRole(Schema):
+    """The objects that one role of a job creates in the cluster, in the order in which they are created."""
+
+    role: str = Field(description="prepare, train, evaluate or export")
+    objects: tuple[dict[str, Any], ...]
+
+
+class Planned(Schema):
+    """What a job of a manifest would create; what is known only at its launch has a placeholder such as `<job>`."""
+
+    roles: tuple[PlannedRole, ...]
+
+
+class ResumeBody(Schema):
+    """A partial manifest: command, params, env, resources, budget, checkpoints and failures may change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    changes: dict[str, Any] = {}
+
+
+class Accepted(Schema):
+    """A request that was accepted, and what happens next."""
+
+    id: str
+    message: str
+    request: Request | None = Field(None, description="As it was recorded; none if there was nothing left to do")

@@ -1,0 +1,233 @@
+"""Watches the learners of one attempt until something ends, and says what; keeps their logs and the job's state.
+
+It decides nothing about success: the attempt is judged afterwards from evidence read afresh. Used by
+`updraft.triggers.gang`, in the triggerer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from updraft.controller import pods, requests
+from updraft.controller.attempts import EndSignal
+from updraft.controller.progress_monitor import ProgressMonitor
+from updraft.controller.records import manifest_of
+from updraft.exceptions import IllegalTransitionError, UpdraftError
+from updraft.kubernetes.watch import PodWatch, launch_key
+from updraft.lifecycle import State
+from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.recovery.ends import DETECTORS, EndKind, GangView
+from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
+from updraft.triggers.followers import Followers
+from updraft.triggers.request_poller import request_poller
+
+if TYPE_CHECKING:
+    from updraft.kubernetes.objects import Launch
+    from updraft.ledger import Attempt, Job
+    from updraft.services import Services
+
+TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
+EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
+ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
+WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
+
+
+class AttemptMonitor:
+    """Of one attempt by one trigger. `run` once; times are this process's own."""
+
+    def __init__(
+        self, services: Services, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any
+    ) -> None:
+        self._services = services
+        self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
+        self._followers = Followers(launch, services.open_store, log)
+        self._attention = ProgressMonitor(services, job, launch)
+        self._members = launch.membership
+        self._since: dict[str, float] = {}
+        self._shown: tuple[State, str] | None = None
+
+    async def run(self) -> EndSignal:
+        launch = self._launch
+        try:
+            what = f"{launch.role}: watching attempt {launch.attempt}"
+            with request_poller(self._services).guarding(launch.job_id, what):
+                kind, reason, last = await self._watch_pods()
+            await self._followers.finish()
+        finally:
+            await self._followers.stop()
+        return EndSignal(kind, reason, self._followers.tails, last)
+
+    async def _watch_pods(self) -> tuple[EndKind, str, tuple[PodFacts, ...]]:
+        """What ended, why, and every pod as it was last seen."""
+        key = launch_key(self._launch)
+        woken = self._watch.subscribe(key)
+        try:
+            kind, reason = await self._something_ends(woken)
+            return kind, reason, tuple(self._watch.last_seen(key))
+        finally:
+            self._watch.unsubscribe(key, woken)
+
+    async def _something_ends(self, woken: asyncio.Event) -> tuple[EndKind, str]:
+        watch, launch, attempt = self._watch, self._launch, self._attempt
+        key = launch_key(launch)
+        seen: set[int] = set()
+        started = looked = time.monotonic()
+        waited = 0.0  # for room or for an environment to be built, which is not the program's time
+        built = 0.0  # of it, for environments
+        limit = await asyncio.to_thread(self._runtime_left_seconds)
+        grace = await asyncio.to_thread(pods.grace_seconds, self._services, attempt)
+        late = self._services.settings.deploy_timeout_seconds - await asyncio.to_thread(
+            pods.deployed_seconds, self._services, attempt
+        )
+        while True:
+            found = watch.pods(key)
+            now = time.monotonic()
+            before = looked
+            waited += now - looked if any(p.unscheduled or p.building for p in found) else 0.0
+            looked = now
+            if watch.synced.is_set():
+                self._followers.follow(watch, found)
+                await self._show(found)
+                seen |= {pod.learner for pod in found}
+                found = [pod for pod in found if pod.learner in self._members.learners]
+                known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in self._members.learners]
+                not_running = any(p.main.state in ("absent", "waiting") for p in found)
+                building = any(p.building for p in found)  # bounded by the node
+                built += now - before if building else 0.0
+                view = GangView(
+                    found,
+                    known,
+                    self._members.missing(pod.learner for pod in known),
+                    self._members.size,
+                    all_seen=seen.issuperset(self._members.learners),
+                    halting="halt" in self._since,
+                    grace_seconds=grace,
+                    node_lost_seconds=self._services.settings.node_lost_seconds,
+                    start_overdue=not_running and not building and now - started - built > late,
+                    shown=self._shown[1] if self._shown else "",
+                    secret=launch.base_name,
+                )
+                if (end := await self._detect(view)) is not None:
+                    return end
+            else:  # what is said of pods from here on is news, and has to last anew
+                self._forget()
+            if limit is not None and now - started - waited > limit:
+                return EndKind.DEADLINE, "budget.max_runtime is used up"
+            if (asked := await self._asked()) is not None:
+                return asked
+            await self._look_at_members()
+            if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
+                return stuck
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+            woken.clear()
+
+    async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
+        """The first detector whose finding has lasted for its patience."""
+        for detector in DETECTORS:
+            reason = detector.finds(view)
+            if not self._lasts(detector.name, reason, detector.patience(view)):
+                continue
+            if detector.kind is EndKind.NO_SECRET and not await self._watch.lacks_secret(self._launch.base_name):
+                self._since.pop(detector.name)  # looked at again after as long a time
+                continue
+            return detector.kind, reason
+        return None
+
+    def _forget(self) -> None:
+        """Begin to measure the patience of all detectors anew."""
+        for detector in DETECTORS:
+            self._since.pop(detector.name, None)
+
+    def _lasts(self, what: str, holds: object, seconds: float | None) -> bool:
+        """Whether it has been so for longer than that, by this process's monotonic clock; None: at once."""
+        now = time.monotonic()
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        return now - self._since.setdefault(what, now) > seconds if seconds is not None else True
+
+    async def _asked(self) -> tuple[EndKind, str] | None:
+        """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
+        try:
+            if not await request_poller(self._services).asked(self._launch.job_id):
+                self._lasts("halt", False, 0)
+                return None
+            job, halt = await asyncio.to_thread(requests.wanted, self._services, self._launch.job_id)
+            if job.cancel_requested_by is not None:
+                return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
+            if halt is None:
+                self._lasts("halt", False, 0)
+                return None
+            if not self._lasts("halt", True, self._services.settings.halt_wait_seconds):
+                await asyncio.to_thread(requests.ask_to_stop, self._services, job, self._attempt)
+                return None
+            return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
+        except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
+            self._log.warning("What people ask of the job is not known: %s", exc)
+            return None
+
+    async def _look_at_members(self) -> None:
+        """Take over a newer generation of the attempt's members."""
+        launch = self._launch
+        try:
+            if await request_poller(self._services).generation(launch.job_id, launch.role) <= self._members.generation:
+                return
+            attempt = await asyncio.to_thread(self._services.ledger.attempts.current, launch.job_id, launch.role)
+        except UpdraftError as exc:  # looked at again
+            self._log.warning("The members of the attempt are not known: %s", exc)
+            return
+        if attempt is None or attempt.number != launch.attempt or attempt.membership == self._members:
+            return
+        self._members = attempt.membership
+        self._forget()  # it was said of other members
+        self._log.info("Generation %d: learners %s", self._members.generation, list(self._members.learners))
+
+    def _runtime_left_seconds(self) -> float | None:
+        launch = self._launch
+        limit = manifest_of(self._job).budget.max_runtime
+        return (
+            None
+            if limit is None
+            else limit.total_seconds() - self._services.ledger.attempts.runtime_seconds(launch.job_id, launch.role)
+        )
+
+    async def _show(self, found: Sequence[PodFacts]) -> None:
+        """Bring the job's state forward to what the pods show; never backward within one attempt."""
+        launch, shown = self._launch, self._shown
+        state, reason = stage_of(found, self._members)
+        if launch.role == PREPARE_ROLE:
+            state, reason = _preparing(state, reason)
+        elif launch.role != TRAIN_ROLE:
+            state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"
+        if launch.attempt > 1 and state is not State.STORING:
+            reason = f"attempt {launch.attempt}: {reason}"
+        if shown is not None and ((state, reason) == shown or ORDER.index(state) < ORDER.index(shown[0])):
+            return
+        try:
+            evidence = {"pods": [pod.evidence() for pod in found[:EVIDENCE_PODS]]}
+            await asyncio.to_thread(self._move, state, reason, evidence, first_look=shown is None)
+        except UpdraftError as exc:  # said again at the next look
+            self._log.warning("%s could not be recorded: %s", state.value, exc)
+            return
+        self._log.info("%s: %s", state.value, reason)
+        self._shown = (state, reason)
+
+    def _move(self, state: State, reason: str, evidence: dict[str, Any], *, first_look: bool) -> None:
+        book = self._services.ledger
+        known = book.jobs.get(self._launch.job_id).state
+        if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
+            return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
+        with suppress(IllegalTransitionError):
+            book.jobs.move(self._launch.job_id, state, reason, evidence)
+
+
+def _preparing(state: State, reason: str) -> tuple[State, str]:
+    """Of the pod that prepares code and data: to people all of its work is DOWNLOADING."""
+    if state in (State.PROCESSING, State.STORING):
+        return State.DOWNLOADING, "code and data are being prepared"
+    return state, f"preparing code and data: {reason}"
