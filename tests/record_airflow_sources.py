@@ -18,7 +18,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from updraft.airflow_seams.registry import SEAMS, Place
+from updraft.airflow_seams.registry import SEAMS, SourcePlace
 from updraft.airflow_seams.switch import airflow_version
 
 FILE = Path(__file__).parent / "unit" / "airflow_seams" / "recorded_sources.json"
@@ -37,7 +37,7 @@ def resolve(target: str) -> Any:
     return found
 
 
-def source_of(place: Place) -> str:
+def source_of(place: SourcePlace) -> str:
     """Return the source that is compared: of a function or a class, or each use of a name in a module."""
     found = resolve(place.target)
     if place.uses_of is not None:
@@ -75,11 +75,11 @@ def uses(source: str, name: str) -> list[str]:
     return found
 
 
-def digest(place: Place) -> str:
+def digest(place: SourcePlace) -> str:
     return hashlib.sha256(source_of(place).encode()).hexdigest()[:_LENGTH]
 
 
-def places() -> dict[str, Place]:
+def places() -> dict[str, SourcePlace]:
     return {place.key: place for seam in SEAMS.values() for place in seam.relies_on}
 
 

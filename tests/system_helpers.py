@@ -23,7 +23,7 @@ import pytest
 from updraft.client import Client, load_config
 from updraft_learner import contract
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store
+from updraft_learner.store import S3Store
 
 REPOSITORY = Path(__file__).parents[1]
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
@@ -101,7 +101,9 @@ class Stack:
         """Through the S3 server: it remembers for minutes what its folders hold."""
         keys = self.s3_keys()
         endpoint = f"http://127.0.0.1:{json.loads((self.home / 'config.json').read_text())['ports']['s3']}"
-        Store(bucket, S3Credentials(endpoint, "us-east-1", keys["access_key"], keys["secret_key"])).put_bytes(key, data)
+        S3Store(bucket, S3Credentials(endpoint, "us-east-1", keys["access_key"], keys["secret_key"])).put_bytes(
+            key, data
+        )
 
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:

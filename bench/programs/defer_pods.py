@@ -27,7 +27,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-from updraft.allocation import Request
+from updraft.allocation import GangRequest
 from updraft.controller import attempts, pods
 from updraft.controller.programs import command_of, program_of
 from updraft.controller.records import first_launch, manifest_of
@@ -153,7 +153,7 @@ def queued_job(name: str) -> str:
     """A job as `admit` leaves it when it defers. In the queue they stand by their names."""
     job = record_job(name, MANIFEST)
     at = START + timedelta(milliseconds=int(name.rpartition("-")[2]))
-    SERVICES.ledger.queue.enqueue(job.id, Request(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
+    SERVICES.ledger.queue.enqueue(job.id, GangRequest(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
     SERVICES.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
     return name
 

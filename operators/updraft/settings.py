@@ -47,7 +47,7 @@ OPEN_ADVICE = (
 )
 
 
-class S3Credentials(BaseModel):
+class S3Login(BaseModel):
     """Access to the platform's bucket."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,7 +67,7 @@ class Credentials(BaseModel):
     """Content of `UPDRAFT_CREDENTIALS_FILE`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    s3: S3Credentials
+    s3: S3Login
     mlflow: MLflowCredentials
 
 

@@ -22,7 +22,7 @@ from updraft_learner import Checkpointer
 from updraft_learner import checkpoint_format as fmt
 from updraft_learner.checkpoint_names import (
     STORED_FILE,
-    Name,
+    CheckpointName,
     is_bookkeeping,
     parse_name,
     part_name,
@@ -33,7 +33,7 @@ from updraft_learner.checkpoint_store import PartsDisagree, join_parts, merge, t
 from updraft_learner.contract import Keys
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.store import StorageError
 
 KEYS = Keys("t")
@@ -50,8 +50,8 @@ def paths(tmp_path: Path) -> PodPaths:
     return make_paths(tmp_path / "pod-1")
 
 
-def watch(paths: PodPaths, store: FolderStore, learner: int = 1, learners: int = 1) -> Checkpoints:
-    return Checkpoints(replace(CONFIG, learner=learner, learners=learners), paths, store, Warnings())
+def watch(paths: PodPaths, store: FolderStore, learner: int = 1, learners: int = 1) -> CheckpointUploader:
+    return CheckpointUploader(replace(CONFIG, learner=learner, learners=learners), paths, store, Warnings())
 
 
 def write(
@@ -88,8 +88,8 @@ def is_sound(store: FolderStore, name: str) -> bool:
 
 @given(st.text(min_size=1, max_size=30), st.integers(1, 99), st.integers(1, 99), st.integers(1, 12))
 def test_a_name_says_whose_checkpoint_it_is(local: str, attempt: int, learner: int, version: int) -> None:
-    assert parse_name(stored_name(local, attempt, learner, version=version)) == Name(local, attempt, learner)
-    assert parse_name(stored_name(local, attempt, learner, save=SAVE)) == Name(local, attempt, 1, True)
+    assert parse_name(stored_name(local, attempt, learner, version=version)) == CheckpointName(local, attempt, learner)
+    assert parse_name(stored_name(local, attempt, learner, save=SAVE)) == CheckpointName(local, attempt, 1, True)
 
 
 def test_other_names_say_nothing() -> None:
@@ -300,7 +300,7 @@ def test_the_program_is_told_what_is_stored_and_a_link_that_it_put_there_is_not_
 # --- checkpoints in parts ---
 
 
-def parts_of(store: FolderStore, tmp_path: Path, learners: int, **options: Any) -> list[Checkpoints]:
+def parts_of(store: FolderStore, tmp_path: Path, learners: int, **options: Any) -> list[CheckpointUploader]:
     """Sidecars of learners that have saved step 5 together."""
     made = []
     for learner in range(1, learners + 1):

@@ -20,7 +20,7 @@ from updraft_learner import store as store_module
 from updraft_learner.pod import S3Credentials
 from updraft_learner.s3 import S3Client
 from updraft_learner.storage_errors import S3Error, S3Unreachable
-from updraft_learner.store import StorageError, Store, open_store
+from updraft_learner.store import S3Store, StorageError, open_store
 
 RCLONE = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 KEYS = ["plain", "a b/c+d/é~x.txt", "x/(1)*'!&=@:,;$?#%41", "tab\tname", "日本/語", "-_.~", "c/ "]
@@ -154,7 +154,7 @@ def test_listings_in_pages_and_encoded_keys_are_read(server: Server) -> None:
         say(200, page.format("false", "<Contents><Key>d</Key><Size>0</Size></Contents>").encode()),
         say(200, b"no xml"),
     ]
-    store = Store("b", S3Credentials(server.endpoint, None, "k", "s"), client=server.client(), attempts=1)
+    store = S3Store("b", S3Credentials(server.endpoint, None, "k", "s"), client=server.client(), attempts=1)
     assert [(item.key, item.size) for item in store.list("p/")] == [("a b/c", 3), ("d", 0)]
     assert "continuation-token=t%3D" in server.asked[1][1]
     with pytest.raises(StorageError, match="cannot be reached"):
@@ -167,7 +167,7 @@ def test_listings_in_pages_and_encoded_keys_are_read(server: Server) -> None:
 )
 def test_what_a_server_answers_has_a_kind_and_no_secret_in_it(server: Server, status: int, kind: str) -> None:
     server.answers = [say(status)]
-    store = Store("b", S3Credentials(server.endpoint, None, "key", "hush-secret"), client=server.client(), attempts=1)
+    store = S3Store("b", S3Credentials(server.endpoint, None, "key", "hush-secret"), client=server.client(), attempts=1)
     with pytest.raises(StorageError) as caught:
         store.put_bytes("k", b"x")
     assert caught.value.kind == kind

@@ -25,7 +25,7 @@ from updraft_learner import checkpoint_format as fmt  # noqa: E402
 from updraft_learner.contract import Keys  # noqa: E402
 from updraft_learner.pod import PodPaths  # noqa: E402
 from updraft_learner.record.report import Warnings  # noqa: E402
-from updraft_learner.sidecar.checkpoints import Checkpoints  # noqa: E402
+from updraft_learner.sidecar.checkpoints import CheckpointUploader  # noqa: E402
 from updraft_learner.stage import stage  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -49,14 +49,14 @@ def run(scenario: str, root: Path, ranks: int) -> list[dict[str, Any]]:
     return [json.loads((root / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def sidecars(saved: Path, pods: Path, store: FolderStore) -> list[Checkpoints]:
+def sidecars(saved: Path, pods: Path, store: FolderStore) -> list[CheckpointUploader]:
     """One for each rank, over a copy of its folders."""
     shutil.copytree(saved, pods, symlinks=True)
     made = []
     for rank in range(2):
         paths = PodPaths(pods / f"rank-{rank}")
         paths.private.mkdir()
-        made.append(Checkpoints(replace(CONFIG, learner=rank + 1, learners=2), paths, store, Warnings()))
+        made.append(CheckpointUploader(replace(CONFIG, learner=rank + 1, learners=2), paths, store, Warnings()))
     return made
 
 
@@ -223,7 +223,7 @@ def test_the_next_one_waits_until_the_sidecar_has_stored_the_one_before(
     checkpoints = ShardedCheckpointer(60, directory=paths.checkpoints, clock=lambda: now[0])
     store = FailingStore(tmp_path / "store")
     store.fails = lambda operation, key: True
-    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
     for step in (1, 2):
         checkpoints.save({"w": torch.ones(2)}, step, block=True)
     now[0] = 100.0

@@ -14,7 +14,7 @@ from learner.sidecar_fakes import CONFIG, TOKEN, FailingStore, FakeMlflow, make_
 from updraft_learner.contract import Keys, LearnerStatus, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.forward import Forwarder
-from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.journal import Journal, JournalPosition
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.sidecar.recorder import Recorder
@@ -97,7 +97,7 @@ def test_repeated_steps_are_in_the_record_and_no_warning_but_others_are(
         recorder.record(recorder.metrics_entries(1.0, step, {"loss": step / 2}, "file"))
     again.run(0)
     assert (mlflow.points("loss")[8:], again.warnings.texts()) == ([(8, 4.0), (9, 4.5)], ())
-    assert [entry["step"] for entry, _ in again.journal.read(Position())] == [5, 6, 7, 8, 9]
+    assert [entry["step"] for entry, _ in again.journal.read(JournalPosition())] == [5, 6, 7, 8, 9]
     recorder.record(recorder.metrics_entries(2.0, 9, {"loss": 1.0}, "file"))
     again.run(0)
     assert "1 points at a step that already had one" in again.warnings.texts()[0]

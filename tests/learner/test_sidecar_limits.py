@@ -15,7 +15,7 @@ from updraft_learner.pod import PodPaths
 from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar import checkpoint_manifest as described_module
-from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.recorder import KNOWN_NAMES, Recorder
 
 KEYS = Keys("t")
@@ -79,7 +79,7 @@ def test_a_name_of_thirty_megabytes_comes_no_further_than_the_sidecar(paths: Pod
     save(paths, "step-1", {"step": 1, "files": {name: {"sha256": "0", "size": 1}}})
     save(paths, "step-2", {"step": 1, "files": {name * 2: {"sha256": "0", "size": 1}}})
     warnings = Warnings()
-    watched = Checkpoints(CONFIG, paths, store, warnings)
+    watched = CheckpointUploader(CONFIG, paths, store, warnings)
     watched.poll()
     assert stored(store) == []
     assert all("is missing; set aside as" in text or "unreadable" in text for text in watched.quarantined)
@@ -90,7 +90,7 @@ def test_a_name_of_thirty_megabytes_comes_no_further_than_the_sidecar(paths: Pod
 def test_only_the_newest_reasons_of_quarantined_checkpoints_are_kept(paths: PodPaths, store: FailingStore) -> None:
     for number in range(contract.TEXTS + 5):
         save(paths, f"step-{number}", "{")
-    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
     watched.poll()
     assert len(watched.quarantined) == contract.TEXTS
     assert not list(paths.checkpoints.glob("step-*"))
@@ -110,7 +110,7 @@ def test_a_checkpoint_with_too_much_to_say_is_not_stored(
     save(paths, "step-1", {"step": 1, "files": {}, "metrics": metrics})
     save(paths, "step-2", {"step": 2, "files": {}, "metrics": {"loss": 0.5}})
     warnings = Warnings()
-    watched = Checkpoints(CONFIG, paths, store, warnings)
+    watched = CheckpointUploader(CONFIG, paths, store, warnings)
     watched.poll()
     assert watched.final == "step-2-a1"
     assert not any("step-1" in key for key in stored(store))
@@ -127,7 +127,7 @@ def test_a_manifest_that_breaks_its_reader_is_damaged_and_holds_up_no_other(
 ) -> None:
     save(paths, "step-1", {"step": 1, "files": {}})
     save(paths, "step-2", spoil)
-    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
     watched.poll()
     assert (watched.final, len(watched.quarantined)) == ("step-1-a1", 1)
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_whose_files_cannot_be_listed_or_restored_is_not_stored(
     deep.mkdir(parents=True)
     (deep / "w").touch()
     warnings = Warnings()
-    Checkpoints(CONFIG, paths, store, warnings).poll()
+    CheckpointUploader(CONFIG, paths, store, warnings).poll()
     assert stored(store) == []
     said = " ".join(warnings.texts())
     assert "is refused: it holds a NUL or a backslash" in said
@@ -153,7 +153,7 @@ def test_a_checkpoint_whose_files_cannot_be_listed_or_restored_is_not_stored(
     save(paths, "step-3", {"step": 3, "files": {}})
     monkeypatch.setattr(described_module, "ENTRY_BYTES", contract.MARKER_LIMIT_BYTES)
     warnings = Warnings()
-    Checkpoints(CONFIG, paths, store, warnings).poll()
+    CheckpointUploader(CONFIG, paths, store, warnings).poll()
     assert stored(store) == []
     assert any("the list of its files and metrics is larger than" in text for text in warnings.texts())
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_with_a_file_of_the_platforms_name_is_not_stored(
     (folder / name).write_text("[" * 100_000)
     (folder / "COMPLETE").touch()
     warnings = Warnings()
-    Checkpoints(CONFIG, paths, store, warnings).poll()
+    CheckpointUploader(CONFIG, paths, store, warnings).poll()
     assert stored(store) == []
     (text,) = warnings.texts()
     assert f"file {name} has a name that the platform writes itself" in text

@@ -16,7 +16,7 @@ from learner.sidecar_fakes import Disk, FailingStore, FakeMlflow, make_paths
 from updraft_learner.mlflow_rest import ServerUnavailable
 from updraft_learner.record import journal as journal_module
 from updraft_learner.record.forward import Forwarder
-from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.journal import Journal, JournalPosition
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.system import parse_gpus
@@ -53,7 +53,7 @@ class Chain:
             pass
 
     def record(self) -> list[dict[str, Any]]:
-        entries = [entry for entry, _ in self.journal.read(Position())]
+        entries = [entry for entry, _ in self.journal.read(JournalPosition())]
         return [{key: value for key, value in entry.items() if key not in ("file_at", "n")} for entry in entries]
 
 

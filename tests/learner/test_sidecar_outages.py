@@ -23,7 +23,7 @@ from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FakeMlflow, make_p
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store, open_store
+from updraft_learner.store import S3Store, open_store
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
 
@@ -192,11 +192,11 @@ def pod(tmp_path: Path, s3: S3Server, mlflow: FakeMlflow) -> Iterator[Pod]:
 
 
 @pytest.fixture
-def store(s3: S3Server) -> Store:
+def store(s3: S3Server) -> S3Store:
     return open_store("updraft", S3Credentials(s3.endpoint, "us-east-1", "key", "secret"))
 
 
-def check_all_arrived(store: Store, mlflow: FakeMlflow, digests: tuple[str, str], steps: int) -> LearnerDone:
+def check_all_arrived(store: S3Store, mlflow: FakeMlflow, digests: tuple[str, str], steps: int) -> LearnerDone:
     objects = [f"{KEYS.results('job-1', 'train', 1)}/large.bin", f"{KEYS.checkpoint('job-1', 'step-1-a1')}/state.pt"]
     for key, digest in zip(objects, digests, strict=True):
         with store.open(key) as stream:
@@ -214,7 +214,7 @@ def check_all_arrived(store: Store, mlflow: FakeMlflow, digests: tuple[str, str]
 
 
 def test_a_server_that_is_killed_in_the_middle_of_an_upload_loses_nothing(
-    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: Store
+    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: S3Store
 ) -> None:
     killed = threading.Event()
 
@@ -239,7 +239,7 @@ def test_a_server_that_is_killed_in_the_middle_of_an_upload_loses_nothing(
 
 
 def test_a_server_that_is_frozen_in_the_middle_of_an_upload_loses_nothing(
-    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: Store
+    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: S3Store
 ) -> None:
     frozen = threading.Event()
 
@@ -262,7 +262,7 @@ def test_a_server_that_is_frozen_in_the_middle_of_an_upload_loses_nothing(
 
 
 def test_a_sidecar_that_is_killed_in_the_middle_of_an_upload_sends_only_the_rest(
-    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: Store
+    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: S3Store
 ) -> None:
     pod.log_metric(0)
     s3.after(LARGE * 3 // 4, pod.kill)  # the newest checkpoint is first
@@ -281,7 +281,7 @@ def test_a_sidecar_that_is_killed_in_the_middle_of_an_upload_sends_only_the_rest
 
 
 def test_an_mlflow_that_is_away_for_long_gets_each_point_once(
-    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: Store
+    pod: Pod, s3: S3Server, mlflow: FakeMlflow, store: S3Store
 ) -> None:
     mlflow.behave = lambda *_: "drop"
     digests = pod.write_large()
@@ -298,5 +298,5 @@ def test_an_mlflow_that_is_away_for_long_gets_each_point_once(
     check_all_arrived(store, mlflow, digests, 300)
 
 
-def status(store: Store) -> LearnerStatus:
+def status(store: S3Store) -> LearnerStatus:
     return LearnerStatus.from_json(store.get_bytes(KEYS.status(*PLACE)) or b'{"t": 0, "phase": ""}')

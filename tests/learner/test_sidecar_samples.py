@@ -11,7 +11,7 @@ import pytest
 from learner.sidecar_fakes import CONFIG, make_paths
 
 from updraft_learner import contract
-from updraft_learner.record.journal import Journal, Position
+from updraft_learner.record.journal import Journal, JournalPosition
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.system import MOST_GPUS, OLDEST_SAMPLES, SystemMetrics, parse_gpus, parse_memory
@@ -46,7 +46,7 @@ class Sampler:
         """What the next sample says of GPUs. It says something of the node in any case."""
         self.now += 10
         self.system.poll()
-        *_, (entry, _) = self.journal.read(Position())
+        *_, (entry, _) = self.journal.read(JournalPosition())
         assert (entry["step"], entry["source"]) == (int(self.now - 1000), "system")
         assert "system/node_0/cpu_utilization_percentage" in entry["metrics"]
         return {name: value for name, value in entry["metrics"].items() if word in name}

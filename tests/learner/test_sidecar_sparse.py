@@ -14,7 +14,7 @@ from updraft_learner.pod import PodPaths
 from updraft_learner.record import files as files_module
 from updraft_learner.record.files import find_below
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.mirror import Mirror
 
 MIB = 1 << 20
@@ -118,7 +118,7 @@ def test_a_checkpoint_with_such_a_file_is_damaged(paths: PodPaths, store: Failin
     for name, size in (("step-1", MIB), ("step-2", 2 << 30)):
         hole(paths.checkpoints / name / "w", size)
         (paths.checkpoints / name / "COMPLETE").touch()
-    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
     watched.poll()
     assert watched.final == "step-1-a1"
     (reason,) = watched.quarantined
@@ -149,7 +149,7 @@ def test_what_grows_while_it_is_sent_is_sent_as_far_as_it_was_found(paths: PodPa
     store.grow.parent.mkdir()
     store.grow.write_bytes(b"real")
     (paths.checkpoints / "step-1" / "COMPLETE").touch()
-    watched = Checkpoints(CONFIG, paths, store, Warnings())
+    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
     watched.poll()
     assert store.get_bytes("t/jobs/job-1/checkpoints/step-1-a1/w") == b"real"
     assert watched.final is None

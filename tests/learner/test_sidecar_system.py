@@ -20,7 +20,7 @@ import pytest
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store
+from updraft_learner.store import S3Store
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -124,7 +124,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
     if RCLONE is None:
         pytest.skip("rclone is not beside the interpreter; `uv sync` installs it")
     folder, port = tmp_path_factory.mktemp("s3"), free_port()
@@ -133,7 +133,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     endpoint = f"http://127.0.0.1:{port}"
     until("rclone starts", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
-    yield Store("updraft", S3Credentials(endpoint, "us-east-1", "key", "secret"))
+    yield S3Store("updraft", S3Credentials(endpoint, "us-east-1", "key", "secret"))
     end(process)
 
 
@@ -144,7 +144,7 @@ class Pod:
     root: Path
     config: PodConfig
     environment: dict[str, str]
-    store: Store
+    store: S3Store
     process: subprocess.Popen[Any] | None = None
 
     @property
@@ -219,7 +219,7 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, mlflow: Mlflow, store: Store) -> Iterator[Pod]:
+def pod(tmp_path: Path, mlflow: Mlflow, store: S3Store) -> Iterator[Pod]:
     run_id, experiment_id = mlflow.new_run()
     root = tmp_path / "pod"
     for folder in ("io", "checkpoints", "result", "logs"):
@@ -455,7 +455,7 @@ def test_mlflow_away_and_a_killed_sidecar_lose_and_double_nothing(pod: Pod, mlfl
     assert "system/node_0/cpu_utilization_percentage" in metrics
 
 
-def test_without_mlflow_at_the_end_the_record_is_whole_in_the_store(pod: Pod, mlflow: Mlflow, store: Store) -> None:
+def test_without_mlflow_at_the_end_the_record_is_whole_in_the_store(pod: Pod, mlflow: Mlflow, store: S3Store) -> None:
     pod.start()
     mlflow.stop()
     try:
@@ -505,7 +505,7 @@ def test_a_later_attempt_adds_only_new_steps(pod: Pod, mlflow: Mlflow) -> None:
     assert done.warnings == ()
 
 
-def test_a_stop_request_reaches_the_program(pod: Pod, store: Store) -> None:
+def test_a_stop_request_reaches_the_program(pod: Pod, store: S3Store) -> None:
     pod.start()
     store.put_bytes(pod.keys.stop(*pod.place), b"{}")
     until("stop file", (pod.root / "io" / "stop").exists, 20)

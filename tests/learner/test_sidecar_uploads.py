@@ -17,7 +17,7 @@ from updraft_learner.pod import PodPaths
 from updraft_learner.record.files import find_below, open_below
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar import mirror as mirror_module
-from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.stage import stage
 from updraft_learner.store import StorageError
@@ -51,8 +51,8 @@ def write_checkpoint(
     return folder
 
 
-def watch(paths: PodPaths, store: FailingStore, config: PodConfig = CONFIG) -> Checkpoints:
-    return Checkpoints(config, paths, store, Warnings())
+def watch(paths: PodPaths, store: FailingStore, config: PodConfig = CONFIG) -> CheckpointUploader:
+    return CheckpointUploader(config, paths, store, Warnings())
 
 
 def marker(store: FailingStore, name: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from learner.sidecar_fakes import CONFIG, FailingStore, make_paths, until
 
 from updraft_learner.contract import Keys, learner_environment
-from updraft_learner.sidecar.requests import Requests
-from updraft_learner.stacks import Watch
+from updraft_learner.sidecar.signals import SignalReader
+from updraft_learner.stacks import StackWatch
 
 DUMP_KEY = Keys("t").dump("job-1", "train", 1, 1)
 HANGING = """
@@ -122,14 +122,14 @@ def test_outside_the_platform_no_thread_is_started(environment: dict[str, str]) 
 
 def test_a_request_from_before_the_process_counts_if_nobody_has_answered_it(tmp_path: Path) -> None:
     (tmp_path / "dump").write_text("3")
-    assert Watch(tmp_path / "dump", tmp_path).poll()
-    assert not Watch(tmp_path / "dump", tmp_path).poll()
+    assert StackWatch(tmp_path / "dump", tmp_path).poll()
+    assert not StackWatch(tmp_path / "dump", tmp_path).poll()
     assert (tmp_path / "stack-3.txt").read_text().startswith("updraft: stacks of all threads (request 3")
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "\xff"])
 def test_what_is_no_number_is_no_request(tmp_path: Path, text: str) -> None:
-    watch = Watch(tmp_path / "dump", tmp_path)
+    watch = StackWatch(tmp_path / "dump", tmp_path)
     (tmp_path / "dump").write_text(text, encoding="latin-1")
     assert not watch.poll()
     (tmp_path / "dump").write_text("1")
@@ -138,7 +138,7 @@ def test_what_is_no_number_is_no_request(tmp_path: Path, text: str) -> None:
 
 def test_a_request_in_the_store_reaches_the_program_and_follows_no_link(tmp_path: Path) -> None:
     paths, store = make_paths(tmp_path / "pod"), FailingStore(tmp_path / "s3")
-    requests = Requests(CONFIG, paths, store)
+    requests = SignalReader(CONFIG, paths, store)
     requests.poll()
     assert list(paths.io.iterdir()) == []
     store.put_bytes(DUMP_KEY, b"7\n")

@@ -16,7 +16,7 @@ from folder_store import FolderStore
 from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
-from updraft_learner.stage import Progress, StageError, stage_once
+from updraft_learner.stage import ProgressPrinter, StageError, stage_once
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 from updraft_learner.trees import scan
 
@@ -99,7 +99,7 @@ def test_code_data_and_params_are_laid_out_for_another_user_of_the_group(
 def test_progress_is_printed_at_most_every_two_seconds() -> None:
     now = [0.0]
     out = io.StringIO()
-    progress = Progress("data", 5, 50_000_000, out, clock=lambda: now[0])
+    progress = ProgressPrinter("data", 5, 50_000_000, out, clock=lambda: now[0])
     for second in (0.5, 1.0, 2.0, 2.5, 4.0):
         now[0] = second
         progress.add(10_000_000)

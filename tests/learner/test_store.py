@@ -16,7 +16,7 @@ from updraft_learner import uploads as uploads_module
 from updraft_learner.pod import S3Credentials
 from updraft_learner.s3 import S3Client
 from updraft_learner.storage_errors import S3Error
-from updraft_learner.store import ObjectStore, StorageError, Store, botocore_client
+from updraft_learner.store import ObjectStore, S3Store, StorageError, botocore_client
 from updraft_learner.uploads import UploadBook
 
 ClientError = pytest.importorskip("botocore.exceptions").ClientError  # not in a learner's own environment
@@ -38,10 +38,10 @@ KINDS = ["plain", "botocore"]
 PART_BYTES = 5 << 20  # S3 takes no smaller ones
 
 
-def connect(endpoint: str, kind: str = "plain", bucket: str = "updraft", **options: Any) -> Store:
+def connect(endpoint: str, kind: str = "plain", bucket: str = "updraft", **options: Any) -> S3Store:
     credentials = S3Credentials(endpoint, "us-east-1", "key", "hush-secret")
     client = S3Client(credentials) if kind == "plain" else botocore_client(credentials)
-    return Store(bucket, credentials, client=client, **options)
+    return S3Store(bucket, credentials, client=client, **options)
 
 
 @pytest.fixture(params=KINDS)
@@ -70,7 +70,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PART_BYTES", PART_BYTES)
 
 
-def uploads(store: Store) -> list[str]:
+def uploads(store: S3Store) -> list[str]:
     """Keys of unfinished uploads in the store's bucket."""
     page = store._client.list_multipart_uploads(Bucket=store.bucket, Prefix="")
     return sorted(upload["Key"] for upload in page.get("Uploads", []))
@@ -103,7 +103,7 @@ def test_what_is_longer_than_the_limit_is_refused_and_not_read(
         store.get_bytes("a", 999)
     assert caught.value.kind == "too large"
     assert store.get_bytes("a", 1000) == b"x" * 1000
-    if isinstance(store, Store):  # a server that does not say how long it is
+    if isinstance(store, S3Store):  # a server that does not say how long it is
         whole = store._client.get_object
         monkeypatch.setattr(store._client, "get_object", lambda **where: {"Body": whole(**where)["Body"]})
         assert store.get_bytes("a", 1000) == b"x" * 1000

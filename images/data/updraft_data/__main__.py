@@ -16,7 +16,7 @@ from typing import Any
 from updraft_data.work import do
 from updraft_learner.contract import PREPARE_REPORT_FILE, ExitCode
 from updraft_learner.pod import PodPaths, read_paths
-from updraft_learner.prepare.documents import Work
+from updraft_learner.prepare.documents import PrepareWork
 from updraft_learner.prepare.errors import SourceError
 
 
@@ -36,7 +36,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
 def _done(paths: PodPaths, environment: Mapping[str, str]) -> dict[str, Any]:
     """The work's report. Raises SourceError, also for what nobody has foreseen: the bytes are a tenant's."""
     try:
-        work = Work.from_json(paths.work_file.read_bytes())
+        work = PrepareWork.from_json(paths.work_file.read_bytes())
         for line in work.said:
             _say(line)
         return do(work, paths, environment, _say)

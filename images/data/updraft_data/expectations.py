@@ -40,7 +40,7 @@ CONDITION_EXAMPLE = "{type: comparison, column: {name: split}, operator: '==', p
 
 
 @dataclass(frozen=True)
-class Problem:
+class SuiteProblem:
     """One thing that is wrong with a suite. `path` is below the suite: `expectations[0].kwargs.column`."""
 
     path: str
@@ -273,19 +273,19 @@ ALLOWED: dict[str, str] = {
 }
 
 
-def suite_errors(listed: object) -> list[Problem]:
+def suite_errors(listed: object) -> list[SuiteProblem]:
     """What is wrong with a suite's list of expectations, each error with its path below the suite."""
     if not isinstance(listed, list) or not listed:
         return [
-            Problem("expectations", "the suite lists no expectation, so that any data would pass",
+            SuiteProblem("expectations", "the suite lists no expectation, so that any data would pass",
                        "a list with at least one", "{type: expect_column_to_exist, kwargs: {column: label}}")
         ]  # fmt: skip
     if len(listed) > MOST_EXPECTATIONS:
         problem = f"the suite lists {len(listed)} expectations"
-        return [Problem("expectations", problem, f"at most {MOST_EXPECTATIONS}, or split the data")]
+        return [SuiteProblem("expectations", problem, f"at most {MOST_EXPECTATIONS}, or split the data")]
     if (found := regex_characters([{"expectations": listed}])) > MOST_REGEX_CHARACTERS:
         problem = f"the suite's regular expressions have {found} characters"
-        return [Problem("expectations", problem, f"at most {MOST_REGEX_CHARACTERS} in all")]
+        return [SuiteProblem("expectations", problem, f"at most {MOST_REGEX_CHARACTERS} in all")]
     return [error for number, item in enumerate(listed) for error in _item_errors(number, item)]
 
 
@@ -309,29 +309,29 @@ def _model(kind: str) -> type[BaseModel]:
     return create_model(kind, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
 
 
-def _item_errors(number: int, item: object) -> Iterator[Problem]:
+def _item_errors(number: int, item: object) -> Iterator[SuiteProblem]:
     at = f"expectations[{number}]"
     kind = item.get("type") if isinstance(item, Mapping) else None
     if not isinstance(item, Mapping) or not isinstance(kind, str) or not kind:
-        yield Problem(at, "the expectation has no type", "type and kwargs", "{type: expect_column_to_exist}")
+        yield SuiteProblem(at, "the expectation has no type", "type and kwargs", "{type: expect_column_to_exist}")
         return
     severity = item.get("severity", "critical")
     if severity not in SEVERITIES:
         problem = f"{str(severity)[:60]!r} is not a severity"
-        yield Problem(f"{at}.severity", problem, f"one of {', '.join(SEVERITIES)}")
+        yield SuiteProblem(f"{at}.severity", problem, f"one of {', '.join(SEVERITIES)}")
     if kind not in ALLOWED:
         near = difflib.get_close_matches(kind[:100], ALLOWED, n=1)
         problem = f"{kind[:100]!r} is not an expectation that this platform evaluates"
-        yield Problem(f"{at}.type", problem, "a type of docs/reference/expectations.md", *near)
+        yield SuiteProblem(f"{at}.type", problem, "a type of docs/reference/expectations.md", *near)
         return
     kwargs = item.get("kwargs", {})
     if not isinstance(kwargs, Mapping):
-        yield Problem(f"{at}.kwargs", "the kwargs are not a mapping", "a mapping", "{column: label}")
+        yield SuiteProblem(f"{at}.kwargs", "the kwargs are not a mapping", "a mapping", "{column: label}")
         return
     yield from _kwargs_errors(kind, f"{at}.kwargs", kwargs)
 
 
-def _kwargs_errors(kind: str, at: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+def _kwargs_errors(kind: str, at: str, kwargs: Mapping[str, Any]) -> Iterator[SuiteProblem]:
     try:
         _model(kind).model_validate(dict(kwargs))
     except ValidationError as exc:
@@ -344,14 +344,14 @@ def _kwargs_errors(kind: str, at: str, kwargs: Mapping[str, Any]) -> Iterator[Pr
             yield _kwarg_error(kind, f"{at}.{name}", name, error["type"], error["msg"])
 
 
-def _kwarg_error(kind: str, at: str, name: str, what: str, message: str) -> Problem:
+def _kwarg_error(kind: str, at: str, name: str, what: str, message: str) -> SuiteProblem:
     names = [word.rstrip("?") for word in ALLOWED[kind].split()]
     if name == "row_condition" and name in names:
         problem = "text and pass_through conditions would be run as code"
-        return Problem(at, problem, "a comparison, nullity, and, or condition", CONDITION_EXAMPLE)
+        return SuiteProblem(at, problem, "a comparison, nullity, and, or condition", CONDITION_EXAMPLE)
     if what == "extra_forbidden":
         near = difflib.get_close_matches(name, names, n=1)
-        return Problem(at, f"{kind} takes no {name}", f"one of {', '.join(names)}", *near)
+        return SuiteProblem(at, f"{kind} takes no {name}", f"one of {', '.join(names)}", *near)
     if what == "missing":
-        return Problem(at, f"{kind} needs {name}", "it")
-    return Problem(at, message.removeprefix("Value error, "), "a value that the expectation takes")
+        return SuiteProblem(at, f"{kind} needs {name}", "it")
+    return SuiteProblem(at, message.removeprefix("Value error, "), "a value that the expectation takes")

@@ -10,14 +10,14 @@ from typing import Any
 from updraft_data import git
 from updraft_data.limited import validate_limited
 from updraft_learner.pod import PodPaths
-from updraft_learner.prepare.documents import CREDENTIALS, Copied, PrepareRequest, SourceRequest, Work
+from updraft_learner.prepare.documents import CREDENTIALS, Copied, PrepareRequest, PrepareWork, SourceRequest
 from updraft_learner.prepare.errors import SourceError, tree_errors
 from updraft_learner.trees import Tree, from_zip, megabytes, remove_ignored, scan
 
 Say = Callable[[str], None]
 
 
-def do(work: Work, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
+def do(work: PrepareWork, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
     """The report: the commit of each repository, and what each suite said. Raises SourceError for a source that
     cannot be had; data that cannot be judged is a judgement."""
     commits: dict[str, str] = {}

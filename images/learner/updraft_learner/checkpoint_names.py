@@ -19,7 +19,7 @@ PART = re.compile(r"^PART-(\d{4})-of-(\d{4})\.json$")
 
 
 @dataclass(frozen=True)
-class Name:
+class CheckpointName:
     """What a checkpoint's name in the store says."""
 
     local: str  # name of its folder in CHECKPOINT_DIR
@@ -36,12 +36,12 @@ def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, sav
     return f"{local}-a{attempt}{whose}" + (f"-v{version}" if version > 1 else "")
 
 
-def parse_name(name: str) -> Name | None:
+def parse_name(name: str) -> CheckpointName | None:
     """None for a name that `stored_name` does not give."""
     match = _NAME.match(name)
     if match is None:
         return None
-    return Name(match["local"], int(match["attempt"]), int(match["learner"] or 1), match["save"] is not None)
+    return CheckpointName(match["local"], int(match["attempt"]), int(match["learner"] or 1), match["save"] is not None)
 
 
 def recordable(name: str) -> bool:

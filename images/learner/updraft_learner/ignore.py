@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Name:
+class PartPattern:
     """The pattern of one part of a path: pieces with `*` between them, of which the first and the last may be empty.
 
     Each piece is taken where it is found first, and nothing goes back. One regular expression for all of them does:
@@ -70,12 +70,12 @@ class Name:
         return True
 
 
-ANY_NAME = Name((Piece("", 0), Piece("", 0)))
+ANY_NAME = PartPattern((Piece("", 0), Piece("", 0)))
 
 
 @dataclass(frozen=True)
 class Pattern:
-    names: tuple[Name | None, ...]  # None: any number of folders
+    names: tuple[PartPattern | None, ...]  # None: any number of folders
     negated: bool
     folders_only: bool
 
@@ -144,12 +144,12 @@ def _parse(text: str) -> Pattern | None:
 _Token = tuple[Literal["character", "expression", "*", "/"], str]
 
 
-def _names(glob: str) -> Iterator[Name | None]:
+def _names(glob: str) -> Iterator[PartPattern | None]:
     parts = _split(list(_tokens(glob)), "/")
     for number, part in enumerate(parts):
         if part != [("*", ""), ("*", "")]:
             pieces = [_piece(tokens) for tokens in _split(part, "*")]
-            yield Name((pieces[0], *(piece for piece in pieces[1:-1] if piece.length), *pieces[1:][-1:]))
+            yield PartPattern((pieces[0], *(piece for piece in pieces[1:-1] if piece.length), *pieces[1:][-1:]))
             continue
         yield None
         if number == len(parts) - 1:

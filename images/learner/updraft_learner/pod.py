@@ -37,7 +37,7 @@ class MlflowCredentials:
 
 
 @dataclass(frozen=True)
-class Credentials:
+class PodCredentials:
     s3: S3Credentials
     mlflow: MlflowCredentials
     endpoint_token: str = field(repr=False)  # what the program has to show to the sidecar's MLflow endpoint
@@ -132,14 +132,14 @@ def read_config(environment: Mapping[str, str] = os.environ) -> PodConfig:
         raise PodError(f"{contract.CONFIG_ENV} is not a valid pod configuration ({type(exc).__name__}: {exc})") from exc
 
 
-def read_credentials(environment: Mapping[str, str] = os.environ) -> Credentials:
+def read_credentials(environment: Mapping[str, str] = os.environ) -> PodCredentials:
     path = Path(environment.get(contract.CREDENTIALS_ENV) or contract.CREDENTIALS_FILE)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         s3, mlflow, token = raw["s3"], raw["mlflow"], raw["endpoint_token"]
         if not isinstance(token, str) or not token:
             raise ValueError
-        return Credentials(
+        return PodCredentials(
             s3=S3Credentials(**{name: s3.get(name) for name in S3Credentials.__dataclass_fields__}),
             mlflow=MlflowCredentials(**{name: mlflow.get(name) for name in MlflowCredentials.__dataclass_fields__}),
             endpoint_token=token,

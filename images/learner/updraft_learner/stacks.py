@@ -32,10 +32,10 @@ def start() -> None:
         if not path or _started:
             return
         _started = True
-    Watch(Path(path), Path(os.environ.get("LOG_DIR") or Path(path).parent)).start()
+    StackWatch(Path(path), Path(os.environ.get("LOG_DIR") or Path(path).parent)).start()
 
 
-class Watch:
+class StackWatch:
     """Args:
     folder: for the answers.
     held_seconds: for so long one call may hold the GIL.

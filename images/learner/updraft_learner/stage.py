@@ -138,7 +138,7 @@ def _copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: T
         raise StageError(exc.code, str(exc)) from exc
 
 
-class Progress:
+class ProgressPrinter:
     """Prints how far it is, at most every two seconds."""
 
     def __init__(
@@ -204,7 +204,7 @@ def _require_disk(root: Path, needed_bytes: int, what: str) -> None:
 
 
 def _lay_out(store: ObjectStore, keys: Keys, name: str, tree: Tree, target: Path, out: TextIO) -> None:
-    progress = Progress(name, len(tree.files), tree.size_bytes, out)
+    progress = ProgressPrinter(name, len(tree.files), tree.size_bytes, out)
     materialise(
         tree,
         target,
@@ -254,7 +254,7 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
     _require_disk(paths.root, sum(size for _, size in files.values()), f"checkpoint {name} needs")
     marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
     prefix = keys.checkpoint(job_id, name)
-    progress = Progress(f"checkpoint {name}", len(files), sum(size for _, size in files.values()), out)
+    progress = ProgressPrinter(f"checkpoint {name}", len(files), sum(size for _, size in files.values()), out)
     tree = Tree(tuple(TreeFile(path, sha256, size) for path, (sha256, size) in files.items()))
 
     def fetch(path: str) -> BinaryIO:
@@ -316,7 +316,7 @@ def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: 
     target = paths.result
     total_bytes = sum(size for _, size in chosen.values())
     _require_disk(target, total_bytes, "results need")
-    progress = Progress("results", len(chosen), total_bytes, out)
+    progress = ProgressPrinter("results", len(chosen), total_bytes, out)
     for path in chosen:
         for parent in reversed((target / path).relative_to(target).parents[:-1]):
             make_folder(target / parent)

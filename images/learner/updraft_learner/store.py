@@ -24,7 +24,7 @@ from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, 
 if TYPE_CHECKING:
     from updraft_learner.pod import S3Credentials
 
-__all__ = ["ObjectStore", "StorageError", "Store", "StoredObject", "botocore_client", "open_store"]
+__all__ = ["ObjectStore", "S3Store", "StorageError", "StoredObject", "botocore_client", "open_store"]
 
 T = TypeVar("T")
 ATTEMPTS = 5
@@ -72,7 +72,7 @@ def open_store(
     attempts: int = ATTEMPTS,
     read_seconds: float = 60,
     uploads: UploadBook | None = None,
-) -> Store:
+) -> S3Store:
     """A store for the pod: without botocore, which takes half a second to start, unless keys must be found elsewhere or
     requests go through a proxy."""
     if credentials.access_key and credentials.secret_key and not _is_proxied(credentials.endpoint):
@@ -81,7 +81,7 @@ def open_store(
         client: Any = S3Client(credentials, read_seconds=read_seconds)
     else:
         client = botocore_client(credentials, read_seconds=read_seconds)
-    return Store(bucket, credentials, attempts=attempts, client=client, uploads=uploads)
+    return S3Store(bucket, credentials, attempts=attempts, client=client, uploads=uploads)
 
 
 def _is_proxied(endpoint: str | None) -> bool:
@@ -133,7 +133,7 @@ def _descriptions() -> Any:
     return create_loader()
 
 
-class Store:
+class S3Store:
     """One bucket of an S3 server.
 
     Args:
@@ -253,7 +253,7 @@ class Store:
 class _ResumingReader(io.RawIOBase):
     """Reads an object to its end; a connection that breaks is opened again where it broke."""
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: S3Store, key: str) -> None:
         self._store, self._key = store, key
         self._offset = 0
         self._failures = 0

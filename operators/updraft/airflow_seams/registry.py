@@ -13,7 +13,7 @@ TRIED = ("3.3.2",)
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """A part of Airflow's source that a seam relies on.
 
     target: `module:Class.function`, whose source is compared. With `uses_of` it is a module, and what is compared is
@@ -42,7 +42,7 @@ class Seam:
     change: str
     reason: str
     without: str
-    relies_on: tuple[Place, ...]
+    relies_on: tuple[SourcePlace, ...]
     versions: tuple[str, ...] = TRIED
 
 
@@ -69,11 +69,11 @@ SEAMS: Mapping[str, Seam] = {
             "A short fixed sleep costs CPU for ever, and a long one delays every step of every job.",
             "The idle scheduler sleeps for a second at a time, which each step of a job waits for.",
             (
-                Place(
+                SourcePlace(
                     "airflow.jobs.scheduler_job_runner:SchedulerJobRunner._run_scheduler_loop",
                     "the loop sleeps only when it found nothing to do",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.scheduler_job_runner",
                     "the module uses `time` for that sleep only, since the name is replaced",
                     uses_of="time",
@@ -86,33 +86,33 @@ SEAMS: Mapping[str, Seam] = {
             "Airflow's loop does so once per second, so that each job loses half a second at each of its waits.",
             "Each wait of a job takes half a second longer.",
             (
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunner.arun",
                     "the loop pauses for as long as `_stop_event` is not set, a second at most, and then looks at all "
                     "triggers",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner",
                     "the module uses `anyio` for that pause only, since the name is replaced",
                     uses_of="anyio",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunner._handle_signal",
                     "a stop sets the flag `stop` as well, since the pause clears its event",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunner.run_trigger",
                     "it returns when the trigger has ended",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunner.cancel_triggers",
                     "it cancels what is in `to_cancel`, again at each call",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunner.sync_state_to_supervisor",
                     "each answer of the supervisor names all triggers to cancel again, until they have ended",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.jobs.triggerer_job_runner:TriggerRunnerSupervisor.run_in_process",
                     "the class is looked up by its name in the module, since the name is replaced",
                 ),
@@ -125,16 +125,16 @@ SEAMS: Mapping[str, Seam] = {
             "can end.",
             "Two requests at once may make the api-server stand still until SQLite's timeout.",
             (
-                Place(
+                SourcePlace(
                     "airflow.settings:configure_orm",
                     "all sessions come from the configured maker, which is called with the engine; the arguments of "
                     "Airflow's own are repeated",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.api_fastapi.logging.decorators:action_logging",
                     "nothing reads the audit log's row after its commit",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.models.revoked_token:RevokedToken._maybe_cleanup_expired",
                     "nothing reads the answer of the deletion",
                 ),
@@ -147,25 +147,27 @@ SEAMS: Mapping[str, Seam] = {
             "LocalExecutor runs the tasks; if one of its idle workers is killed, tasks wait for a restart of the "
             "scheduler.",
             (
-                Place(
+                SourcePlace(
                     "airflow.executors.base_executor:BaseExecutor.heartbeat",
                     "`running` counts against the slots, and `sync` is called at each heartbeat",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.executors.base_executor:BaseExecutor.trigger_tasks",
                     "it hands `_process_workloads` what to start; a workload that is not taken from its queue is "
                     "handed over again",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.executors.base_executor:BaseExecutor.trigger_connection_tests",
                     "connection tests too are handed to `_process_workloads`",
                 ),
-                Place("airflow.executors.base_executor:BaseExecutor.change_state", "it takes the key out of `running`"),
-                Place(
+                SourcePlace(
+                    "airflow.executors.base_executor:BaseExecutor.change_state", "it takes the key out of `running`"
+                ),
+                SourcePlace(
                     "airflow.executors.base_executor:BaseExecutor.run_workload",
                     "it runs a workload in this process to its end and raises if that fails",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.executors.local_executor:LocalExecutor",
                     "everything but `start`, `sync`, `end` and `_process_workloads` fits an executor without queues",
                 ),
@@ -177,7 +179,7 @@ SEAMS: Mapping[str, Seam] = {
             "Airflow frees the tasks of a killed scheduler only when its last heartbeat is 30 s old.",
             "Tasks of a killed scheduler wait for up to a minute.",
             (
-                Place(
+                SourcePlace(
                     "airflow.jobs.scheduler_job_runner:SchedulerJobRunner.adopt_or_reset_orphaned_tasks",
                     "tasks are freed whose scheduler's record is not running; deferred tasks are left alone",
                 ),
@@ -190,7 +192,7 @@ SEAMS: Mapping[str, Seam] = {
             "hold up all triggers, and each parse would take 0.3 s longer.",
             "Each task and each parse of the DAG files imports the platform anew, for seconds.",
             (
-                Place(
+                SourcePlace(
                     "airflow.sdk.execution_time.supervisor:WatchedSubprocess.start",
                     "the process of a task, of the triggers and of a parse is forked",
                 ),
@@ -203,11 +205,11 @@ SEAMS: Mapping[str, Seam] = {
             "above them.",
             "The reason of a failure stands above a traceback in the task's log.",
             (
-                Place(
+                SourcePlace(
                     "airflow.sdk.execution_time.task_runner:_run_task_and_map_outcome",
                     "a failure is logged with the exception that is being handled",
                 ),
-                Place(
+                SourcePlace(
                     "airflow.sdk._shared.logging.structlog:configure_logging",
                     "structlog is configured with a list of processors, which its loggers hold too",
                 ),

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Running:
+class RunningTask:
     workload: Any
     process: Any  # multiprocessing.Process; the class depends on the start method
 
@@ -71,7 +71,7 @@ class ProcessExecutor(LocalExecutor):
     """
 
     def start(self) -> None:
-        self._started: list[Running] = []
+        self._started: list[RunningTask] = []
 
     def sync(self) -> None:
         """Report the processes that have ended, and end those whose task Airflow has given up."""
@@ -108,11 +108,11 @@ class ProcessExecutor(LocalExecutor):
         for queue in (self.queued_tasks, self.queued_callbacks, self.queued_connection_tests):
             queue.pop(workload.key, None)
         self.running.add(workload.key)
-        self._started.append(Running(workload, process))
+        self._started.append(RunningTask(workload, process))
         if workload.running_state is not None:
             self.change_state(workload.key, workload.running_state, remove_running=False)
 
-    def _report(self, task: Running) -> None:
+    def _report(self, task: RunningTask) -> None:
         code = task.process.exitcode
         task.process.close()
         key = task.workload.key

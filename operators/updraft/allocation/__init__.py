@@ -6,17 +6,17 @@ caller (`updraft.kubernetes.capacity`).
 
 from __future__ import annotations
 
-from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
+from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
 from updraft.allocation.packing import fits, never_fits
 from updraft.allocation.plan import plan_admissions
 
 __all__ = [
     "Capacity",
+    "GangRequest",
     "Grant",
     "Impossible",
     "Node",
     "Plan",
-    "Request",
     "Waiting",
     "fits",
     "never_fits",

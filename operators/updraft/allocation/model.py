@@ -13,7 +13,7 @@ Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 
 
 @dataclass(frozen=True)
-class Request:
+class GangRequest:
     """A gang that wants to start: so many learners, each needing these amounts."""
 
     job_id: str
@@ -41,7 +41,7 @@ class Request:
 class Grant:
     """A request that was granted and is not released yet."""
 
-    request: Request
+    request: GangRequest
     granted_at: datetime
 
 
@@ -62,7 +62,7 @@ class Node:
     def amounts(self) -> Amounts:
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
-    def takes_kind(self, request: Request) -> bool:
+    def takes_kind(self, request: GangRequest) -> bool:
         """Whether such learners may lie here, and accept this node's kind of accelerator."""
         if request.gpus == 0:
             return not self.gpus_only

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from updraft.allocation.model import Amounts, Node, Request
+from updraft.allocation.model import Amounts, GangRequest, Node
 
 SEARCH_STEPS = 5_000
 
@@ -24,7 +24,7 @@ class _Space:
     node: Node
     free: Amounts
 
-    def holds(self, request: Request) -> bool:
+    def holds(self, request: GangRequest) -> bool:
         need = request.amounts
         return self.node.takes_kind(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
 
@@ -33,23 +33,23 @@ class _Space:
         self.free = (cpus - need[0] * times, memory - need[1] * times, gpus - need[2] * times)
 
 
-def fits(requests: Sequence[Request], nodes: Sequence[Node]) -> bool:
+def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     """Whether all learners of all requests can be placed on the nodes at the same time."""
     return free_after(requests, nodes) is not None
 
 
-def never_fits(request: Request, nodes: Sequence[Node]) -> bool:
+def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
     """Whether the gang exceeds the nodes when nothing else runs. Exact: the learners of one gang are all alike."""
     return sum(_times(request, _Space(node, node.amounts)) for node in nodes) < request.learners
 
 
-def free_after(requests: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
     """What is left on each node in a placement of all requests; None when no placement was found."""
     if not _sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
 
-    def dominant_share(request: Request) -> float:
+    def dominant_share(request: GangRequest) -> float:
         return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
 
     # Picky gangs (a named accelerator) first, then any accelerator, then the rest; within these the largest first.
@@ -63,7 +63,7 @@ def free_after(requests: Sequence[Request], nodes: Sequence[Node]) -> dict[str, 
     return _search(by_share, nodes)
 
 
-def _times(request: Request, space: _Space) -> int:
+def _times(request: GangRequest, space: _Space) -> int:
     """How many learners of this gang the space holds."""
     if not space.holds(request):
         return 0
@@ -73,7 +73,7 @@ def _times(request: Request, space: _Space) -> int:
     )
 
 
-def _sums_allow(requests: Sequence[Request], nodes: Sequence[Node]) -> bool:
+def _sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
     """The cheap necessary condition: sums over all nodes, and per accelerator type."""
     for i in range(3):
         if sum(r.amounts[i] * r.learners for r in requests) > sum(node.amounts[i] for node in nodes):
@@ -93,13 +93,13 @@ def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
     return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(space.free, need, whole, strict=True))
 
 
-def add_to(free: Mapping[str, Amounts], request: Request, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+def add_to(free: Mapping[str, Amounts], request: GangRequest, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
     """What is left when the request is put beside a placement of which `free` was left; None if it does not fit so."""
     return _best_fit([request], nodes, free)
 
 
 def _best_fit(
-    order: Sequence[Request], nodes: Sequence[Node], free: Mapping[str, Amounts] | None = None
+    order: Sequence[GangRequest], nodes: Sequence[Node], free: Mapping[str, Amounts] | None = None
 ) -> dict[str, Amounts] | None:
     spaces = [_Space(node, node.amounts if free is None else free[node.name]) for node in nodes]
     for request in order:
@@ -116,7 +116,7 @@ def _best_fit(
     return {space.node.name: space.free for space in spaces}
 
 
-def _search(order: Sequence[Request], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
+def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
     """Depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
     spaces = [_Space(node, node.amounts) for node in nodes]
     steps = 0

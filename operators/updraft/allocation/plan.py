@@ -11,11 +11,11 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cache
 
-from updraft.allocation.model import Capacity, Grant, Impossible, Node, Plan, Request, Waiting
+from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
 from updraft.allocation.packing import add_to, free_after, never_fits
 
 
-def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity: Capacity) -> Plan:
+def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity) -> Plan:
     """Who starts now, who waits and why, who never can.
 
     `queue` may come in any order; it is served by (requested_at, job_id). Impossible is judged against all nodes,
@@ -29,7 +29,7 @@ def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity
     # Of a thousand jobs in the queue most ask for the same; each question is answered once per kind of gang.
     never = cache(lambda kind: _why_never(kind, capacity.nodes))
     wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
-    ahead: Request | None = None  # the one in line directly before
+    ahead: GangRequest | None = None  # the one in line directly before
     free = free_after(running, ready)
     for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
         kind = replace(request, job_id="", requested_at=datetime.min)
@@ -53,7 +53,7 @@ def plan_admissions(queue: Sequence[Request], granted: Sequence[Grant], capacity
     return Plan(tuple(started), tuple(waiting), tuple(impossible))
 
 
-def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -> str:
+def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[Node]) -> str:
     """What is free of the things that are short, or of CPUs when nothing is."""
     places = [node for node in nodes if request.gpus or not node.gpus_only]
     if not places:
@@ -87,11 +87,11 @@ def _free(request: Request, running: Sequence[Request], nodes: Sequence[Node]) -
     return f"{texts['cpus']}, {texts['memory']}"
 
 
-def _left(used: Sequence[tuple[int, Request]], whole: int) -> int:
+def _left(used: Sequence[tuple[int, GangRequest]], whole: int) -> int:
     return max(0, whole - sum(amount * request.learners for amount, request in used))
 
 
-def _why_never(request: Request, nodes: Sequence[Node]) -> str | None:
+def _why_never(request: GangRequest, nodes: Sequence[Node]) -> str | None:
     """Why the gang never starts, even when nothing else runs; None if it can. A cluster without nodes may get some."""
     disks = [node.disk_mib for node in nodes]
     largest = max((disk for disk in disks if disk is not None), default=0)
@@ -118,13 +118,13 @@ def _node(node: Node) -> str:
     return f"{text}, for jobs with GPUs only" if node.gpus_only else text
 
 
-def _need(request: Request) -> str:
+def _need(request: GangRequest) -> str:
     parts = [_count(request.cpus, "CPU"), _memory(request.memory_mib) if request.memory_mib else ""]
     parts.append(_count(request.gpus, _gpu(request)) if request.gpus else "")
     return f"{request.learners} x " + " + ".join(part for part in parts if part)
 
 
-def _gpu(request: Request) -> str:
+def _gpu(request: GangRequest) -> str:
     return f"{request.gpu_type} GPU" if request.gpu_type else "GPU"
 
 

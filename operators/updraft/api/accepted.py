@@ -1,6 +1,6 @@
 """Jobs that Airflow has accepted and that the ledger does not hold: their first task has not run so far.
 
-Read from Airflow's database, in Airflow's own api-server: no task and no trigger does so. `Reader` shows them beside
+Read from Airflow's database, in Airflow's own api-server: no task and no trigger does so. `JobReader` shows them beside
 the ledger's jobs.
 """
 

@@ -8,7 +8,7 @@ from fastapi import Depends, Query, Request
 
 from updraft.api.access import CallerDep, check_owner
 from updraft.api.parts import Parts
-from updraft.api.reading import Reader
+from updraft.api.reading import JobReader
 
 
 def parts_of(request: Request) -> Parts:
@@ -19,11 +19,11 @@ def parts_of(request: Request) -> Parts:
 PartsDep = Annotated[Parts, Depends(parts_of)]
 
 
-def reader_of(request: Request, parts: PartsDep, caller: CallerDep) -> Reader:
-    return Reader(parts, request.app.state.policy, caller)
+def reader_of(request: Request, parts: PartsDep, caller: CallerDep) -> JobReader:
+    return JobReader(parts, request.app.state.policy, caller)
 
 
-ReaderDep = Annotated[Reader, Depends(reader_of)]
+ReaderDep = Annotated[JobReader, Depends(reader_of)]
 
 
 def tenant_of(

@@ -91,7 +91,7 @@ def notes(job: JobSummary) -> list[str]:
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class PageFacts:
     """What the page of a job shows beside the job."""
 
     attempts: Sequence[Attempt] = ()
@@ -103,7 +103,7 @@ class JobFacts:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
-def job_page(job: JobDetail, facts: JobFacts, airflow_url: str, now: datetime) -> str:
+def job_page(job: JobDetail, facts: PageFacts, airflow_url: str, now: datetime) -> str:
     halting = "" if job.ended else _actions(job, airflow_url) if job.transitions else _only_cancel(job)
     parts = {
         "head": f"<p>{state(job.state)} {escape(job.reason)}</p>{_facts(job, now)}",
@@ -145,7 +145,7 @@ def _facts(job: JobDetail, now: datetime) -> str:
     )
 
 
-def _metrics(facts: JobFacts, job_id: str) -> str:
+def _metrics(facts: PageFacts, job_id: str) -> str:
     """The program's own as curves and in sight; those of the platform folded."""
     if facts.metrics is None or not facts.metrics.last:
         return ""

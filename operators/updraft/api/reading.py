@@ -32,7 +32,7 @@ class Learners:
 
 
 @dataclass(frozen=True)
-class Reader:
+class JobReader:
     """Reads for one caller."""
 
     parts: Parts

@@ -20,7 +20,7 @@ KINDS = "results, model or checkpoint:NAME"
 
 
 @dataclass(frozen=True)
-class JobFile:
+class StoredFile:
     """A file of a job: its path among the files of its kind, its size, its key."""
 
     path: str
@@ -73,7 +73,7 @@ class JobStore:
         found = objects.read_log_end(tenant, job_id, role, attempt, learner, limit=limit, store=self.open_store())
         return [LogLine.model_validate(line) for line in found]
 
-    def files(self, tenant: str, job_id: str, kind: str) -> list[JobFile]:
+    def files(self, tenant: str, job_id: str, kind: str) -> list[StoredFile]:
         """Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
         keys = Keys(tenant)
         prefix, leave_out = _prefix(keys, job_id, kind)
@@ -83,10 +83,10 @@ class JobStore:
                 name = kind.partition(":")[2]
                 if store.get_bytes(keys.checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES) is None:
                     raise NotFoundError(f"checkpoint {name!r} of job {job_id} does not exist or is not complete")
-            found = [JobFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
+            found = [StoredFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
         return [file for file in found if not file.path.startswith(leave_out)]
 
-    def file(self, tenant: str, job_id: str, kind: str, path: str) -> JobFile:
+    def file(self, tenant: str, job_id: str, kind: str, path: str) -> StoredFile:
         try:
             wanted = safe_path(path)
         except TreeError as exc:
@@ -98,10 +98,10 @@ class JobStore:
         with platform_errors():
             for found in self.open_store().list(prefix + wanted):
                 if found.key == prefix + wanted and not wanted.startswith(leave_out):
-                    return JobFile(wanted, found.size, found.key)
+                    return StoredFile(wanted, found.size, found.key)
         raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
 
-    def read(self, file: JobFile) -> Iterator[bytes]:
+    def read(self, file: StoredFile) -> Iterator[bytes]:
         """The content in chunks. Opened before the first is asked for, so that an error can still be answered."""
         with platform_errors():
             stream = self.open_store().open(file.key)

@@ -416,7 +416,7 @@ class Client:
             UpdraftError: the job ended instead (only with `wait`).
             UnavailableError: no answer within `timeout_seconds` (only with `wait`).
         """
-        from updraft.client.requests import ask
+        from updraft.client.job_requests import ask
 
         return ask(self, job_id, "halt", None, timeout_seconds if wait else None)
 
@@ -438,7 +438,7 @@ class Client:
 
             client.resume(job_id, {"params": {"lr": 0.0001}, "resources": {"memory": "8GiB"}})
         """
-        from updraft.client.requests import ask
+        from updraft.client.job_requests import ask
 
         body = {"changes": dict(changes or {})}
         return ask(self, job_id, "resume", body, timeout_seconds if wait else None)

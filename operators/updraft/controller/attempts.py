@@ -35,7 +35,7 @@ from updraft.recovery.policy import (
     decide,
     releases_grant,
 )
-from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
+from updraft.recovery.resume import ResumeCandidate, ResumePlan, Tried, plan_resume
 from updraft_learner.checkpoint import DEFAULT_EVERY_SECONDS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
     for c in checkpoints:
         first[c.step, c.attempt] = min(learner_of(c.name), first.get((c.step, c.attempt), learner_of(c.name)))
     standing_for_all = [c for c in checkpoints if learner_of(c.name) == first[c.step, c.attempt]]
-    stored = [Stored(c.name, c.step, c.attempt, c.created_at) for c in standing_for_all]
+    stored = [ResumeCandidate(c.name, c.step, c.attempt, c.created_at) for c in standing_for_all]
     tried = [
         Tried(
             attempt=a.number,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import UpdraftError
 from updraft.kubernetes import calls, logend
-from updraft.kubernetes.logs import CHUNK_CHARACTERS, CHUNK_LINES, MAX_LINE_BYTES, Cursor, Line, Reader
+from updraft.kubernetes.logs import CHUNK_CHARACTERS, CHUNK_LINES, MAX_LINE_BYTES, Cursor, Line, LogReader
 from updraft.kubernetes.token_bucket import TokenBucket
 from updraft.recovery.facts import PodFacts
 from updraft_learner.contract import MAIN_CONTAINER
@@ -87,7 +87,7 @@ class FinalLogCollector:
         lines: list[Line] = []
         characters = 0
         try:
-            for line in _lines(response, Reader(cursor), TokenBucket(), self._read_until):
+            for line in _lines(response, LogReader(cursor), TokenBucket(), self._read_until):
                 lines.append(line)
                 characters += len(line.line)
                 if len(lines) >= CHUNK_LINES or characters >= CHUNK_CHARACTERS:
@@ -132,7 +132,7 @@ class FinalLogCollector:
 
 def _lines(
     response: Any,
-    reader: Reader,
+    reader: LogReader,
     flow: TokenBucket,
     deadline: float,
     clock: Callable[[], float] = time.monotonic,

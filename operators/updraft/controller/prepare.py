@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparePlan:
     """The sources of a job by name: those that are in the store as they are, and what a pod is asked for."""
 
     known: Mapping[str, Staged] = field(default_factory=dict)
     requests: tuple[SourceRequest, ...] = ()
 
 
-def recorded(services: Services, job: Job) -> Plan | None:
+def recorded(services: Services, job: Job) -> PreparePlan | None:
     """The plan of this revision, if one was recorded."""
     found = services.ledger.effects.get(job.id, _key(job.revision))
     return None if found is None else _plan(found)
 
 
-def record(services: Services, job: Job, plan: Plan) -> Plan:
+def record(services: Services, job: Job, plan: PreparePlan) -> PreparePlan:
     """Keep the plan; the first one stands and is returned. Suites are left out: they are the manifest's."""
     value = {
         "known": {name: asdict(staged) for name, staged in plan.known.items()},
@@ -84,10 +84,10 @@ def _with_suite(request: SourceRequest, suite: object) -> SourceRequest:
     return replace(request, suite=dict(suite)) if isinstance(suite, Mapping) else request
 
 
-def _plan(found: Mapping[str, Any]) -> Plan:
+def _plan(found: Mapping[str, Any]) -> PreparePlan:
     from updraft.storage import Staged
 
-    return Plan(
+    return PreparePlan(
         known={name: Staged(**staged) for name, staged in (found.get("known") or {}).items()},
         requests=tuple(SourceRequest(**{**r, "judged": tuple(r["judged"])}) for r in found.get("requests") or ()),
     )

@@ -19,7 +19,7 @@ from updraft.controller.records import manifest_of
 from updraft.exceptions import UpdraftError
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.ends import EndKind
-from updraft.recovery.progress import Finding, Limits, ProgressReport, Watch, observe
+from updraft.recovery.progress import ProgressFinding, ProgressHistory, ProgressLimits, ProgressReport, observe
 
 if TYPE_CHECKING:
     from updraft.kubernetes.objects import Launch
@@ -43,8 +43,8 @@ class ProgressMonitor:
         budget = manifest_of(job).budget
         self._launch, self._clock = launch, clock
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
-        self._limits = Limits(limit, budget.on_no_progress)
-        self._watch = Watch()
+        self._limits = ProgressLimits(limit, budget.on_no_progress)
+        self._watch = ProgressHistory()
         self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
         self._next = clock() + PACE.turn_seconds()
         self._dumps = 0
@@ -102,7 +102,7 @@ class ProgressMonitor:
             loss=loss,
         )
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, finding: ProgressFinding) -> None:
         """In the task's log and the job's history; a stalled program is asked for its stacks before it is ended."""
         from updraft.storage import signals
 

@@ -13,7 +13,7 @@ from updraft.lifecycle import State
 from updraft.lifecycle.workflow import TRAIN_ROLE
 
 if TYPE_CHECKING:
-    from updraft.allocation import Capacity, Request
+    from updraft.allocation import Capacity, GangRequest
     from updraft.ledger import Job
     from updraft.manifest import Manifest
     from updraft.services import Services
@@ -31,7 +31,7 @@ def requeue(services: Services, job_id: str, role: str) -> None:
     book.queue.requeue(job_id, place_of(book.jobs.get(job_id), role=role))
 
 
-def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> Request:
+def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> GangRequest:
     """What the job asks for, or will ask for with a revised manifest."""
     from updraft.manifest import parse
 
@@ -39,12 +39,12 @@ def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = 
     return request_of(manifest, job.id, job.submitted_at, role=role)
 
 
-def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> Request:
-    from updraft.allocation import Request
+def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> GangRequest:
+    from updraft.allocation import GangRequest
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
 
     resources = manifest.resources
-    return Request(
+    return GangRequest(
         job_id=job_id,
         learners=place_learners(manifest, role),
         cpus=resources.cpus,

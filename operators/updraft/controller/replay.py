@@ -10,7 +10,7 @@ from updraft_learner.contract import Keys
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
     from updraft.services import Services
-    from updraft.tracking.replay import Deadline
+    from updraft.tracking.replay import TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +23,15 @@ def replay_metrics(services: Services, job: Job) -> None:
     """
     if job.mlflow_run_id is None:
         return
-    from updraft.tracking.replay import Deadline
+    from updraft.tracking.replay import TimeBudget
 
-    deadline = Deadline()
+    deadline = TimeBudget()
     for attempt in services.ledger.attempts.of_job(job.id):
         for learner in attempt.membership.ever:
             _replay(services, job, job.mlflow_run_id, attempt, learner, deadline)
 
 
-def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner: int, deadline: Deadline) -> None:
+def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner: int, deadline: TimeBudget) -> None:
     from updraft.storage import objects
     from updraft.storage.errors import platform_errors
     from updraft.tracking.replay import replay

@@ -12,7 +12,7 @@ from updraft.kubernetes.throttling import asked_pause_seconds, throttled
 
 TIMEOUT_SECONDS = 30
 EXISTS = (errors.AlreadyExistsError,)
-GONE = (errors.NotFoundError,)
+GONE = (errors.ObjectNotFoundError,)
 
 
 def call(

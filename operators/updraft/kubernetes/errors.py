@@ -41,7 +41,7 @@ class QuotaExceededError(ForbiddenError):
     """A ResourceQuota has no room for the object, or cannot tell yet (403)."""
 
 
-class NotFoundError(ClientError):
+class ObjectNotFoundError(ClientError):
     """There is no such object (404)."""
 
 
@@ -53,7 +53,7 @@ class TransientError(ApiError):
     """The same request may succeed a moment later."""
 
 
-class ConflictError(TransientError):
+class WriteConflictError(TransientError):
     """Two wrote at once, into a ResourceQuota for instance (409, reason Conflict)."""
 
 
@@ -71,7 +71,7 @@ OVER_QUOTA = ("exceeded quota:", "status unknown for quota:")
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
-    404: NotFoundError,
+    404: ObjectNotFoundError,
     408: UnavailableServerError,
     409: AlreadyExistsError,
     429: TooManyRequestsError,
@@ -87,7 +87,7 @@ def error_of(exc: Any) -> ApiError:
 
 def _class(status: int, reason: str, message: str) -> type[ApiError]:
     if status == 409 and reason == "Conflict":
-        return ConflictError
+        return WriteConflictError
     if status == 403 and any(words in message for words in OVER_QUOTA):
         return QuotaExceededError
     if status >= 500:

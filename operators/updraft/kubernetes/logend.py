@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from updraft.kubernetes.logs import Cursor, Line, LogRefusedError, Reader, split_line
+from updraft.kubernetes.logs import Cursor, Line, LogReader, LogRefusedError, split_line
 
 END_LINES = 200
 # A line of the log's file has at most 16 KiB. The cluster counts the limit from the first of these lines, so it must
@@ -73,7 +73,7 @@ class Counter:
 
     def __init__(self, cursor: Cursor, end: Sequence[bytes]) -> None:
         self._cursor = replace(cursor)
-        self._reader = Reader(self._cursor)
+        self._reader = LogReader(self._cursor)
         self._recorded, self._found = (cursor.n, cursor.t), 0
         self._until = begins(end)
         self._rest, self._left_bytes = b"", COUNT_BYTES
@@ -114,7 +114,7 @@ def lines_after(cursor: Cursor, end: Sequence[bytes], skipped: int | None) -> li
     `skipped`: the number of lines between the cursor and `end`, None if it is not known. Moves the cursor on. Empty
     if everything is recorded.
     """
-    reader, notice = Reader(cursor), []
+    reader, notice = LogReader(cursor), []
     if begins(end) > cursor.t and skipped != 0:
         time = cursor.t or begins(end)
         notice = [Line(cursor.advance(time), time, notice_of(skipped))]

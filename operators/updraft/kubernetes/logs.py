@@ -105,7 +105,7 @@ async def follow(
     async with response:
         if response.status >= 400:
             raise LogRefusedError(f"log of {pod}: the cluster answered {response.status}", response.headers)
-        reader, buffer = Reader(cursor), b""
+        reader, buffer = LogReader(cursor), b""
         async for part in response.content.iter_any():
             buffer += part
             *whole, buffer = buffer.split(b"\n")
@@ -121,7 +121,7 @@ async def follow(
             yield line
 
 
-class Reader:
+class LogReader:
     """Takes the lines of one answer, which begins in the second of the cursor's last line, and gives those after it."""
 
     def __init__(self, cursor: Cursor) -> None:

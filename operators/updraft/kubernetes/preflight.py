@@ -32,7 +32,7 @@ NEW_TOKEN = "put a valid token into the kubeconfig (`kubectl create token updraf
 
 
 @dataclass(frozen=True)
-class Finding:
+class PreflightFinding:
     """One thing that was looked at."""
 
     name: str
@@ -44,14 +44,16 @@ class Finding:
 class _Stop(Exception):
     """Nothing further can be asked."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: PreflightFinding) -> None:
         super().__init__(finding.detail)
         self.finding = finding
 
 
-def examine(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str] | None = None) -> list[Finding]:
+def examine(
+    core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str] | None = None
+) -> list[PreflightFinding]:
     """Every check. `gpu_types`: a type of GPU that somebody asks for, and who."""
-    found: list[Finding] = []
+    found: list[PreflightFinding] = []
     try:
         for finding in _findings(core, namespaces, gpu_types or {}):
             found.append(finding)
@@ -69,13 +71,13 @@ def answers(core: CoreV1Api) -> bool:
     return True
 
 
-def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str]) -> Iterator[PreflightFinding]:
     server = core.api_client.configuration.host
     version = str(_ask(core, core.get_code).get("gitVersion") or "")
-    yield Finding("cluster", True, f"{server} answers")
+    yield PreflightFinding("cluster", True, f"{server} answers")
     yield _version(version)
     may_list = _may(core, "list", "", "nodes", None)  # the first request that tells who we are
-    yield Finding("cluster's log-in", True, "accepted")
+    yield PreflightFinding("cluster's log-in", True, "accepted")
     for namespace in namespaces:
         yield _namespace(core, namespace)
         yield _rights(core, namespace)
@@ -84,7 +86,7 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         yield _nodes(nodes)
         yield _gpus(nodes, gpu_types)
     else:
-        yield Finding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
+        yield PreflightFinding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
 
 
 def _ask(
@@ -113,32 +115,32 @@ def _ask(
     return dict(core.api_client.sanitize_for_serialization(answer))
 
 
-def _refused(server: str, error: errors.ApiError) -> Finding:
+def _refused(server: str, error: errors.ApiError) -> PreflightFinding:
     match error:
         case errors.UnauthorizedError():
             detail = f"{server} does not accept the token or certificate (401); it may have run out"
-            return Finding("cluster's log-in", False, detail, NEW_TOKEN)
+            return PreflightFinding("cluster's log-in", False, detail, NEW_TOKEN)
         case errors.ForbiddenError():  # what it may not do, everybody who has logged in may by default
             detail = f"{server} does not even tell its version, or what the platform may do (403)"
-            return Finding("cluster's log-in", False, detail, DISCOVERY)
+            return PreflightFinding("cluster's log-in", False, detail, DISCOVERY)
         case errors.TransientError():
             advice = "look at the API server, or try again later"
-            return Finding("cluster", False, f"{server} answers {error.status}", advice)
+            return PreflightFinding("cluster", False, f"{server} answers {error.status}", advice)
     return _no_cluster(server)
 
 
-def _no_cluster(server: str) -> Finding:
+def _no_cluster(server: str) -> PreflightFinding:
     advice = "correct the server's address in the kubeconfig"
-    return Finding("cluster", False, f"{server} does not answer as Kubernetes does", advice)
+    return PreflightFinding("cluster", False, f"{server} does not answer as Kubernetes does", advice)
 
 
-def _unreachable(server: str, exc: Exception) -> Finding:
+def _unreachable(server: str, exc: Exception) -> PreflightFinding:
     reason = str(getattr(exc, "reason", None) or exc)
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         advice = "put the certificate of its authority into the kubeconfig (certificate-authority-data)"
-        return Finding("cluster", False, f"the certificate of {server} is not trusted", advice)
+        return PreflightFinding("cluster", False, f"the certificate of {server} is not trusted", advice)
     advice = "correct the server's address in the kubeconfig, or start the cluster"
-    return Finding("cluster", False, f"{server} cannot be reached ({type(exc).__name__})", advice)
+    return PreflightFinding("cluster", False, f"{server} cannot be reached ({type(exc).__name__})", advice)
 
 
 def too_old(version: str) -> str | None:
@@ -149,39 +151,41 @@ def too_old(version: str) -> str | None:
     return f"Kubernetes {version} is too old: sidecars need {OLDEST[0]}.{OLDEST[1]} or later"
 
 
-def _version(version: str) -> Finding:
+def _version(version: str) -> PreflightFinding:
     problem = too_old(version)
     advice = f"upgrade the cluster to {OLDEST[0]}.{OLDEST[1]} or later, or use another one" if problem else ""
-    return Finding("Kubernetes version", problem is None, problem or version, advice)
+    return PreflightFinding("Kubernetes version", problem is None, problem or version, advice)
 
 
-def _namespace(core: CoreV1Api, namespace: str) -> Finding:
+def _namespace(core: CoreV1Api, namespace: str) -> PreflightFinding:
     name = f"namespace {namespace}"
     try:
-        found = _ask(core, core.read_namespace, namespace, ok=(errors.ForbiddenError, errors.NotFoundError))
+        found = _ask(core, core.read_namespace, namespace, ok=(errors.ForbiddenError, errors.ObjectNotFoundError))
     except errors.ForbiddenError:
-        return Finding(name, False, "does not exist, or nothing was granted there", _make(namespace))
-    except errors.NotFoundError:
+        return PreflightFinding(name, False, "does not exist, or nothing was granted there", _make(namespace))
+    except errors.ObjectNotFoundError:
         if _may(core, "create", "", "namespaces", None):
-            return Finding(name, True, "is made with the first job")
-        return Finding(name, False, "does not exist", _make(namespace))
+            return PreflightFinding(name, True, "is made with the first job")
+        return PreflightFinding(name, False, "does not exist", _make(namespace))
     leaving = bool(found["metadata"].get("deletionTimestamp"))
-    return Finding(name, not leaving, "is being deleted" if leaving else "exists", _make(namespace) if leaving else "")
+    return PreflightFinding(
+        name, not leaving, "is being deleted" if leaving else "exists", _make(namespace) if leaving else ""
+    )
 
 
 def _make(namespace: str) -> str:
     return f"`kubectl create namespace {namespace}`, or `kubectl apply -k deploy/kustomize`, which gives its rights too"
 
 
-def _rights(core: CoreV1Api, namespace: str) -> Finding:
+def _rights(core: CoreV1Api, namespace: str) -> PreflightFinding:
     name, rights = f"rights in {namespace}", list(rbac.each(rbac.NAMESPACED))
     missing = [right for right in rights if not _may(core, *right, namespace)]
     if not missing:
-        return Finding(name, True, f"has all {len(rights)} that jobs need")
+        return PreflightFinding(name, True, f"has all {len(rights)} that jobs need")
     if {resource for _, _, resource in missing} <= rbac.ONLY_WITH.keys():
         only = "; ".join(rbac.ONLY_WITH[resource] for _, _, resource in missing)
-        return Finding(name, True, f"may not {_listed(missing)}: {only}")
-    return Finding(name, False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
+        return PreflightFinding(name, True, f"may not {_listed(missing)}: {only}")
+    return PreflightFinding(name, False, f"may not {_listed(missing)}", ASK_ADMINISTRATOR)
 
 
 def _listed(rights: Sequence[tuple[str, str, str]]) -> str:
@@ -201,17 +205,17 @@ def _review(verb: str, group: str, resource: str, namespace: str | None) -> dict
     return {"spec": {"resourceAttributes": wanted}}
 
 
-def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Finding:
+def _nodes(nodes: Sequence[Mapping[str, Any]]) -> PreflightFinding:
     if not nodes:
-        return Finding("nodes", False, "the cluster has none", "add nodes")
+        return PreflightFinding("nodes", False, "the cluster has none", "add nodes")
     if (problem := _old_kubelets(nodes)) is not None:
-        return Finding("nodes", False, problem, UPGRADE_KUBELETS)
+        return PreflightFinding("nodes", False, problem, UPGRADE_KUBELETS)
     tainted = [
         f"{node['metadata']['name']} ({', '.join(keys)})" for node in nodes if (keys := _taints_of_the_site(node))
     ]
     closed = f"; for learners only where UPDRAFT_TOLERATIONS names the taint: {', '.join(tainted)}" if tainted else ""
     advice = "" if len(tainted) < len(nodes) else "name a taint there, or remove it"
-    return Finding("nodes", not advice, f"{len(nodes)}{closed}", advice)
+    return PreflightFinding("nodes", not advice, f"{len(nodes)}{closed}", advice)
 
 
 def _old_kubelets(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> str | None:
@@ -232,7 +236,7 @@ def _taints_of_the_site(node: Mapping[str, Any], tolerated: Sequence[Toleration]
     return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
 
-def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Finding:
+def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> PreflightFinding:
     """`asked`: type of GPU, and who asks for it."""
     counted: dict[str, int] = {}
     for node in capacity_from_nodes(nodes).nodes:
@@ -242,8 +246,8 @@ def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> Findi
     there = ", ".join(f"{number} x {kind or 'of no named type'}" for kind, number in sorted(counted.items())) or "none"
     if absent:
         advice = "ask for a type that is there, or name the nodes': `kubectl label node NODE updraft.dev/gpu-type=TYPE`"
-        return Finding("GPUs", False, f"no node has {', '.join(absent)}; there is {there}", advice)
-    return Finding("GPUs", True, there)
+        return PreflightFinding("GPUs", False, f"no node has {', '.join(absent)}; there is {there}", advice)
+    return PreflightFinding("GPUs", True, there)
 
 
 # --- at submission --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
-from updraft.allocation import Grant, Plan, Request
+from updraft.allocation import GangRequest, Grant, Plan
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
@@ -23,10 +23,10 @@ from updraft.lifecycle import TERMINAL, State
 
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
-Decide = Callable[[Sequence[Request], Sequence[Grant]], Plan]  # of the queue in its order, and of what is granted
+Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # of the queue in its order, and of what is granted
 
 
-def enqueue(connection: Connection, job_id: str, request: Request) -> None:
+def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
     """Puts the job in the queue. There, or granted, it keeps its place; after a release it joins at the end."""
     if request.job_id != job_id:
         raise RefusedError(f"request: is of job {request.job_id!r}, not of {job_id!r}")
@@ -57,7 +57,7 @@ def enqueue(connection: Connection, job_id: str, request: Request) -> None:
         connection.execute(update(grants).where(grants.c.job_id == job_id).values(**values))
 
 
-def requeue(connection: Connection, job_id: str, request: Request, now: datetime) -> None:
+def requeue(connection: Connection, job_id: str, request: GangRequest, now: datetime) -> None:
     """A job that gave back its grant joins the end of the queue; nothing for one that has a place, or is not QUEUED."""
     if job_rows.get(connection, job_id, lock=True).state is State.QUEUED:
         enqueue(connection, job_id, replace(request, requested_at=now))
@@ -191,6 +191,6 @@ def _admission(row: Row[Any]) -> Admission:
     return Admission(False, row.place, row.reason or UNPLANNED, row.impossible)
 
 
-def _request(row: Row[Any]) -> Request:
+def _request(row: Row[Any]) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
-    return Request(row.job_id, *amounts, row.requested_at, row.disk_mib)
+    return GangRequest(row.job_id, *amounts, row.requested_at, row.disk_mib)

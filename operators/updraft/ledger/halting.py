@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from updraft.allocation import Request as Place
+from updraft.allocation import GangRequest as Place
 from updraft.ledger import admission, requests, revisions
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.tables import attempts

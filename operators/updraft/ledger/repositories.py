@@ -164,7 +164,7 @@ class Jobs(_Repository):
         with self._writing() as connection:
             return halting.rest(connection, job_id, kept, attempt, self._clock())
 
-    def rejoin(self, job_id: str, seq: int, place: allocation.Request) -> bool:
+    def rejoin(self, job_id: str, seq: int, place: allocation.GangRequest) -> bool:
         """Obeys the resume request `seq`: revised if it says so, and in line again. Once, whoever asks."""
         with self._writing() as connection:
             return halting.rejoin(connection, job_id, seq, place, self._clock())
@@ -230,7 +230,7 @@ class Outbox(_Repository):
 class Queue(_Repository):
     """The jobs that wait for their grant, and those that hold one."""
 
-    def enqueue(self, job_id: str, request: allocation.Request) -> None:
+    def enqueue(self, job_id: str, request: allocation.GangRequest) -> None:
         with self._writing() as connection:
             admission.enqueue(connection, job_id, request)
 
@@ -262,7 +262,7 @@ class Queue(_Repository):
         with self._reading() as connection:
             return admission.news(connection, since)
 
-    def requeue(self, job_id: str, request: allocation.Request) -> None:
+    def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
         """To the end of the line with a QUEUED job that gave its grant back. Once, whoever asks."""
         with self._writing() as connection:
             admission.requeue(connection, job_id, request, self._clock())

@@ -18,7 +18,7 @@ from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Job, Request, RequestKind
 from updraft.ledger.tables import NAME_LENGTH, jobs, requests
 from updraft.lifecycle import State
-from updraft.lifecycle.requests import WITHDRAWN
+from updraft.lifecycle.request_rules import WITHDRAWN
 
 
 def request(

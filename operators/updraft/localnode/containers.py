@@ -22,7 +22,7 @@ from updraft.localnode.podstatus import (
     terminated_state,
 )
 from updraft.localnode.probes import PROBE_ERRORS, keep_asking, run_once, wait_until_started
-from updraft.localnode.processes import Exit
+from updraft.localnode.processes import ProcessExit
 from updraft.localnode.resources import memory_limit_bytes
 from updraft.localnode.volumes import NotYetError
 
@@ -68,7 +68,7 @@ class ContainerRunner:
             if record.restart_count > 1:
                 backoff = min(2 * backoff, timing.backoff_limit_seconds)
 
-    def note_end(self, record: ContainerRecord, end: Exit) -> None:
+    def note_end(self, record: ContainerRecord, end: ProcessExit) -> None:
         tail = ""
         if record.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and end.code != 0:
             tail = self._log_tail(record)

@@ -24,7 +24,7 @@ _KEYED_FIELD = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 
 @dataclass(frozen=True)
-class Place:
+class ContainerFolders:
     """The private folders of one container and what its image brings."""
 
     home: Path
@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ContainerLaunch:
     """Everything that the shim needs."""
 
     argv: tuple[str, ...]
@@ -103,7 +103,7 @@ def declared_variables(container: Json, pod: Json, read_secret: SecretReader) ->
     return values, opaque
 
 
-def _platform_variables(container: Json, pod: Json, place: Place, host: Mapping[str, str]) -> dict[str, str]:
+def _platform_variables(container: Json, pod: Json, place: ContainerFolders, host: Mapping[str, str]) -> dict[str, str]:
     variables = {
         "PATH": place.path_variable,
         "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"],
@@ -119,7 +119,7 @@ def _platform_variables(container: Json, pod: Json, place: Place, host: Mapping[
     return variables
 
 
-def _working_folder(container: Json, translation: Translation, place: Place) -> Path:
+def _working_folder(container: Json, translation: Translation, place: ContainerFolders) -> Path:
     wanted = container.get("workingDir")
     if not wanted:
         return place.home
@@ -132,9 +132,9 @@ def launch_of(
     pod: Json,
     read_secret: SecretReader,
     translation: Translation,
-    place: Place,
+    place: ContainerFolders,
     host: Mapping[str, str],
-) -> Launch:
+) -> ContainerLaunch:
     """Raises NotYetError if the container refers to something that does not exist."""
     declared, opaque = declared_variables(container, pod, read_secret)
     environment = _platform_variables(container, pod, place, host)
@@ -146,4 +146,4 @@ def launch_of(
     if not words:
         raise NotYetError("no command specified: images of the local node have no entrypoint; give command or args")
     argv = tuple(translation.text(expand(word, declared)) for word in words)
-    return Launch(argv, environment, _working_folder(container, translation, place))
+    return ContainerLaunch(argv, environment, _working_folder(container, translation, place))

@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cause:
+class StatusCause:
     """One wrong field of an object."""
 
     reason: (
@@ -23,7 +23,7 @@ class Cause:
 
 
 @dataclass
-class ApiError(Exception):
+class StatusError(Exception):
     """An answer other than success. Carries what the `Status` object says."""
 
     code: int
@@ -59,8 +59,8 @@ def success(kind: str, name: str, uid: str) -> Json:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-def unauthorized() -> ApiError:
-    return ApiError(401, "Unauthorized", "Unauthorized")
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
 # Groups of the API other than the core, whose resources are written `networkpolicies.networking.k8s.io`.
@@ -76,46 +76,46 @@ def _details(resource: str, name: str) -> Json:
     return {"name": name, **group, "kind": resource}
 
 
-def not_found(resource: str, name: str) -> ApiError:
+def not_found(resource: str, name: str) -> StatusError:
     message = f'{qualified(resource)} "{name}" not found'
-    return ApiError(404, "NotFound", message, _details(resource, name))
+    return StatusError(404, "NotFound", message, _details(resource, name))
 
 
-def no_such_route() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+def no_such_route() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", message)
+    return StatusError(405, "MethodNotAllowed", message)
 
 
-def already_exists(resource: str, name: str) -> ApiError:
+def already_exists(resource: str, name: str) -> StatusError:
     message = f'{qualified(resource)} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", message, _details(resource, name))
+    return StatusError(409, "AlreadyExists", message, _details(resource, name))
 
 
-def conflict(resource: str, name: str, why: str) -> ApiError:
+def conflict(resource: str, name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {why}'
-    return ApiError(409, "Conflict", message, _details(resource, name))
+    return StatusError(409, "Conflict", message, _details(resource, name))
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def expired(version: int, oldest: int) -> ApiError:
-    return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
+def expired(version: int, oldest: int) -> StatusError:
+    return StatusError(410, "Expired", f"too old resource version: {version} ({oldest})")
 
 
-def kubelet_away(pod: Json, container: str, query: str) -> ApiError:
+def kubelet_away(pod: Json, container: str, query: str) -> StatusError:
     """What the API server says when it cannot reach a kubelet; it gives no reason then."""
     meta, address = pod["metadata"], f"{pod['status'].get('hostIP', '127.0.0.1')}:10250"
     path = f"containerLogs/{meta['namespace']}/{meta['name']}/{container}{'?' + query if query else ''}"
-    return ApiError(500, "", f'Get "https://{address}/{path}": dial tcp {address}: i/o timeout')
+    return StatusError(500, "", f'Get "https://{address}/{path}": dial tcp {address}: i/o timeout')
 
 
-def invalid(kind: str, name: str, causes: list[Cause]) -> ApiError:
+def invalid(kind: str, name: str, causes: list[StatusCause]) -> StatusError:
     """422 that names every wrong field at once."""
     texts = [cause.text() for cause in causes]
     wrong = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -124,4 +124,4 @@ def invalid(kind: str, name: str, causes: list[Cause]) -> ApiError:
         "kind": kind,
         "causes": [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes],
     }
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {wrong}', details)
+    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {wrong}', details)

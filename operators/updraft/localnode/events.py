@@ -6,14 +6,14 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 from updraft.localnode.errors import Json
-from updraft.localnode.store import Store, now_text
+from updraft.localnode.store import ResourceStore, now_text
 
 KEPT_EVENTS = 2000
 KEPT_FOR = timedelta(hours=1)
 
 
 class EventRecorder:
-    def __init__(self, store: Store, host: str) -> None:
+    def __init__(self, store: ResourceStore, host: str) -> None:
         self._store, self._host = store, host
 
     def record(

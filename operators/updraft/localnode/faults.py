@@ -25,7 +25,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from updraft.localnode.errors import Cause, bad_request, invalid
+from updraft.localnode.errors import StatusCause, bad_request, invalid
 
 
 class _Fault(BaseModel):
@@ -175,6 +175,6 @@ def parse_fault(body: object) -> AnyFault:
         return _ADAPTER.validate_python(body)
     except ValidationError as exc:
         causes = [
-            Cause("FieldValueInvalid", e["msg"], ".".join(map(str, e["loc"][1:])) or "kind") for e in exc.errors()
+            StatusCause("FieldValueInvalid", e["msg"], ".".join(map(str, e["loc"][1:])) or "kind") for e in exc.errors()
         ]
         raise invalid("Fault", str(body.get("kind", "")), causes) from exc

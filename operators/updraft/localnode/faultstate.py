@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from updraft.localnode.errors import ApiError, Json
+from updraft.localnode.errors import Json, StatusError
 from updraft.localnode.faults import ApiErrors, Cut, PullFails
 
 
@@ -102,8 +102,8 @@ class FaultState:
         self._failing_pulls.clear()
 
 
-def error_of(fault: ApiErrors) -> ApiError:
+def error_of(fault: ApiErrors) -> StatusError:
     if fault.status == 429:
         message = "The apiserver is busy; try again later (fault lab)"
-        return ApiError(429, "TooManyRequests", message, retry_after_seconds=fault.retry_after_seconds)
-    return ApiError(fault.status, "InternalError", f"status {fault.status} was asked for (fault lab)")
+        return StatusError(429, "TooManyRequests", message, retry_after_seconds=fault.retry_after_seconds)
+    return StatusError(fault.status, "InternalError", f"status {fault.status} was asked for (fault lab)")

@@ -10,7 +10,7 @@ from pathlib import Path
 from updraft.exceptions import UpdraftError
 from updraft.localnode import images
 from updraft.localnode.builds import Builds
-from updraft.localnode.environment import Launch, Place, launch_of
+from updraft.localnode.environment import ContainerFolders, ContainerLaunch, launch_of
 from updraft.localnode.errors import Json
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.faultstate import FaultState
@@ -18,7 +18,7 @@ from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.processes import ProcessTable
 from updraft.localnode.scheduler import gpu_indices
-from updraft.localnode.store import Store
+from updraft.localnode.store import ResourceStore
 from updraft.localnode.translate import Translation
 from updraft.localnode.volumes import link_nested, mounts_of
 
@@ -46,7 +46,7 @@ class ImageLack:
 
 @dataclass(frozen=True)
 class Kubelet:
-    store: Store
+    store: ResourceStore
     events: EventRecorder
     processes: ProcessTable
     ports: PortBook
@@ -109,7 +109,7 @@ class Kubelet:
         pod_ports = self.ports.ports(meta["uid"], declared)
         return Translation(mounts, pod_ports, namespace, services, spec.get("subdomain"))
 
-    def launch(self, pod: Json, container: Json) -> Launch:
+    def launch(self, pod: Json, container: Json) -> ContainerLaunch:
         """Makes the container's private folders. Raises NotYetError."""
         meta = pod["metadata"]
         folder = self.pod_folder(meta["uid"])
@@ -123,7 +123,7 @@ class Kubelet:
             pod,
             lambda name: self.store.find("secrets", meta["namespace"], name),
             self.translation(pod, container),
-            Place(home, temporary, path_variable, gpus),
+            ContainerFolders(home, temporary, path_variable, gpus),
             os.environ,
         )
         launch.cwd.mkdir(parents=True, exist_ok=True)

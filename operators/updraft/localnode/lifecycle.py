@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from updraft.localnode.errors import ApiError, Json
+from updraft.localnode.errors import Json, StatusError
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook, gang_owner
 from updraft.localnode.scheduler import TERMINAL_PHASES
-from updraft.localnode.store import Key, Store, now_text
+from updraft.localnode.store import Key, ResourceStore, now_text
 
 SWEEP_SECONDS = 60.0
 
 
-def delete_pod(store: Store, namespace: str, name: str, grace_seconds: int | None) -> Json:
+def delete_pod(store: ResourceStore, namespace: str, name: str, grace_seconds: int | None) -> Json:
     """A pod that runs is only marked; the runtime removes it when its processes have ended. Raises ApiError 404."""
     pod = store.get("pods", namespace, name)
     finished = pod["status"].get("phase") in TERMINAL_PHASES or not pod["spec"].get("nodeName")
@@ -34,7 +34,7 @@ def delete_pod(store: Store, namespace: str, name: str, grace_seconds: int | Non
     return store.update("pods", namespace, name, mark)
 
 
-def disrupt(store: Store, pod: Json, reason: str, message: str) -> None:
+def disrupt(store: ResourceStore, pod: Json, reason: str, message: str) -> None:
     """Says in the pod's conditions that it is about to be ended, and by whom."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
 
@@ -45,7 +45,7 @@ def disrupt(store: Store, pod: Json, reason: str, message: str) -> None:
     store.update("pods", pod["metadata"]["namespace"], pod["metadata"]["name"], mark)
 
 
-def delete_object(store: Store, key: Key, grace_seconds: int | None = None) -> Json:
+def delete_object(store: ResourceStore, key: Key, grace_seconds: int | None = None) -> Json:
     """Raises ApiError 404."""
     resource, namespace, name = key
     if resource == "pods":
@@ -55,7 +55,7 @@ def delete_object(store: Store, key: Key, grace_seconds: int | None = None) -> J
     return store.delete(*key)
 
 
-def _mark_namespace(store: Store, name: str) -> Json:
+def _mark_namespace(store: ResourceStore, name: str) -> Json:
     def mark(new: Json) -> None:
         new["metadata"]["deletionTimestamp"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         new["status"]["phase"] = "Terminating"
@@ -63,7 +63,7 @@ def _mark_namespace(store: Store, name: str) -> Json:
     return store.update("namespaces", "", name, mark)
 
 
-def orphan_dependents(store: Store, uid: str) -> None:
+def orphan_dependents(store: ResourceStore, uid: str) -> None:
     """`propagationPolicy: Orphan`: dependents forget their owner."""
 
     def forget(new: Json) -> None:
@@ -78,7 +78,7 @@ def orphan_dependents(store: Store, uid: str) -> None:
 class GarbageCollector:
     """Removes what no owner holds any more, the content of ended namespaces, old events and unused ports."""
 
-    def __init__(self, store: Store, events: EventRecorder, ports: PortBook, away: Partition) -> None:
+    def __init__(self, store: ResourceStore, events: EventRecorder, ports: PortBook, away: Partition) -> None:
         self._store, self._events, self._ports, self._away = store, events, ports, away
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class GarbageCollector:
             return
         try:
             delete_object(self._store, key)
-        except ApiError:
+        except StatusError:
             return  # somebody else was quicker
 
     def _empty(self, namespace: str) -> None:

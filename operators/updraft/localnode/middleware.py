@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from updraft.localnode.connections import Connections
-from updraft.localnode.errors import ApiError, method_not_allowed, no_such_route, unauthorized
+from updraft.localnode.errors import StatusError, method_not_allowed, no_such_route, unauthorized
 from updraft.localnode.faultstate import FaultState, error_of
 
 logger = logging.getLogger(__name__)
@@ -77,14 +77,14 @@ async def _unheard(_: Message) -> None:
     """Where an answer goes that its reader never gets."""
 
 
-def _error_response(error: ApiError) -> Response:
+def _error_response(error: StatusError) -> Response:
     seconds = error.retry_after_seconds
     headers = {} if seconds is None else {"Retry-After": str(seconds)}
     return JSONResponse(error.status(), error.code, headers=headers)
 
 
 async def _on_api_error(_: Request, exc: Exception) -> Response:
-    assert isinstance(exc, ApiError)
+    assert isinstance(exc, StatusError)
     return _error_response(exc)
 
 
@@ -95,11 +95,11 @@ async def _on_http_error(_: Request, exc: Exception) -> Response:
 
 async def _on_defect(_: Request, exc: Exception) -> Response:
     logger.error("request failed", exc_info=exc)
-    return _error_response(ApiError(500, "InternalError", f"Internal error occurred: {type(exc).__name__}"))
+    return _error_response(StatusError(500, "InternalError", f"Internal error occurred: {type(exc).__name__}"))
 
 
 ERROR_HANDLERS: Mapping[int | type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-    ApiError: _on_api_error,
+    StatusError: _on_api_error,
     HTTPException: _on_http_error,
     Exception: _on_defect,
 }

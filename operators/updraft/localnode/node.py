@@ -33,11 +33,11 @@ from updraft.localnode.nodes import NodePool
 from updraft.localnode.partition import Partition
 from updraft.localnode.ports import PortBook
 from updraft.localnode.processes import ProcessTable
-from updraft.localnode.resources import Resources
+from updraft.localnode.resources import Amounts
 from updraft.localnode.runtime import Runtime
 from updraft.localnode.scheduler import NodeSpec, Scheduler
 from updraft.localnode.server import VERSION, Api, create_app
-from updraft.localnode.store import Store
+from updraft.localnode.store import ResourceStore
 
 logger = logging.getLogger(__name__)
 NODE_NAME = "updraft-local"
@@ -67,8 +67,8 @@ def node_specs(config: NodeConfig) -> list[NodeSpec]:
     cpu, memory = config.cpu_milli // count, config.memory_bytes // count
     if len(config.gpus) <= 1:
         gpu_type, gpus = config.gpus[0] if config.gpus else (None, 0)
-        return [NodeSpec(NODE_NAME, Resources(cpu, memory, gpus), gpu_type)]
-    return [NodeSpec(f"{NODE_NAME}-{kind}", Resources(cpu, memory, gpus), kind) for kind, gpus in config.gpus]
+        return [NodeSpec(NODE_NAME, Amounts(cpu, memory, gpus), gpu_type)]
+    return [NodeSpec(f"{NODE_NAME}-{kind}", Amounts(cpu, memory, gpus), kind) for kind, gpus in config.gpus]
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(config: NodeConfig, listener: socket.socket) -> None:
-    store = Store(config.state_dir / "objects.sqlite")
+    store = ResourceStore(config.state_dir / "objects.sqlite")
     events = EventRecorder(store, NODE_NAME)
     processes, ports, away = ProcessTable(), PortBook(store), Partition(store)
     faults, wires = FaultState(), Connections()

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from updraft.localnode.affinity import UNREACHABLE, UNSCHEDULABLE, toleration_seconds
-from updraft.localnode.errors import ApiError, Json
+from updraft.localnode.errors import Json, StatusError
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.lifecycle import delete_pod, disrupt
 from updraft.localnode.partition import LostNode, Partition
 from updraft.localnode.scheduler import TERMINAL_PHASES, NodeSpec, node_object
-from updraft.localnode.store import Store, now_text
+from updraft.localnode.store import ResourceStore, now_text
 
 _FACT = "node-pool"
 _SILENT = {"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
@@ -46,7 +46,7 @@ def _numbered(base: str, number: int) -> str:
 class NodePool:
     def __init__(
         self,
-        store: Store,
+        store: ResourceStore,
         events: EventRecorder,
         away: Partition,
         specs: Sequence[NodeSpec],
@@ -245,7 +245,7 @@ class NodePool:
             return wanted
         listed = ", ".join(possible) or "none"
         what = "node has to be given" if wanted is None and possible else f"{wanted or 'any node'} is not there"
-        raise ApiError(409, "Conflict", f"node: {what}; possible now: {listed}")
+        raise StatusError(409, "Conflict", f"node: {what}; possible now: {listed}")
 
     def _slot_of(self, name: str) -> tuple[str, _Slot]:
         for base, slot in self._slots.items():

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from updraft.localnode.errors import Json
 from updraft.localnode.podstatus import KUBELET_CONDITIONS
-from updraft.localnode.store import Store, now_text
+from updraft.localnode.store import ResourceStore, now_text
 
 _NODE, _POD = "lost-node/", "lost-pod/"
 
@@ -33,7 +33,7 @@ class LostNode:
 
 
 class Partition:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResourceStore) -> None:
         self._store = store
         nodes = [LostNode(**json.loads(text)) for text in store.facts(_NODE).values()]
         self.nodes: dict[str, LostNode] = {node.name: node for node in nodes}

@@ -14,12 +14,12 @@ from pathlib import Path
 from updraft.localnode.errors import Json
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.podstatus import MAIN, ContainerRecord, pod_status, records_of
-from updraft.localnode.processes import Exit
+from updraft.localnode.processes import ProcessExit
 from updraft.localnode.store import now_text
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopCommand:
     """An order to end the pod. `reason` is set when the pod is to be Failed for it."""
 
     deadline: float  # monotonic seconds: SIGKILL then
@@ -32,14 +32,14 @@ class StopOrder:
     """None at first; may be given repeatedly, and only shortens the time that is left."""
 
     def __init__(self) -> None:
-        self.given: Stop | None = None
+        self.given: StopCommand | None = None
         self.changed = asyncio.Event()
 
     def give(self, grace_seconds: float, reason: str = "", message: str = "") -> None:
         deadline = time.monotonic() + grace_seconds
         if self.given is None or deadline < self.given.deadline:
-            old = self.given or Stop(deadline)
-            self.given = Stop(deadline, grace_seconds <= 0, old.reason or reason, old.message or message)
+            old = self.given or StopCommand(deadline)
+            self.given = StopCommand(deadline, grace_seconds <= 0, old.reason or reason, old.message or message)
             self.changed.set()
 
     def kill_at(self, least: float) -> float:
@@ -89,6 +89,6 @@ class PodReport:
         self.pod = self.kubelet.store.update("pods", self.namespace, self.name, lambda new: new.update(status=status))
 
 
-def never_started() -> Exit:
+def never_started() -> ProcessExit:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}Z"
-    return Exit(137, "ContainerStatusUnknown", now, now, "The pod was stopped before the container was started")
+    return ProcessExit(137, "ContainerStatusUnknown", now, now, "The pod was stopped before the container was started")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from updraft.localnode.errors import Json
-from updraft.localnode.processes import ContainerProcess, Exit
+from updraft.localnode.processes import ContainerProcess, ProcessExit
 from updraft.localnode.resources import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
@@ -69,7 +69,7 @@ def running_state(process: ContainerProcess) -> Json:
     return {"running": {"startedAt": seconds_only(process.started_at)}}
 
 
-def terminated_state(end: Exit, container_id: str, log_tail: str = "") -> Json:
+def terminated_state(end: ProcessExit, container_id: str, log_tail: str = "") -> Json:
     message = end.message or log_tail
     return {
         "terminated": {

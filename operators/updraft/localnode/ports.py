@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import Iterable
 
-from updraft.localnode.store import Store
+from updraft.localnode.store import ResourceStore
 
 # Below the range that systems hand out to outgoing connections (Linux from 32768, macOS from 49152).
 LOWEST, HIGHEST = 20000, 32000
@@ -27,7 +27,7 @@ def is_free(port: int) -> bool:
 class PortBook:
     """Host ports by owner (a pod's uid, or `namespace/service`) and the port they stand for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResourceStore) -> None:
         self._store = store
         self._ports: dict[str, dict[str, int]] = json.loads(store.fact(_FACT) or "{}")
         self._random = random.Random()

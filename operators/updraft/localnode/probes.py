@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from updraft.localnode.environment import Launch
+from updraft.localnode.environment import ContainerLaunch
 from updraft.localnode.errors import Json
 from updraft.localnode.translate import LOOPBACK, Translation
 
@@ -38,7 +38,7 @@ async def _http(probe: Json, port: int) -> None:
         raise OSError(f"HTTP probe failed with statuscode: {status}")
 
 
-async def _exec(command: list[str], launch: Launch) -> None:
+async def _exec(command: list[str], launch: ContainerLaunch) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         env=dict(launch.environment),
@@ -58,7 +58,7 @@ async def _exec(command: list[str], launch: Launch) -> None:
         raise OSError(f"command ended with {status}")
 
 
-async def run_once(probe: Json, container: Json, translation: Translation, launch: Launch) -> None:
+async def run_once(probe: Json, container: Json, translation: Translation, launch: ContainerLaunch) -> None:
     """A probe's or a hook's action. Raises one of PROBE_ERRORS when it fails."""
     if action := probe.get("httpGet"):
         await _http(action, translation.port(port_number(action["port"], container)))
@@ -73,7 +73,7 @@ async def wait_until_started(
     probe: Json,
     container: Json,
     translation: Translation,
-    launch: Launch,
+    launch: ContainerLaunch,
     unhealthy: Callable[[str], None],
 ) -> bool:
     """Asks until the probe passes; False once it failed `failureThreshold` times in a row."""
@@ -92,7 +92,7 @@ async def keep_asking(
     probe: Json,
     container: Json,
     translation: Translation,
-    launch: Launch,
+    launch: ContainerLaunch,
     tell: Callable[[bool], None],
     unhealthy: Callable[[str], None],
     before: Callable[[], None],

@@ -57,7 +57,7 @@ class ProcessId:
 
 
 @dataclass(frozen=True)
-class Exit:
+class ProcessExit:
     """How a container's program ended."""
 
     code: int
@@ -77,10 +77,10 @@ class ContainerProcess:
     started_at: str = ""  # empty: the program could not be started
     memory_limit_bytes: int | None = None
     popen: subprocess.Popen[bytes] | None = None
-    exit: Exit | None = None
+    exit: ProcessExit | None = None
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ProcessExit:
         await self.exited.wait()
         assert self.exit is not None
         return self.exit
@@ -334,7 +334,7 @@ class ProcessTable:
             now = shim.timestamp()
             message = "The container could not be located when the pod was terminated"
             started = process.started_at or now
-            process.exit = Exit(137, "ContainerStatusUnknown", started, now, message)
+            process.exit = ProcessExit(137, "ContainerStatusUnknown", started, now, message)
         else:
             process.exit = _exit_of(result, out_of_memory=(process.folder / "oom").exists())
         self._running.remove(process)
@@ -345,13 +345,13 @@ def _gone(identity: ProcessId | None) -> bool:
     return identity is None or identity.process() is None
 
 
-def _exit_of(result: Mapping[str, Any], *, out_of_memory: bool) -> Exit:
+def _exit_of(result: Mapping[str, Any], *, out_of_memory: bool) -> ProcessExit:
     code = int(result["exitCode"])
     reason = str(result.get("reason") or ("Completed" if code == 0 else "Error"))
     if out_of_memory and code == 137:
         reason = "OOMKilled"
     started, finished = str(result["startedAt"]), str(result["finishedAt"])
-    return Exit(code, reason, started, finished, str(result.get("message", "")))
+    return ProcessExit(code, reason, started, finished, str(result.get("message", "")))
 
 
 def _start(folder: Path, orders: bytes) -> ContainerProcess:

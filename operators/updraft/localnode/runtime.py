@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from updraft.localnode import disks
-from updraft.localnode.errors import ApiError, Json, bad_request, conflict, not_found
+from updraft.localnode.errors import Json, StatusError, bad_request, conflict, not_found
 from updraft.localnode.kubelet import SMALL_DISKS, Kubelet
 from updraft.localnode.lifecycle import disrupt
 from updraft.localnode.podstatus import MAIN, ContainerRecord
@@ -113,7 +113,9 @@ class Runtime:
             raise conflict("pods", name, "it does not run now")
         if not disks.has_own(folder):
             advice = disks.why_not() or 'post {"kind": "small_disks", "bytes": ...} before it is created'
-            raise ApiError(501, "NotImplemented", f"pod {name} shares the node's disk, which is not filled: {advice}")
+            raise StatusError(
+                501, "NotImplemented", f"pod {name} shares the node's disk, which is not filled: {advice}"
+            )
         return folder
 
     def full_disks(self) -> list[tuple[PodWorker, Path]]:
@@ -125,7 +127,7 @@ class Runtime:
         if size_bytes is None:
             self._kubelet.store.drop_fact(SMALL_DISKS)
         elif (reason := disks.why_not()) is not None:
-            raise ApiError(501, "NotImplemented", reason)
+            raise StatusError(501, "NotImplemented", reason)
         else:
             self._kubelet.store.set_fact(SMALL_DISKS, str(size_bytes))
 

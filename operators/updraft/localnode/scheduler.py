@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from updraft.localnode.affinity import UNSCHEDULABLE, allows, preference, repelled_by
-from updraft.localnode.errors import ApiError, Json
+from updraft.localnode.errors import Json, StatusError
 from updraft.localnode.events import EventRecorder
-from updraft.localnode.resources import GPU, Resources, container_requests, pod_requests
-from updraft.localnode.store import Store, now_text
+from updraft.localnode.resources import GPU, Amounts, container_requests, pod_requests
+from updraft.localnode.store import ResourceStore, now_text
 from updraft.quantity import parse_quantity
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
@@ -27,7 +27,7 @@ class NodeSpec:
     """One node that the local node pretends to be."""
 
     name: str
-    allocatable: Resources
+    allocatable: Amounts
     gpu_type: str | None = None
     unschedulable: bool = False
     taints: Sequence[Mapping[str, Any]] = ()
@@ -37,7 +37,7 @@ class NodeSpec:
     def of(cls, node: Json) -> NodeSpec:
         """A node as its object says."""
         amounts, meta, spec = node["status"]["allocatable"], node["metadata"], node["spec"]
-        allocatable = Resources(
+        allocatable = Amounts(
             cpu_milli=int(parse_quantity(amounts["cpu"]) * 1000),
             memory_bytes=int(parse_quantity(amounts["memory"])),
             gpus=int(parse_quantity(amounts.get(GPU, "0"))),
@@ -63,7 +63,7 @@ class Placement:
 
 @dataclass
 class _Usage:
-    free: Resources
+    free: Amounts
     taken_gpus: set[int]
 
 
@@ -177,7 +177,7 @@ def node_object(node: NodeSpec, version: str) -> Json:
 class Scheduler:
     """Binds pods to nodes as they appear and as room comes."""
 
-    def __init__(self, store: Store, events: EventRecorder) -> None:
+    def __init__(self, store: ResourceStore, events: EventRecorder) -> None:
         self._store, self._events = store, events
 
     async def run(self) -> None:
@@ -229,7 +229,7 @@ class Scheduler:
         meta = pod["metadata"]
         try:
             self._store.update("pods", meta["namespace"], meta["name"], change)
-        except ApiError:
+        except StatusError:
             return  # deleted meanwhile
         where = f"Successfully assigned {meta['namespace']}/{meta['name']} to {placement.node}"
         self._events.record(pod, "Normal", "Scheduled", where, component="default-scheduler")

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from updraft.localnode import claims
 from updraft.localnode.errors import (
     GROUPS,
-    ApiError,
     Json,
+    StatusError,
     bad_request,
     kubelet_away,
     method_not_allowed,
@@ -29,16 +29,16 @@ from updraft.localnode.errors import (
 )
 from updraft.localnode.faultlab import FaultLab
 from updraft.localnode.faults import parse_fault
+from updraft.localnode.http_bodies import DeleteOptions, flag, json_body, log_options, number, page, patched
 from updraft.localnode.kubelet import Kubelet
 from updraft.localnode.lifecycle import delete_object, disrupt, orphan_dependents
 from updraft.localnode.logs import read_log
 from updraft.localnode.middleware import ERROR_HANDLERS, ApiMiddleware
 from updraft.localnode.rbac import access_review, rules_review
-from updraft.localnode.requests import DeleteOptions, flag, json_body, log_options, number, page, patched
 from updraft.localnode.runtime import Runtime
 from updraft.localnode.selectors import Selector, parse_selector
-from updraft.localnode.store import CLUSTER_SCOPED, KINDS, Store, api_version, list_object, now_text
-from updraft.localnode.streams import Watch, log_attempt, log_container, until_disconnected
+from updraft.localnode.store import CLUSTER_SCOPED, KINDS, ResourceStore, api_version, list_object, now_text
+from updraft.localnode.streams import WatchStream, log_attempt, log_container, until_disconnected
 from updraft.localnode.validation import check_patched_labels, complete
 
 VERSION = "v1.34.4-local"
@@ -57,7 +57,7 @@ class Api:
     token: str = field(repr=False)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> ResourceStore:
         return self.kubelet.store
 
     # --- Reading --------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Api:
         query = request.query_params
         version = number(query, "resourceVersion")
         seconds = number(query, "timeoutSeconds") or random.randint(1800, 3600)
-        watch = Watch(self.store, resource, namespace, selector, bookmarks=flag(query, "allowWatchBookmarks"))
+        watch = WatchStream(self.store, resource, namespace, selector, bookmarks=flag(query, "allowWatchBookmarks"))
         stream = watch.stream(version, float(seconds), self.lab.state, request)
         return StreamingResponse(stream, media_type="application/json")
 
@@ -113,7 +113,7 @@ class Api:
         obj = complete(resource, _named(_in_namespace(await json_body(request), namespace)))
         if namespace and self.store.get("namespaces", "", namespace)["metadata"].get("deletionTimestamp"):
             message = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise ApiError(403, "Forbidden", message)
+            raise StatusError(403, "Forbidden", message)
         if request.query_params.get("dryRun"):
             return JSONResponse(obj, 201)
         return JSONResponse(self.store.create(resource, obj), 201)

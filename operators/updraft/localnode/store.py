@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from updraft.localnode.errors import GROUPS, ApiError, Json, already_exists, conflict, expired, not_found
+from updraft.localnode.errors import GROUPS, Json, StatusError, already_exists, conflict, expired, not_found
 
 KINDS = {
     "pods": "Pod",
@@ -55,7 +55,7 @@ class Change:
     before: Json | None
 
 
-class Store:
+class ResourceStore:
     def __init__(self, path: Path | None = None, *, history_length: int = 5000) -> None:
         """`path` None keeps everything in memory."""
         self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
@@ -211,4 +211,14 @@ def list_object(resource: str, items: list[Json], version: int) -> Json:
     return {"kind": f"{kind}List", "apiVersion": api_version(resource), "metadata": meta, "items": plain}
 
 
-__all__ = ["CLUSTER_SCOPED", "KINDS", "ApiError", "Change", "Key", "Store", "api_version", "list_object", "now_text"]
+__all__ = [
+    "CLUSTER_SCOPED",
+    "KINDS",
+    "Change",
+    "Key",
+    "ResourceStore",
+    "StatusError",
+    "api_version",
+    "list_object",
+    "now_text",
+]

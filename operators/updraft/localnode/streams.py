@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from updraft.localnode.errors import ApiError, Json, bad_request
+from updraft.localnode.errors import Json, StatusError, bad_request
 from updraft.localnode.faultstate import FaultState
 from updraft.localnode.partition import LostNode
 from updraft.localnode.selectors import Selector
-from updraft.localnode.store import KINDS, Store, api_version
+from updraft.localnode.store import KINDS, ResourceStore, api_version
 
 BOOKMARK_SECONDS = 30.0
 
@@ -23,10 +23,10 @@ class WatchDroppedError(Exception):
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchStream:
     """One watch: what it is about, and how changes look through its selector."""
 
-    store: Store
+    store: ResourceStore
     resource: str
     namespace: str | None
     selector: Selector
@@ -69,7 +69,7 @@ class Watch:
         while True:
             try:
                 events = self.events_since(version)
-            except ApiError as exc:
+            except StatusError as exc:
                 yield _lines([{"type": "ERROR", "object": exc.status()}])
                 return
             version = self.store.version

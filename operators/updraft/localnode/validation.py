@@ -15,7 +15,7 @@ from typing import Any
 
 from updraft.localnode import policies
 from updraft.localnode.affinity import OPERATORS, TAINT_EFFECTS
-from updraft.localnode.errors import Cause, Json, bad_request, invalid
+from updraft.localnode.errors import Json, StatusCause, bad_request, invalid
 from updraft.localnode.resources import GPU, is_sidecar
 from updraft.localnode.store import api_version
 from updraft.quantity import parse_quantity
@@ -37,22 +37,22 @@ _LABEL_RULE = (
 )
 
 
-class _Causes(list[Cause]):
+class _Causes(list[StatusCause]):
     """Collects wrong fields."""
 
     def wrong(self, field: str, value: object, why: str) -> None:
-        self.append(Cause("FieldValueInvalid", f'Invalid value: "{value}": {why}', field))
+        self.append(StatusCause("FieldValueInvalid", f'Invalid value: "{value}": {why}', field))
 
     def required(self, field: str, why: str = "") -> None:
-        self.append(Cause("FieldValueRequired", f"Required value{': ' + why if why else ''}", field))
+        self.append(StatusCause("FieldValueRequired", f"Required value{': ' + why if why else ''}", field))
 
     def unsupported(self, field: str, value: object, allowed: tuple[str, ...]) -> None:
         listed = ", ".join(f'"{a}"' for a in allowed)
         message = f'Unsupported value: "{value}": supported values: {listed}'
-        self.append(Cause("FieldValueNotSupported", message, field))
+        self.append(StatusCause("FieldValueNotSupported", message, field))
 
     def duplicate(self, field: str, value: object) -> None:
-        self.append(Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field))
+        self.append(StatusCause("FieldValueDuplicate", f'Duplicate value: "{value}"', field))
 
     def dns_label(self, field: str, value: str) -> None:
         if len(value) > 63 or not _DNS_LABEL.match(value):
@@ -151,7 +151,7 @@ def _check_container(causes: _Causes, field: str, container: Json, volumes: set[
         where = f"{field}.volumeMounts[{i}]"
         if mount.get("name") not in volumes:
             message = f'Not found: "{mount.get("name")}"'
-            causes.append(Cause("FieldValueNotFound", message, f"{where}.name"))
+            causes.append(StatusCause("FieldValueNotFound", message, f"{where}.name"))
         path = mount.get("mountPath")
         if not path:
             causes.required(f"{where}.mountPath")

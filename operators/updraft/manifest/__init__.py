@@ -11,7 +11,7 @@ from updraft.manifest.form import FormField, form_fields, from_form, read_form
 from updraft.manifest.model import Data, Export, Failure, Manifest, Resources, Secret
 from updraft.manifest.reading import JobFile, Loaded, load, load_any, load_jobs, parse, parse_any, with_files
 from updraft.manifest.revision import with_params
-from updraft.manifest.rules import Promotion, Rule, decide
+from updraft.manifest.rules import Promotion, PromotionRule, decide
 from updraft.manifest.schema import json_schema
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.sources import Source, parse_source
@@ -37,8 +37,8 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "Promotion",
+    "PromotionRule",
     "Resources",
-    "Rule",
     "Secret",
     "Source",
     "decide",

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from updraft.manifest import limits, values
-from updraft.manifest.rules import Rule, parse_rule
+from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
 from updraft.manifest.units import Bytes, DiskBytes, Duration
@@ -280,7 +280,7 @@ class Export(Part):
     approval: Literal["none", "required"] = Field("none", description="Whether a person must approve the promotion")
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[PromotionRule, ...]:
         """Return the rules of `promote_if`, in its order. All must hold for the version to become the champion."""
         return tuple(parse_rule(metric, text) for metric, text in self.promote_if.items())
 

@@ -29,7 +29,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class PromotionRule:
     """One rule of `promote_if`: the metric `metric` must compare as `op` to `threshold`.
 
     A `threshold` of None stands for the champion's value of the metric plus `offset`: `>= champion + 0.01`.
@@ -61,7 +61,7 @@ def _short(number: float) -> int | float:
     return int(number) if number == int(number) and abs(number) < 1e15 else number
 
 
-def parse_rule(metric: str, text: object) -> Rule:
+def parse_rule(metric: str, text: object) -> PromotionRule:
     """`>= champion`, `< 0.2`, `>= champion + 0.01`; `champion + 0.01` alone means at least that.
 
     Raises PydanticCustomError (a `FieldError` in the making)."""
@@ -75,7 +75,7 @@ def parse_rule(metric: str, text: object) -> Rule:
     offset = float(f"{match['offset'] or 0}") * (-1 if match["sign"] == "-" else 1)
     if not math.isfinite(threshold or 0.0) or not math.isfinite(offset):
         raise wrong(f"{VALUE} is not a finite bound", RULE_ALLOWED, "'>= champion'", value=text)
-    return Rule(metric, match["op"], threshold, offset)
+    return PromotionRule(metric, match["op"], threshold, offset)
 
 
 def nearest_rule(text: object) -> str:
@@ -86,7 +86,7 @@ def nearest_rule(text: object) -> str:
 
 
 def decide(
-    rules: Sequence[Rule], metrics: Mapping[str, float], champion_metrics: Mapping[str, float] | None
+    rules: Sequence[PromotionRule], metrics: Mapping[str, float], champion_metrics: Mapping[str, float] | None
 ) -> Promotion:
     """Decide whether a model version becomes the champion: all rules must hold.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from updraft.controller import prepare
-from updraft.controller.prepare import Plan
+from updraft.controller.prepare import PreparePlan
 from updraft.controller.programs import PREPARE_COMMAND
 from updraft.controller.records import manifest_of
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
@@ -85,7 +85,7 @@ class StageOperator(LearnerOperator):
 
     # --- what is there, and what a pod has to do ------------------------------------------------------------------
 
-    def _plan(self, context: Context, job: Job, manifest: Manifest) -> Plan:
+    def _plan(self, context: Context, job: Job, manifest: Manifest) -> PreparePlan:
         """Looks at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
         stop_if_over(self.services, context, job.id)
         known: dict[str, Staged] = {}
@@ -98,7 +98,7 @@ class StageOperator(LearnerOperator):
         for number, item in enumerate(manifest.data):
             if item.parsed().kind != "pvc":
                 self._plan_data(context, job, data_name(number), item, known, requests)
-        plan = Plan(known, tuple(requests))
+        plan = PreparePlan(known, tuple(requests))
         return prepare.record(self.services, job, plan) if requests else plan
 
     def _plan_data(
@@ -314,7 +314,7 @@ def prepared_of(services: Services, job: Job) -> Prepared:
     return found
 
 
-def _made(services: Services, job: Job, plan: Plan) -> dict[str, Staged]:
+def _made(services: Services, job: Job, plan: PreparePlan) -> dict[str, Staged]:
     """The trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
     from updraft.storage.sources import staged_of
 

@@ -38,7 +38,7 @@ __all__ = [
     "WAITING_ROWS",
     "FailureRule",
     "Precedence",
-    "Rule",
+    "TenantRule",
     "Where",
     "row_of",
 ]
@@ -46,7 +46,7 @@ __all__ = [
 CATALOGUE: tuple[FailureRule, ...] = (*CLUSTER_ROWS, *PROGRAM_ROWS)
 
 
-class Rule(Protocol):
+class TenantRule(Protocol):
     """A tenant's row: an entry of the manifest's `failures`. It is met by the exit code, by plain text in one of the
     program's last lines, or by both where both are given."""
 

@@ -19,7 +19,7 @@ from updraft.recovery.catalogue import (
     WAITING_ROWS,
     FailureRule,
     Precedence,
-    Rule,
+    TenantRule,
 )
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
@@ -49,7 +49,7 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 
 @dataclass(frozen=True)
-class Failure:
+class LearnerFailure:
     """How one learner failed."""
 
     rank: Precedence
@@ -66,9 +66,9 @@ def failure_of(
     pod: PodFacts,
     tail: Sequence[str],
     memory: str,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[TenantRule] = (),
     more_memory: str = MORE_TO_TRAIN,
-) -> Failure | None:
+) -> LearnerFailure | None:
     """None if this learner did not fail (yet)."""
     who, main = f"learner {pod.learner}", pod.main
     said = ": ".join(part.strip() for part in (pod.reason, pod.message) if part)
@@ -113,8 +113,8 @@ def _disrupted(pod: PodFacts) -> bool:
 
 
 def _program_failure(
-    pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[Rule], more_memory: str
-) -> Failure:
+    pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[TenantRule], more_memory: str
+) -> LearnerFailure:
     who, main, code = f"learner {pod.learner}", pod.main, pod.main.exit_code
     named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
     ended = f"{who}: the program exited with {named}"
@@ -123,7 +123,9 @@ def _program_failure(
             reason = f"{who}: {rule.text} (the program exited with {named}: {_cut(line) or _last(tail, main)})"
             cause, action = FailureClass(rule.cause), Action(rule.action)
             node = pod.node or None
-            return Failure(Precedence.PROGRAM, pod.learner, f"failures.{number}", cause, action, reason, node, line)
+            return LearnerFailure(
+                Precedence.PROGRAM, pod.learner, f"failures.{number}", cause, action, reason, node, line
+            )
     if found := _first(CONTAINER_ROWS, reason=main.reason, lines=(main.message,)):
         if found[0].label != "program.out_of_memory":
             return _made(pod, *found, f"{who} cannot start: {main.reason}: {main.message}".rstrip(": "))
@@ -152,7 +154,7 @@ def _code_reason(row: FailureRule, who: str, ended: str, tail: Sequence[str], ma
     return f"{ended}: {_last(tail, main)}"
 
 
-def _rule_met(rule: Rule, code: int | None, tail: Sequence[str]) -> str | None:
+def _rule_met(rule: TenantRule, code: int | None, tail: Sequence[str]) -> str | None:
     if rule.exit_code is not None and rule.exit_code != code:
         return None
     if rule.contains is None:
@@ -172,13 +174,13 @@ def _first(
     return None
 
 
-def _made(pod: PodFacts, row: FailureRule, line: str, reason: str) -> Failure:
+def _made(pod: PodFacts, row: FailureRule, line: str, reason: str) -> LearnerFailure:
     text = row.text.rstrip(".")
     if text[1:2].islower() or text[1:2] == " ":
         text = text[:1].lower() + text[1:]
     told = f"{reason} ({text})" if row.told else reason
     node = pod.node or None
-    return Failure(row.rank, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
+    return LearnerFailure(row.rank, pod.learner, row.label, row.cause, row.action, told.rstrip(": "), node, _cut(line))
 
 
 def decisive(tail: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from updraft.lifecycle.membership import Membership
-from updraft.recovery.catalogue import GANG_ROWS, Rule
+from updraft.recovery.catalogue import GANG_ROWS, TenantRule
 from updraft.recovery.facts import PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
-from updraft.recovery.matching import MORE_TO_TRAIN, Failure, failure_of
+from updraft.recovery.matching import MORE_TO_TRAIN, LearnerFailure, failure_of
 
 __all__ = ["MORE_TO_TRAIN", "Action", "FailureClass", "Outcome", "evidence", "judge", "with_checkpoint"]
 
@@ -45,7 +45,7 @@ def judge(
     markers: Mapping[int, Mapping[str, Any] | None],
     tails: Mapping[int, Sequence[str]],
     memory: str,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[TenantRule] = (),
     more_memory: str = MORE_TO_TRAIN,
     awaited: Collection[int] = (),
 ) -> Outcome | None:
@@ -112,13 +112,13 @@ def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] |
     }
 
 
-def _gone(learner: int) -> Failure:
+def _gone(learner: int) -> LearnerFailure:
     row = _GANG["pod.gone"]
     reason = f"learner {learner}: its pod is gone and left no result"
-    return Failure(row.rank, learner, row.label, row.cause, row.action, reason, None)
+    return LearnerFailure(row.rank, learner, row.label, row.cause, row.action, reason, None)
 
 
-def _failed(failures: Sequence[Failure], seen: Mapping[str, Any]) -> Outcome:
+def _failed(failures: Sequence[LearnerFailure], seen: Mapping[str, Any]) -> Outcome:
     first = failures[0]
     told = [{"learner": f.learner, "label": f.label, "line": f.line} for f in failures]
     return Outcome(first.cause, first.reason, {**seen, "failures": told}, first.label, first.action, first.node)

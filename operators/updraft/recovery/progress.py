@@ -33,7 +33,7 @@ FRESH_SECONDS = 60.0  # of the others' statuses that a straggler is compared wit
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgressLimits:
     """What the manifest says about progress."""
 
     no_progress_seconds: float | None = None
@@ -54,7 +54,7 @@ class ProgressReport:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProgressFinding:
     """Something a person should know, told once per episode; `resumed` ends one. `act`: do what the manifest says."""
 
     kind: Kind
@@ -84,13 +84,15 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Watch:
+class ProgressHistory:
     """All learners' histories in one attempt. A new attempt begins with an empty one."""
 
     tracks: Mapping[int, Track] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def observe(watch: Watch, seen: ProgressReport, now_seconds: float, limits: Limits) -> tuple[Watch, Finding | None]:
+def observe(
+    watch: ProgressHistory, seen: ProgressReport, now_seconds: float, limits: ProgressLimits
+) -> tuple[ProgressHistory, ProgressFinding | None]:
     """The history with this status in it, and what it shows, one finding at a time.
 
     Called for each learner at each look, with the newest status even if it is an old one."""
@@ -99,21 +101,21 @@ def observe(watch: Watch, seen: ProgressReport, now_seconds: float, limits: Limi
     others = [t for n, t in watch.tracks.items() if n != seen.learner]
     track = replace(track, behind_since=_behind_since(track, others))
     state = _state(track, seen, now_seconds, limits)
-    finding: Finding | None = None
+    finding: ProgressFinding | None = None
     for kind, reason in state.items():
         if reason is not None and kind not in track.open:
             act = kind == "stalled" and limits.on_no_progress != "warn"
-            finding = Finding(kind, seen.learner, f"learner {seen.learner} {reason}", act)
+            finding = ProgressFinding(kind, seen.learner, f"learner {seen.learner} {reason}", act)
             track = replace(track, open=track.open | {kind})
             break
         if reason is None and kind in track.open:
-            finding = Finding("resumed", seen.learner, f"learner {seen.learner} {_over(kind, track, seen)}")
+            finding = ProgressFinding("resumed", seen.learner, f"learner {seen.learner} {_over(kind, track, seen)}")
             track = replace(track, open=track.open - {kind})
             break
-    return Watch(MappingProxyType({**watch.tracks, seen.learner: track})), finding
+    return ProgressHistory(MappingProxyType({**watch.tracks, seen.learner: track})), finding
 
 
-def threshold_seconds(track: Track, limits: Limits) -> float | None:
+def threshold_seconds(track: Track, limits: ProgressLimits) -> float | None:
     """Longest time without a new step that is taken for normal; None: the history is too short to say."""
     if limits.no_progress_seconds is not None:
         return limits.no_progress_seconds
@@ -170,7 +172,7 @@ def _behind_since(track: Track, others: list[Track]) -> float | None:
     return track.seen_at if track.behind_since is None else track.behind_since
 
 
-def _state(track: Track, seen: ProgressReport, now_seconds: float, limits: Limits) -> dict[Kind, str | None]:
+def _state(track: Track, seen: ProgressReport, now_seconds: float, limits: ProgressLimits) -> dict[Kind, str | None]:
     """Each kind with its reason while it holds, or None."""
     lag = None if track.behind_since is None else track.seen_at - track.behind_since
     straggles = lag is not None and lag >= STRAGGLER_SECONDS
@@ -185,7 +187,7 @@ def _state(track: Track, seen: ProgressReport, now_seconds: float, limits: Limit
     }
 
 
-def _stalled(track: Track, seen: ProgressReport, now_seconds: float, limits: Limits) -> str | None:
+def _stalled(track: Track, seen: ProgressReport, now_seconds: float, limits: ProgressLimits) -> str | None:
     if seen.phase in QUIET_PHASES:
         return None
     if now_seconds - seen.at_seconds > FRESH_SECONDS and "stalled" not in track.open:

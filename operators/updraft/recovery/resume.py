@@ -16,7 +16,7 @@ BLAMED = frozenset({FailureClass.PROGRAM, FailureClass.DATA})
 
 
 @dataclass(frozen=True)
-class Stored:
+class ResumeCandidate:
     """A checkpoint that is complete, and neither deleted nor quarantined."""
 
     name: str
@@ -51,7 +51,7 @@ class ResumePlan:
 
 
 def plan_resume(
-    stored: Sequence[Stored],
+    stored: Sequence[ResumeCandidate],
     tried: Sequence[Tried],
     *,
     last_step: int | None,
@@ -87,7 +87,7 @@ def plan_resume(
 
 
 def _refused(
-    stored: Sequence[Stored], tried: Sequence[Tried], tries_per_checkpoint: int, *, older: bool
+    stored: Sequence[ResumeCandidate], tried: Sequence[Tried], tries_per_checkpoint: int, *, older: bool
 ) -> Mapping[str, str]:
     """Name and reason of each checkpoint that is not to be used."""
     by_name = {s.name: s for s in stored}

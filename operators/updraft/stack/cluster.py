@@ -20,7 +20,7 @@ from updraft.stack.layout import StackError
 LOCAL = "local"  # in place of a kubeconfig: the bundled local node again
 
 
-class Cluster(BaseModel):
+class ClusterConfig(BaseModel):
     """Part of `config.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +29,7 @@ class Cluster(BaseModel):
     address: str  # of this machine, where S3 and MLflow listen for the cluster's pods
 
 
-def pointed_at(current: Cluster | None, given: Mapping[str, str]) -> Cluster | None:
+def pointed_at(current: ClusterConfig | None, given: Mapping[str, str]) -> ClusterConfig | None:
     """The cluster after a command gave some of `kubeconfig`, `context`, `address`. Raises StackError."""
     from updraft.kubernetes.kubeconfig import choose
 
@@ -48,10 +48,10 @@ def pointed_at(current: Cluster | None, given: Mapping[str, str]) -> Cluster | N
         raise StackError(str(exc)) from None
     known = current.address if current and current.context == chosen.context else None
     address = given.get("address") or known or own_address(chosen.server)
-    return Cluster(kubeconfig=str(path), context=chosen.context, address=_of_this_machine(address))
+    return ClusterConfig(kubeconfig=str(path), context=chosen.context, address=_of_this_machine(address))
 
 
-def answers(cluster: Cluster) -> bool:
+def answers(cluster: ClusterConfig) -> bool:
     """Whether there is an API server still, whatever it says. Raises StackError where the kubeconfig does not tell."""
     from updraft.kubernetes import preflight
     from updraft.kubernetes.clients import cluster_api

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from updraft.stack.cluster import Cluster, pointed_at
+from updraft.stack.cluster import ClusterConfig, pointed_at
 from updraft.stack.layout import Home, StackError, write_private
 
 HOST = "127.0.0.1"
@@ -59,7 +59,7 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     ports: Ports
     node: NodeSize = NodeSize()
-    cluster: Cluster | None = None  # in place of the local node
+    cluster: ClusterConfig | None = None  # in place of the local node
 
     def url(self, part: str) -> str:
         """Where a part listens: those that learners reach may do so beyond this machine."""

@@ -21,7 +21,7 @@ from updraft.airflow_seams.switch import switched_off
 from updraft.settings import refuse_untrusted_tenants
 from updraft.stack import config as configuration
 from updraft.stack import environments, examples, files, footprint, processes, records
-from updraft.stack.cluster import Cluster, answers
+from updraft.stack.cluster import ClusterConfig, answers
 from updraft.stack.config import Config
 from updraft.stack.layout import Home, StackError
 from updraft.stack.parts import Part, base_environment, build_parts, stop_order
@@ -291,7 +291,7 @@ def _refuse_change(
         )
 
 
-def _refuse_to_leave_learners(home: Home, cluster: Cluster | None) -> None:
+def _refuse_to_leave_learners(home: Home, cluster: ClusterConfig | None) -> None:
     """They would run on there, unseen. Jobs that wait or are halted have none, and go on wherever the home points; so
     do all jobs, from their checkpoints, of a cluster that answers no more, or of a local node that has ended."""
     from updraft.exceptions import UpdraftError

@@ -18,7 +18,7 @@ HEARTBEAT = "SELECT max(latest_heartbeat) FROM job WHERE job_type = 'SchedulerJo
 
 
 @dataclass(frozen=True)
-class Queue:
+class TaskQueue:
     queued: int
     oldest: str | None
     running: int
@@ -31,7 +31,7 @@ def tasks_not_starting(database: Path, *, slots: int, now: datetime | None = Non
     """
     try:
         with closing(_open(database)) as connection:
-            queue = Queue(*connection.execute(COUNTS).fetchone())
+            queue = TaskQueue(*connection.execute(COUNTS).fetchone())
     except sqlite3.Error:
         return None
     return _late(queue, slots, now)
@@ -48,7 +48,7 @@ def scheduler_starts_nothing(database: Path, *, slots: int, processes: int, now:
     """
     try:
         with closing(_open(database)) as connection:
-            queue = Queue(*connection.execute(COUNTS).fetchone())
+            queue = TaskQueue(*connection.execute(COUNTS).fetchone())
             (beat,) = connection.execute(HEARTBEAT).fetchone()
     except sqlite3.Error:
         return None
@@ -62,7 +62,7 @@ def _open(database: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=2.0)
 
 
-def _late(queue: Queue, slots: int, now: datetime | None) -> str | None:
+def _late(queue: TaskQueue, slots: int, now: datetime | None) -> str | None:
     if not queue.queued or queue.running >= slots or queue.oldest is None:
         return None
     waited = ((now or datetime.now(UTC)) - _moment(queue.oldest)).total_seconds()

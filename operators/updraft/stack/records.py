@@ -56,7 +56,7 @@ class PartRecord:
 
 
 @dataclass(frozen=True)
-class Failure:
+class PartFailure:
     part: str
     reason: str
     log: str
@@ -74,7 +74,7 @@ class SupervisorRecord:
     phase: Phase
     started: float
     ready_seconds: float | None = None
-    failure: Failure | None = None
+    failure: PartFailure | None = None
 
     def alive(self) -> bool:
         return Identity(self.pid, self.create_time).alive()
@@ -101,7 +101,7 @@ def read_supervisor(home: Home) -> SupervisorRecord | None:
     if raw is None:
         return None
     try:
-        failure = Failure(**raw.pop("failure")) if raw.get("failure") else None
+        failure = PartFailure(**raw.pop("failure")) if raw.get("failure") else None
         return replace(SupervisorRecord(**{**raw, "phase": Phase(raw["phase"]), "failure": None}), failure=failure)
     except (KeyError, TypeError, ValueError):
         return None

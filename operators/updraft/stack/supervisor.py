@@ -29,7 +29,7 @@ from updraft.stack.manifest_watch import ManifestWatch
 from updraft.stack.not_starting import scheduler_starts_nothing
 from updraft.stack.parts import Part, stop_order
 from updraft.stack.probes import not_ready_because
-from updraft.stack.records import Failure, PartRecord, PartState, Phase, SupervisorRecord
+from updraft.stack.records import PartFailure, PartRecord, PartState, Phase, SupervisorRecord
 from updraft.stack.watchdog import Watchdog
 
 TICK_SECONDS = 0.2
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Watched:
+class SupervisedPart:
     """A part and what is known of its process."""
 
     part: Part
@@ -100,7 +100,7 @@ class Supervisor:
                 home.airflow_database, slots=AIRFLOW_PARALLEL_TASKS, processes=processes
             )
         )
-        self._watched = {p.name: Watched(p, PartRecord(p.name, PartState.WAITING, port=p.port)) for p in parts}
+        self._watched = {p.name: SupervisedPart(p, PartRecord(p.name, PartState.WAITING, port=p.port)) for p in parts}
         self._stopping = False
         self._started = time.time()
         self._phase = Phase.STARTING
@@ -208,7 +208,7 @@ class Supervisor:
                 continue
             if port_taken(part.port, part.host):
                 raise StartFailedError(
-                    Failure(
+                    PartFailure(
                         part.name,
                         f"its port {part.port} is taken by {port_owner(part.port)}. Stop that program, or move this "
                         f"part: `updraft up --port-{part.port_name} N`.",
@@ -216,10 +216,10 @@ class Supervisor:
                     )
                 )
 
-    def _may_start(self, watched: Watched) -> bool:
+    def _may_start(self, watched: SupervisedPart) -> bool:
         return all(self._watched[name].record.state in (PartState.READY, PartState.DONE) for name in watched.part.after)
 
-    def _start(self, watched: Watched) -> None:
+    def _start(self, watched: SupervisedPart) -> None:
         part = watched.part
         if part.stamp is not None and self._phase is Phase.STARTING:
             for path in part.stamp.set_unfinished_aside():
@@ -246,7 +246,7 @@ class Supervisor:
         )
         logger.info("started %s (pid %d)", part.name, identity.pid)
 
-    def _await_ready(self, watched: Watched) -> None:
+    def _await_ready(self, watched: SupervisedPart) -> None:
         part = watched.part
         now = self._clock()
         if not self._alive(watched):
@@ -278,21 +278,23 @@ class Supervisor:
                 if other.part.stamp is not None and other.part.stamp.made_by == part.name:
                     self._stamp(other.part)
 
-    def _failed_to_start(self, watched: Watched, reason: str, *, again: bool = False) -> None:
+    def _failed_to_start(self, watched: SupervisedPart, reason: str, *, again: bool = False) -> None:
         """`again`: it may be a kill from outside, so the stack's start goes on, for a few attempts."""
         if self._phase is Phase.STARTING and not (again and watched.deaths + 1 < START_ATTEMPTS):
             self._record(watched, state=PartState.FAILED, last_exit=reason)
-            raise StartFailedError(Failure(watched.part.name, reason, str(watched.part.log), log_tail(watched.part)))
+            raise StartFailedError(
+                PartFailure(watched.part.name, reason, str(watched.part.log), log_tail(watched.part))
+            )
         self._retry_later(watched, reason)
 
     # --- watching ---------------------------------------------------------------------------------
 
-    def _alive(self, watched: Watched) -> bool:
+    def _alive(self, watched: SupervisedPart) -> bool:
         if watched.child is not None:
             return watched.child.poll() is None
         return watched.record.alive()
 
-    def _retry_later(self, watched: Watched, reason: str, *, grace_seconds: float | None = None) -> None:
+    def _retry_later(self, watched: SupervisedPart, reason: str, *, grace_seconds: float | None = None) -> None:
         """`grace_seconds`: between SIGTERM and SIGKILL, where it is not the part's own."""
         now = self._clock()
         self._watchdog.forget(watched.part.name)
@@ -314,7 +316,7 @@ class Supervisor:
         )
         logger.warning("%s: %s; starting it again in %.0f s", watched.part.name, reason, delay)
 
-    def _end(self, watched: Watched, grace_seconds: float | None = None) -> None:
+    def _end(self, watched: SupervisedPart, grace_seconds: float | None = None) -> None:
         identity = watched.record.identity
         if identity is None:
             return
@@ -326,14 +328,14 @@ class Supervisor:
 
     # --- records ----------------------------------------------------------------------------------
 
-    def _record(self, watched: Watched, **changes: object) -> None:
+    def _record(self, watched: SupervisedPart, **changes: object) -> None:
         watched.record = replace(watched.record, **changes)  # type: ignore[arg-type]
         self._write_record(watched)
 
-    def _write_record(self, watched: Watched) -> None:
+    def _write_record(self, watched: SupervisedPart) -> None:
         records.write_part(self.home, watched.record)
 
-    def _write(self, phase: Phase, *, ready_seconds: float | None = None, failure: Failure | None = None) -> None:
+    def _write(self, phase: Phase, *, ready_seconds: float | None = None, failure: PartFailure | None = None) -> None:
         self._phase = phase
         records.write_supervisor(
             self.home,
@@ -355,7 +357,7 @@ class Supervisor:
 class StartFailedError(StackError):
     """A part did not come up."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: PartFailure) -> None:
         super().__init__(str(failure))
         self.failure = failure
 

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDone:
     """What the processes of a part have done until now."""
 
     at: float  # monotonic seconds
@@ -48,14 +48,14 @@ class Work:
 
 
 @dataclass
-class Watched:
+class WatchedPart:
     """A part, one process of it, and its failures in a row."""
 
     part: Part
     identity: Identity
     failures: int = 0
     since: float = 0.0
-    before: Work | None = None
+    before: WorkDone | None = None
     stuck_looks: int = 0
     hangs: str | None = None  # why it is given up
     starts_nothing: str | None = None
@@ -64,7 +64,7 @@ class Watched:
         self.failures, self.since, self.before, self.hangs = 0, 0.0, None, None
 
 
-def patience_seconds(before: Work, now: Work, *, beats: bool, answers: bool = False) -> float:
+def patience_seconds(before: WorkDone, now: WorkDone, *, beats: bool, answers: bool = False) -> float:
     """How long a part may fail before it is killed.
 
     before, now: at the first and the latest failure. beats: it fails by late heartbeats, not by missing answers.
@@ -77,12 +77,12 @@ def patience_seconds(before: Work, now: Work, *, beats: bool, answers: bool = Fa
     return AT_WORK_SECONDS if answers or now.on_disk or busy else HUNG_SECONDS
 
 
-def measure(part: Part, leader: Identity) -> Work:
+def measure(part: Part, leader: Identity) -> WorkDone:
     """CPU time of the part's session; tasks beside the scheduler do not count as its work."""
     first = leader.process()
     members = ([first] if first else []) if part.runs_tasks else processes.session_members(leader)
     statuses = [_status(process) for process in members]
-    return Work(
+    return WorkDone(
         at=time.monotonic(),
         cpu_seconds=sum(processes.cpu_seconds(process) for process in members),
         stopped=first is not None and _status(first) == psutil.STATUS_STOPPED,
@@ -98,7 +98,7 @@ class Watchdog:
         *,
         queue: Callable[[int], str | None] | None = None,
         ask: Callable[[Probe, float], bytes] = probes.ask,
-        measure: Callable[[Part, Identity], Work] = measure,
+        measure: Callable[[Part, Identity], WorkDone] = measure,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         threads: bool = True,
@@ -110,7 +110,7 @@ class Watchdog:
         self._clock = clock
         self._wall_clock = wall_clock
         self._threads: dict[str, threading.Thread] | None = {} if threads else None
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, WatchedPart] = {}
         self._mended: list[float] = []  # when the scheduler was given up for its queue
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -119,7 +119,7 @@ class Watchdog:
         """From now on, since the part is ready."""
         assert part.probe is not None
         with self._lock:
-            self._watched[part.name] = Watched(part, identity)
+            self._watched[part.name] = WatchedPart(part, identity)
         url = part.probe.url
         self._start(url, lambda: self.look_at(url))
         if part.runs_tasks and self._queue is not None:
@@ -193,12 +193,14 @@ class Watchdog:
                 self._mended.append(now)
                 watched.starts_nothing = f"it was killed: {problem}"
 
-    def _works(self, watched: Watched) -> None:
+    def _works(self, watched: WatchedPart) -> None:
         with self._lock:
             if self._current(watched) and watched.failures:
                 watched.works()
 
-    def _failed(self, watched: Watched, began: float, why: str, *, beats: bool = False, answers: bool = False) -> None:
+    def _failed(
+        self, watched: WatchedPart, began: float, why: str, *, beats: bool = False, answers: bool = False
+    ) -> None:
         work = self._measure(watched.part, watched.identity)
         with self._lock:
             if not self._current(watched):
@@ -215,7 +217,7 @@ class Watchdog:
                 what = why if beats else f"{'errors' if answers else 'no answer'} for {seconds:.0f} s ({why})"
                 watched.hangs = f"it was killed: {what}{', its process is stopped' if work.stopped else ''}"
 
-    def _current(self, watched: Watched) -> bool:
+    def _current(self, watched: WatchedPart) -> bool:
         """Whether it is still the process that is meant; the lock is held."""
         return self._watched.get(watched.part.name) is watched
 

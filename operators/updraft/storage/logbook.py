@@ -23,7 +23,7 @@ CHUNK_LIMIT_BYTES = 16 << 20  # kubernetes.logs writes chunks of 1 Mi characters
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """The last line that is recorded: its number and time, and how many lines up to it share that time."""
 
     n: int = 0
@@ -37,7 +37,7 @@ class LogBook:
 
     store: ObjectStore
     prefix: str
-    last: Position = Position()
+    last: LogPosition = LogPosition()
     tail: tuple[str, ...] = ()
     _small: dict[str, bytes] = field(default_factory=dict)  # written by this writer and not merged yet
 
@@ -56,7 +56,7 @@ class LogBook:
         end = lines[-1]
         same = sum(1 for line in lines if line["t"] == end["t"])
         return cls(
-            store, prefix, Position(end["n"], end["t"], same), tuple(line["line"] for line in lines[-TAIL_LINES:])
+            store, prefix, LogPosition(end["n"], end["t"], same), tuple(line["line"] for line in lines[-TAIL_LINES:])
         )
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -75,7 +75,7 @@ class LogBook:
         new = [line for line in lines if line["n"] > self.last.n]
         for line in new:
             same = self.last.same + 1 if line["t"] == self.last.t else 1
-            self.last = Position(int(line["n"]), str(line["t"]), same)
+            self.last = LogPosition(int(line["n"]), str(line["t"]), same)
         self.tail = (*self.tail, *(str(line["line"]) for line in new))[-TAIL_LINES:]
         if len(self._small) >= MERGE_CHUNKS:
             self._merge()

@@ -7,9 +7,9 @@ import threading
 
 from updraft.settings import Settings
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store, botocore_client
+from updraft_learner.store import S3Store, botocore_client
 
-_stores: dict[tuple[int, str, S3Credentials], Store] = {}
+_stores: dict[tuple[int, str, S3Credentials], S3Store] = {}
 _lock = threading.Lock()
 
 
@@ -23,13 +23,13 @@ def platform_credentials(settings: Settings) -> S3Credentials:
     )
 
 
-def platform_store(settings: Settings) -> Store:
+def platform_store(settings: Settings) -> S3Store:
     """The store of the platform's bucket; one client per process and credentials, as making one takes time."""
     credentials = platform_credentials(settings)  # read each time, so that a rotated secret is used
     key = (os.getpid(), settings.bucket, credentials)
     with _lock:
         if key not in _stores:
-            _stores[key] = Store(settings.bucket, credentials)
+            _stores[key] = S3Store(settings.bucket, credentials)
         return _stores[key]
 
 

@@ -26,7 +26,7 @@ class _Read(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Problem(_Read):
+class PrepareProblem(_Read):
     """Why a source cannot be had, or data not be judged."""
 
     kind: Literal["data", "limit", "refused", "unavailable"]
@@ -64,7 +64,7 @@ class Judgement(_Read):
 
     tree: str = Field(pattern=SHA256)
     result: Result | None = None
-    error: Problem | None = None
+    error: PrepareProblem | None = None
 
 
 class Report(_Read):
@@ -96,7 +96,7 @@ class Prepared(_Read):
 
     sources: dict[str, Made] = {}
     report: Report | None = None
-    error: Problem | None = None
+    error: PrepareProblem | None = None
 
 
 def put_request(tenant: str, job_id: str, attempt: int, request: PrepareRequest, *, store: ObjectStore) -> None:

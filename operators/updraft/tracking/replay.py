@@ -55,7 +55,7 @@ class Replayed:
     left: tuple[str, ...] = ()  # a sentence each; it stays in the object store
 
 
-class Deadline:
+class TimeBudget:
     """For all learners of a job together."""
 
     def __init__(self, seconds: float = LIMIT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,15 +65,15 @@ class Deadline:
         if self._clock() > self._end:
             raise Enough(f"it takes longer than {self._seconds:g} s")
 
-    def half(self) -> Deadline:
+    def half(self) -> TimeBudget:
         """The first half of what is left."""
-        return Deadline(max(0.0, self._end - self._clock()) / 2, self._clock)
+        return TimeBudget(max(0.0, self._end - self._clock()) / 2, self._clock)
 
 
 class BoundedServer(TrackingServer):
     """Raises Enough in place of a request for which there is no time, or no memory for its answer."""
 
-    def __init__(self, credentials: MlflowCredentials, run_id: str, deadline: Deadline) -> None:
+    def __init__(self, credentials: MlflowCredentials, run_id: str, deadline: TimeBudget) -> None:
         super().__init__(credentials, run_id=run_id)
         self._deadline, self._history_points = deadline, 0
 
@@ -99,11 +99,11 @@ def replay(
     run_id: str,
     metrics_key: str,
     artifacts_key: str,
-    deadline: Deadline | None = None,
+    deadline: TimeBudget | None = None,
 ) -> Replayed:
     """Bring one learner's metrics, params, tags and artifacts into the run. Raises UnavailableError, StorageError."""
     credentials = settings.credentials().mlflow
-    deadline = deadline or Deadline()
+    deadline = deadline or TimeBudget()
     server = BoundedServer(
         MlflowCredentials(settings.mlflow_uri, credentials.username, credentials.password.get_secret_value()),
         run_id,
@@ -126,7 +126,7 @@ def _points(
     server: TrackingServer,
     warnings: Warnings,
     folder: Path,
-    deadline: Deadline,
+    deadline: TimeBudget,
     left: list[str],
 ) -> int:
     chunks, older = _newest(store, prefix)
@@ -172,7 +172,7 @@ def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
     return taken[::-1], len(sizes) - len(taken)
 
 
-def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: Deadline) -> int:
+def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: TimeBudget) -> int:
     """Copies chunks, the newest first, until the deadline; returns how many are not there."""
 
     def fetched(name: str) -> bool:
@@ -194,7 +194,7 @@ def _artifacts(
     server: TrackingServer,
     warnings: Warnings,
     folder: Path,
-    deadline: Deadline,
+    deadline: TimeBudget,
     left: list[str],
 ) -> int:
     """One after the other, so that the worker's disk holds one of them."""
@@ -235,7 +235,7 @@ def _artifacts(
     return count
 
 
-def _copy(store: ObjectStore, key: str, target: Path, deadline: Deadline) -> None:
+def _copy(store: ObjectStore, key: str, target: Path, deadline: TimeBudget) -> None:
     with store.open(key) as source, target.open("wb") as file:
         while chunk := source.read(COPY_BYTES):
             deadline.check()

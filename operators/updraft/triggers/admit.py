@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.controller import queueing, requests
+from updraft.controller import queueing, user_requests
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.lifecycle import State
 from updraft.services import UsesServices
@@ -65,14 +65,14 @@ class AdmitTrigger(UsesServices, BaseTrigger):
 
     def _look(self) -> tuple[str, str]:
         """What the job does now; what users ask of it is obeyed first."""
-        job, _ = requests.wanted(self.services, self.job_id)
+        job, _ = user_requests.wanted(self.services, self.job_id)
         if (
             job.state is State.HALTED
             and job.cancel_requested_by is None
-            and requests.resumed(self.services, self.job_id) is None
+            and user_requests.resumed(self.services, self.job_id) is None
         ):
             return "halted", "waiting for a resume or a cancellation"
         kind, reason = queueing.ask(self.services, self.job_id)
         if kind == "halt":
-            return "halted" if requests.rest(self.services, self.job_id, None) else "waiting", reason
+            return "halted" if user_requests.rest(self.services, self.job_id, None) else "waiting", reason
         return kind, reason

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller import pods, requests
+from updraft.controller import pods, user_requests
 from updraft.controller.attempts import EndSignal
 from updraft.controller.progress_monitor import ProgressMonitor
 from updraft.controller.records import manifest_of
@@ -157,14 +157,14 @@ class AttemptMonitor:
             if not await request_poller(self._services).asked(self._launch.job_id):
                 self._lasts("halt", False, 0)
                 return None
-            job, halt = await asyncio.to_thread(requests.wanted, self._services, self._launch.job_id)
+            job, halt = await asyncio.to_thread(user_requests.wanted, self._services, self._launch.job_id)
             if job.cancel_requested_by is not None:
                 return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
             if halt is None:
                 self._lasts("halt", False, 0)
                 return None
             if not self._lasts("halt", True, self._services.settings.halt_wait_seconds):
-                await asyncio.to_thread(requests.ask_to_stop, self._services, job, self._attempt)
+                await asyncio.to_thread(user_requests.ask_to_stop, self._services, job, self._attempt)
                 return None
             return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
         except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.controller import attempts, outbox, pods, requests
+from updraft.controller import attempts, outbox, pods, user_requests
 from updraft.controller.attempts import EndSignal
 from updraft.controller.next_action import (
     BackingOff,
@@ -118,7 +118,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             case Halted(after):
                 if after is not None:  # whoever closed it may have died before its pods were stopped
                     await self._call(self._stop, await self._cluster(), after, True)
-                if await asyncio.to_thread(requests.rest, self.services, self.job_id, after):
+                if await asyncio.to_thread(user_requests.rest, self.services, self.job_id, after):
                     self._tell()
                     await self._wait_for_resume()
             case Queued(after):
@@ -160,7 +160,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             self._telling = asyncio.create_task(tell())
 
     def _standing(self) -> NextAction:
-        job, halt = requests.wanted(self.services, self.job_id)
+        job, halt = user_requests.wanted(self.services, self.job_id)
         book = self.services.ledger
         newest = book.attempts.current(self.job_id, self.role)
         placed = job.state is not State.QUEUED or book.queue.holds(self.job_id)
@@ -195,8 +195,8 @@ class GangTrigger(UsesServices, BaseTrigger):
     async def _wait_for_resume(self) -> None:
         with request_poller(self.services).guarding(self.job_id, f"{self.role}: halted"):
             while True:
-                await asyncio.to_thread(requests.resumed, self.services, self.job_id)
-                job, _ = await asyncio.to_thread(requests.wanted, self.services, self.job_id)
+                await asyncio.to_thread(user_requests.resumed, self.services, self.job_id)
+                job, _ = await asyncio.to_thread(user_requests.wanted, self.services, self.job_id)
                 if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
                     return
                 for _ in range(HALTED_TICKS):
@@ -210,7 +210,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             while True:
                 try:
                     await asyncio.to_thread(
-                        requests.wanted, self.services, self.job_id
+                        user_requests.wanted, self.services, self.job_id
                     )  # answers a resume that withdrew a halt
                     kind, reason = await asyncio.to_thread(ask, self.services, self.job_id)
                 except (

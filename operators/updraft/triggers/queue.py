@@ -43,7 +43,7 @@ THREADS = ThreadPoolExecutor(max_workers=3, thread_name_prefix="queue")
 log = logging.getLogger(__name__)
 
 
-class Place:
+class WaitingJob:
     """Of a job that waits: what its trigger has not heard yet."""
 
     def __init__(self, job_id: str) -> None:
@@ -85,14 +85,14 @@ class Place:
         return told
 
 
-class Queue:
+class QueueReader:
     """Of one event loop and one cluster. It works while a job waits here."""
 
     def __init__(self, services: Services, conn_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
         self._conn_id = conn_id
         self._clock = clock
-        self._places: set[Place] = set()
+        self._places: set[WaitingJob] = set()
         self._work: asyncio.Task[None] | None = None
         self._planning: asyncio.Task[None] | None = None
         self._planned = asyncio.Event()  # there is something to read
@@ -106,9 +106,9 @@ class Queue:
         self._asked: frozenset[str] | None = None
 
     @contextmanager
-    def waiting(self, job_id: str, what: str) -> Iterator[Place]:
+    def waiting(self, job_id: str, what: str) -> Iterator[WaitingJob]:
         """A place for a job of this process until it is left; the ledger shows `what` as the job's controller."""
-        mine = Place(job_id)
+        mine = WaitingJob(job_id)
         self._places.add(mine)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
@@ -231,10 +231,10 @@ def _news(services: Services, since: int | None) -> QueueNews:
     return services.ledger.queue.news(since)
 
 
-_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Queue]] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, QueueReader]] = WeakKeyDictionary()
 
 
-def queue(services: Services, conn_id: str) -> Queue:
+def queue(services: Services, conn_id: str) -> QueueReader:
     """That of the running event loop, for the cluster of this connection."""
     queues = _queues.setdefault(asyncio.get_running_loop(), {})
-    return queues.setdefault(conn_id, Queue(services, conn_id))
+    return queues.setdefault(conn_id, QueueReader(services, conn_id))

@@ -15,7 +15,7 @@ from record_airflow_sources import COMMAND, FILE, code_lines, digest, places, re
 from sqlalchemy import create_engine, text
 
 import updraft
-from updraft.airflow_seams.registry import INTERNALS, SEAMS, TRIED, Internal, Place, Seam
+from updraft.airflow_seams.registry import INTERNALS, SEAMS, TRIED, Internal, Seam, SourcePlace
 from updraft.airflow_seams.scheduler_sleep import CONCERNS
 from updraft.airflow_seams.switch import airflow_version
 from updraft.stack.not_starting import COUNTS, HEARTBEAT
@@ -46,11 +46,11 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
         yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
 
 
-def all_places() -> list[tuple[Seam, Place]]:
+def all_places() -> list[tuple[Seam, SourcePlace]]:
     return [(seam, place) for seam in SEAMS.values() for place in seam.relies_on]
 
 
-def problem(seam: Seam, place: Place, recorded: str | None) -> str | None:
+def problem(seam: Seam, place: SourcePlace, recorded: str | None) -> str | None:
     """What to do about a place that is not as it was recorded; None if it is."""
     if digest(place) == recorded:
         return None
@@ -62,7 +62,7 @@ def problem(seam: Seam, place: Place, recorded: str | None) -> str | None:
 
 
 @pytest.mark.parametrize(("seam", "place"), all_places(), ids=lambda each: getattr(each, "key", None) or each.name)
-def test_the_places_in_airflow_that_a_seam_relies_on_have_not_changed(seam: Seam, place: Place) -> None:
+def test_the_places_in_airflow_that_a_seam_relies_on_have_not_changed(seam: Seam, place: SourcePlace) -> None:
     found = problem(seam, place, RECORDED["sources"].get(place.key))
     assert found is None, found
 

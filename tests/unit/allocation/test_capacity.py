@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from updraft.allocation import Capacity, Node, Request, fits, never_fits, plan_admissions
+from updraft.allocation import Capacity, GangRequest, Node, fits, never_fits, plan_admissions
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.taints import Toleration
 
@@ -45,7 +45,7 @@ def test_a_tainted_node_counts_for_those_who_tolerate_it() -> None:
     assert seen() == [(False, False), (True, True), (False, True)]
     assert seen(Toleration("dedicated")) == [(True, False), (True, True), (True, True)]
     (kept,) = capacity_from_nodes([node("b", taints=[gpu])]).nodes
-    without = Request("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
+    without = GangRequest("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
     assert (fits([without], [kept]), never_fits(without, [kept])) == (False, True)
     assert fits([replace(without, gpus=1)], [kept])
 
@@ -56,7 +56,7 @@ def test_jobs_wait_for_a_node_that_kubernetes_itself_has_tainted(key: str) -> No
     capacity = capacity_from_nodes(
         [node("small") | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, large]
     )
-    asked = Request("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
+    asked = GangRequest("j", 1, 1, 100, 0, None, datetime(2026, 1, 1, tzinfo=UTC))
     plan = plan_admissions([asked], [], capacity)
     assert [each.job_id for each in plan.waiting] == ["j"]
 

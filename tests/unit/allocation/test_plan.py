@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.allocation import Capacity, Grant, Impossible, Node, Plan, Request, Waiting, fits, plan_admissions
+from updraft.allocation import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting, fits, plan_admissions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -18,11 +18,11 @@ def request(
     memory_mib: int = 0,
     gpus: int = 0,
     gpu_type: str | None = None,
-) -> Request:
-    return Request(job_id, learners, cpus, memory_mib, gpus, gpu_type, NOON + timedelta(minutes=minute))
+) -> GangRequest:
+    return GangRequest(job_id, learners, cpus, memory_mib, gpus, gpu_type, NOON + timedelta(minutes=minute))
 
 
-def grants(*requests: Request) -> list[Grant]:
+def grants(*requests: GangRequest) -> list[Grant]:
     return [Grant(r, NOON) for r in requests]
 
 
@@ -181,14 +181,14 @@ requests_strategy = st.lists(
 )
 
 
-def in_order(queue: list[Request]) -> list[Request]:
+def in_order(queue: list[GangRequest]) -> list[GangRequest]:
     return sorted(queue, key=lambda r: (r.requested_at, r.job_id))
 
 
 @given(requests_strategy, nodes_strategy)
 @settings(max_examples=200, deadline=None)
 def test_every_job_gets_one_answer_and_grants_are_a_prefix_of_the_line(
-    queue: list[Request], capacity: Capacity
+    queue: list[GangRequest], capacity: Capacity
 ) -> None:
     plan = plan_admissions(queue, [], capacity)
     waiting = [w.job_id for w in plan.waiting]
@@ -201,7 +201,7 @@ def test_every_job_gets_one_answer_and_grants_are_a_prefix_of_the_line(
 
 @given(requests_strategy, nodes_strategy)
 @settings(max_examples=200, deadline=None)
-def test_what_is_granted_never_exceeds_what_is_ready(queue: list[Request], capacity: Capacity) -> None:
+def test_what_is_granted_never_exceeds_what_is_ready(queue: list[GangRequest], capacity: Capacity) -> None:
     plan = plan_admissions(queue, [], capacity)
     granted = [r for r in queue if r.job_id in plan.granted]
     assert fits(granted, capacity.ready)
@@ -212,7 +212,7 @@ def test_what_is_granted_never_exceeds_what_is_ready(queue: list[Request], capac
 
 @given(requests_strategy, nodes_strategy)
 @settings(max_examples=100, deadline=None)
-def test_nobody_starves(queue: list[Request], capacity: Capacity) -> None:
+def test_nobody_starves(queue: list[GangRequest], capacity: Capacity) -> None:
     """When every running job ends in turn and all nodes are ready, every possible job starts, in order."""
     whole = Capacity(tuple(Node(n.name, n.cpus, n.memory_mib, n.gpus, n.gpu_type) for n in capacity.nodes))
     running: list[Grant] = []

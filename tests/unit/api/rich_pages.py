@@ -156,6 +156,6 @@ def job_page() -> str:
         "params": {"lr": 0.01, "batch_size": 256, "augmentations_of_the_training_images": "flip,crop,colour-jitter"},
         "command": "torchrun train.py " + " ".join(f"--option-{n}=value" for n in range(12)),
     }
-    facts = html.JobFacts(attempts, checkpoints, asked, Metrics(run_id="r", last=last, history=history), logs, (),
+    facts = html.PageFacts(attempts, checkpoints, asked, Metrics(run_id="r", last=last, history=history), logs, (),
                           manifest)  # fmt: skip
     return html.job_page(job, facts, AIRFLOW, NOW)

@@ -10,7 +10,7 @@ from bounds import bounded
 from ledger_helpers import deciding
 from unit.api.api_fakes import MANIFEST, Platform
 
-from updraft.allocation import Capacity, Node, Request
+from updraft.allocation import Capacity, GangRequest, Node
 from updraft.api.deadline import CLIENTS, Deadline, import_client
 from updraft.ledger import Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
@@ -70,7 +70,7 @@ def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
     ledger = platform.ledger
     for number, job_id in enumerate(("digits-0", "digits-1")):
         at = platform.job(job_id).submitted_at
-        ledger.queue.enqueue(job_id, Request(job_id, 1, 2, 256, 0, None, at + timedelta(seconds=number)))
+        ledger.queue.enqueue(job_id, GangRequest(job_id, 1, 2, 256, 0, None, at + timedelta(seconds=number)))
         ledger.jobs.move(job_id, State.QUEUED, "waiting to be admitted")
     url = f"{API}/jobs/digits-1"
     assert platform.client().get(url).json()["queue"] == {

@@ -167,7 +167,7 @@ def test_nobodys_text_becomes_html() -> None:
     metrics = Metrics(run_id="r", last={evil: 1.0, f"system/{evil}": None}, history={evil: points})
     logs = LogPage(role=evil, attempt=1, latest_attempt=1, learner=1, lines=(LogLine(n=1, t="", line=evil),), after=1)
     manifest = {"name": evil, "params": {evil: evil}}
-    facts = html.JobFacts(attempts, checkpoints, [asked], metrics, logs, [evil], manifest)
+    facts = html.PageFacts(attempts, checkpoints, [asked], metrics, logs, [evil], manifest)
     listed = listing.jobs_page([found], at(20), {found.id: listing.ShownMetric(evil, 1.0)}, evil)
     for page in (html.job_page(found, facts, "http://airflow", at(20)), listed):
         tags = Tags()
@@ -260,10 +260,10 @@ def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, rol
 
 def test_an_ended_job_has_no_buttons_and_its_page_is_not_asked_for_again() -> None:
     ended = job([(0, "PENDING"), (10, "FAILED")], ended=True)
-    page = html.job_page(ended, html.JobFacts(), "http://airflow", at(20))
+    page = html.job_page(ended, html.PageFacts(), "http://airflow", at(20))
     assert "<button" not in page
     assert '<body data-live="no">' in page
-    assert '<body data-live="yes">' in html.job_page(RUNNING, html.JobFacts(), "http://airflow", at(20))
+    assert '<body data-live="yes">' in html.job_page(RUNNING, html.PageFacts(), "http://airflow", at(20))
 
 
 def test_only_the_pages_own_script_may_run(platform: Platform) -> None:
@@ -310,7 +310,7 @@ def test_own_metrics_are_curves_over_attempts_and_the_platforms_are_folded(platf
     own = ("system/node_0/learner_memory_megabytes", "system/node_1/gpu_0_utilization_percentage")
     system = dict.fromkeys((*own, "system/node_0/system_memory_usage_megabytes"), 1.0)
     metrics = Metrics(run_id="r", last={"loss": 0.05, **system}, history={"loss": points})
-    facts = html.JobFacts([attempt(1, 0, 20), attempt(2, 60)], metrics=metrics)
+    facts = html.PageFacts([attempt(1, 0, 20), attempt(2, 60)], metrics=metrics)
     page = html.job_page(RUNNING, facts, "http://airflow", at(100))
     assert page.count(f'stroke="{curves.COLOURS[0]}"') == page.count(f'stroke="{curves.COLOURS[1]}"') == 1
     learners, machine = page.index("2 metrics of the learners"), page.index("<summary>1 metric of the machine<")
@@ -330,10 +330,10 @@ def test_colours_of_several_attempts_are_told_and_metrics_beyond_those_drawn_are
     assert "key" not in curves.draw({"loss": points(5, 6)}, attempts)
     last = {f"m{n}": 1.0 for n in range(8)}
     metrics = Metrics(run_id="r", last=last, history={f"m{n}": points(5, 65) for n in range(6)})
-    page = html.job_page(RUNNING, html.JobFacts(attempts, metrics=metrics), "http://airflow", at(100))
+    page = html.job_page(RUNNING, html.PageFacts(attempts, metrics=metrics), "http://airflow", at(100))
     assert "2 more metrics: <code>updraft metrics digits-1</code>" in page
     fewer = metrics.model_copy(update={"last": dict(list(last.items())[:6])})
-    facts = html.JobFacts(attempts, metrics=fewer)
+    facts = html.PageFacts(attempts, metrics=fewer)
     assert "more metric" not in html.job_page(RUNNING, facts, "http://airflow", at(100))
 
 

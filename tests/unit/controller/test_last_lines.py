@@ -11,7 +11,7 @@ from folder_store import FolderStore
 
 from updraft.controller.final_logs import CLOSE_SECONDS, PART_BYTES, FinalLogCollector, _lines
 from updraft.kubernetes.logend import END_LINES
-from updraft.kubernetes.logs import MAX_LINE_BYTES, MAX_LINE_CHARACTERS, Cursor, Line, Reader
+from updraft.kubernetes.logs import MAX_LINE_BYTES, MAX_LINE_CHARACTERS, Cursor, Line, LogReader
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.token_bucket import BURST_SECONDS, TokenBucket
 from updraft.lifecycle.membership import Membership
@@ -19,7 +19,7 @@ from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.storage.logbook import read_log
 
 
-class Measuring(Reader):
+class Measuring(LogReader):
     longest = 0  # bytes of what it was given
 
     def take(self, raw: bytes) -> Line | None:

@@ -14,7 +14,7 @@ from unit.controller.test_driven_anywhere import begun, trained
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import FakeCluster, api_error
 
-from updraft.allocation import Request
+from updraft.allocation import GangRequest
 from updraft.controller import queueing, records
 from updraft.exceptions import QuotaError
 from updraft.kubernetes import gang, objects
@@ -89,7 +89,7 @@ def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
     book, job_id = platform.ledger, platform.job.id
     room = capacity_from_nodes(platform.cluster._plain(platform.cluster.list_node())["items"])
     book.jobs.record(NewJob("other", "audio", "other", "train_model", "other", {}, "bob"))
-    book.queue.enqueue("other", Request("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
+    book.queue.enqueue("other", GangRequest("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
     assert not try_admit(book, "other", room).granted
     seen: list[str] = []
     driver = Driver(platform, story, monkeypatch)

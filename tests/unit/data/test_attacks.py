@@ -25,7 +25,7 @@ from updraft_data.run import validate
 from updraft_data.table import read_table
 from updraft_data.work import do
 from updraft_learner.pod import PodPaths
-from updraft_learner.prepare.documents import Copied, PrepareRequest, SourceRequest, Work
+from updraft_learner.prepare.documents import Copied, PrepareRequest, PrepareWork, SourceRequest
 from updraft_learner.prepare.errors import SourceError
 from updraft_learner.prepare.select import select
 from updraft_learner.trees import Tree, scan
@@ -165,7 +165,7 @@ def test_a_judging_process_that_is_killed_says_nothing_about_the_data(tmp_path: 
     (paths.data / "training.json").write_bytes(tree.to_json())
     asked_for = suite("expect_table_row_count_to_equal", value=1)
     source = SourceRequest("training", "tree", "tree", 10**6, tree=tree.sha256, suite=asked_for)
-    work = Work(PrepareRequest((source,), memory_bytes=2 * GIB), {"training": Copied(tree.sha256)})
+    work = PrepareWork(PrepareRequest((source,), memory_bytes=2 * GIB), {"training": Copied(tree.sha256)})
     over = threading.Event()
     killer = threading.Thread(target=kill_judges, args=(over, kills))
     killer.start()

@@ -16,7 +16,7 @@ from updraft.exceptions import RefusedError, UnavailableError
 from updraft.kubernetes import calls, preflight, rbac
 from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.kubeconfig import Chosen, choose, client_of
-from updraft.kubernetes.preflight import Finding
+from updraft.kubernetes.preflight import PreflightFinding
 from updraft.taints import Toleration
 
 Serve = Callable[..., Cluster]
@@ -32,11 +32,13 @@ def api(cluster: Cluster, tmp_path: Path, **more: Any) -> Any:
     return cluster_api(client_of(choose(kubeconfig(tmp_path / "kubeconfig", cluster.url, **more))))
 
 
-def examined(cluster: Cluster, tmp_path: Path, gpu_types: dict[str, str] | None = None, **more: Any) -> list[Finding]:
+def examined(
+    cluster: Cluster, tmp_path: Path, gpu_types: dict[str, str] | None = None, **more: Any
+) -> list[PreflightFinding]:
     return preflight.examine(api(cluster, tmp_path, **more), ["updraft-default"], gpu_types)
 
 
-def bad(findings: list[Finding]) -> list[tuple[str, str]]:
+def bad(findings: list[PreflightFinding]) -> list[tuple[str, str]]:
     return [(finding.name, finding.detail) for finding in findings if not finding.ok]
 
 
@@ -88,13 +90,13 @@ def test_what_is_wrong_with_a_kubeconfig_is_told_and_no_secret_of_it(tmp_path: P
 def test_a_willing_cluster_passes_every_check(serve: Serve, tmp_path: Path) -> None:
     cluster = serve()
     assert examined(cluster, tmp_path, {"nvidia-a100": "jobs/a"}) == [
-        Finding("cluster", True, f"{cluster.url} answers"),
-        Finding("Kubernetes version", True, "v1.34.4"),
-        Finding("cluster's log-in", True, "accepted"),
-        Finding("namespace updraft-default", True, "exists"),
-        Finding("rights in updraft-default", True, "has all 16 that jobs need"),
-        Finding("nodes", True, "1"),
-        Finding("GPUs", True, "2 x nvidia-a100"),
+        PreflightFinding("cluster", True, f"{cluster.url} answers"),
+        PreflightFinding("Kubernetes version", True, "v1.34.4"),
+        PreflightFinding("cluster's log-in", True, "accepted"),
+        PreflightFinding("namespace updraft-default", True, "exists"),
+        PreflightFinding("rights in updraft-default", True, "has all 16 that jobs need"),
+        PreflightFinding("nodes", True, "1"),
+        PreflightFinding("GPUs", True, "2 x nvidia-a100"),
     ]
 
 

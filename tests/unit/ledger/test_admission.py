@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ledger_helpers import deciding, grants, try_admit
 
-from updraft.allocation import Capacity, Grant, Node, Request
+from updraft.allocation import Capacity, GangRequest, Grant, Node
 from updraft.exceptions import RefusedError
 from updraft.ledger import Admission, Job, Ledger
 from updraft.lifecycle import State, Verdict
@@ -16,10 +16,10 @@ TWO_CPUS = Capacity((Node("local", 2, 4096),))
 
 
 @pytest.fixture
-def queue(ledger: Ledger, submit: Submit, clock: Any) -> Callable[..., Request]:
-    def queue(job_id: str, learners: int = 2) -> Request:
+def queue(ledger: Ledger, submit: Submit, clock: Any) -> Callable[..., GangRequest]:
+    def queue(job_id: str, learners: int = 2) -> GangRequest:
         submit(job_id)
-        request = Request(job_id, learners, 1.0, 512, 0, None, clock.forward(1))
+        request = GangRequest(job_id, learners, 1.0, 512, 0, None, clock.forward(1))
         ledger.queue.enqueue(job_id, request)
         return request
 
@@ -77,7 +77,7 @@ def test_after_a_release_a_job_may_queue_again_at_the_end(ledger: Ledger, queue:
     assert try_admit(ledger, "job-1", TWO_CPUS).granted
     ledger.queue.release("job-1")
     queue("job-2")
-    ledger.queue.enqueue("job-1", Request("job-1", 2, 1.0, 512, 0, None, clock.forward(1)))
+    ledger.queue.enqueue("job-1", GangRequest("job-1", 2, 1.0, 512, 0, None, clock.forward(1)))
     assert try_admit(ledger, "job-1", TWO_CPUS).reason.startswith("1st in line")
     assert try_admit(ledger, "job-2", TWO_CPUS).granted
 
@@ -150,12 +150,12 @@ def test_while_nobody_knows_what_is_free_that_is_why_jobs_wait(ledger: Ledger, q
 
 def test_disk_that_no_node_has_is_named(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit("big")
-    ledger.queue.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
+    ledger.queue.enqueue("big", GangRequest("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
     known = Node("local", 2, 4096, disk_mib=100 * 1024)
     answer = try_admit(ledger, "big", Capacity((known, Node("other", 2, 4096))))
     assert answer.granted  # the other one does not say
     ledger.queue.release("big")
-    ledger.queue.enqueue("big", Request("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
+    ledger.queue.enqueue("big", GangRequest("big", 1, 1.0, 64, 0, None, clock.now, disk_mib=300 * 1024))
     answer = try_admit(ledger, "big", Capacity((known,)))
     assert answer.impossible
     assert answer.reason.startswith("resources.disk: a learner asks for 300.0 GiB")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_helpers import grants, try_admit
 
-from updraft.allocation import Capacity, Node, Request
+from updraft.allocation import Capacity, GangRequest, Node
 from updraft.exceptions import RefusedError
 from updraft.ledger import AttemptClosure, Job, Ledger, NewJob, Shift
 from updraft.lifecycle import State, Verdict
@@ -24,8 +24,8 @@ SHIFT = Shift(f"attempt 1 of train was refused: {WORDS}", {}, {"updraft.attempt"
 RELAUNCH = PlannedRelaunch(datetime(2026, 1, 1, 12, 5, tzinfo=UTC), 300, "no room in the quota so far")
 
 
-def wants(job_id: str, cpus: int = 4, at: datetime = NOW) -> Request:
-    return Request(job_id, 1, cpus, 256, 0, None, at)
+def wants(job_id: str, cpus: int = 4, at: datetime = NOW) -> GangRequest:
+    return GangRequest(job_id, 1, cpus, 256, 0, None, at)
 
 
 def launched(ledger: Ledger, job_id: str) -> None:

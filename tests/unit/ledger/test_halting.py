@@ -8,7 +8,7 @@ import pytest
 from ledger_helpers import grants, try_admit
 
 from updraft.allocation import Capacity, Node
-from updraft.allocation import Request as Place
+from updraft.allocation import GangRequest as Place
 from updraft.exceptions import RefusedError
 from updraft.ledger import AttemptClosure, Job, Ledger, Shift
 from updraft.lifecycle import State

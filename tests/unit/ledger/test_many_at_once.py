@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ledger_helpers import grants, try_admit
 
-from updraft.allocation import Capacity, Node, Request
+from updraft.allocation import Capacity, GangRequest, Node
 from updraft.ledger import Job, Ledger, NewJob, open_ledger, upgrade
 from updraft.ledger.clock import utc_now
 
@@ -86,7 +86,7 @@ def test_only_as_much_is_granted_as_exists_when_all_ask_at_once(
 ) -> None:
     for number in range(8):
         submit(f"job-{number}")
-        ledger.queue.enqueue(f"job-{number}", Request(f"job-{number}", 1, 1.0, 64, 0, None, utc_now()))
+        ledger.queue.enqueue(f"job-{number}", GangRequest(f"job-{number}", 1, 1.0, 64, 0, None, utc_now()))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: try_admit(open_ledger(ledger_url), f"job-{n}", TWO_CPUS), range(8)))
     assert [answer.granted for answer in answers] == [True, True] + [False] * 6

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from updraft.localnode.environment import LOOPBACK_INTERFACE, Launch, Place, launch_of
+from updraft.localnode.environment import LOOPBACK_INTERFACE, ContainerFolders, ContainerLaunch, launch_of
 from updraft.localnode.translate import Translation
 from updraft.localnode.volumes import NotYetError, link_nested, mounts_of, prepare_volumes
 
-PLACE = Place(Path("/pod/h"), Path("/pod/t"), "/venv/bin:/usr/bin", (1,))
+PLACE = ContainerFolders(Path("/pod/h"), Path("/pod/t"), "/venv/bin:/usr/bin", (1,))
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"team": "v"}}, "spec": {"nodeName": "local"}}
 TRANSLATION = Translation({"/job": "/host/job"}, {5000: 20001}, "n")
 SECRETS = {"s": {"data": {"key": base64.b64encode(b"/job/127.0.0.1:5000").decode()}}}
@@ -28,7 +28,7 @@ def test_a_container_gets_its_own_variables_and_the_nodes_and_nothing_else():
         "env": [{"name": "WHERE", "value": "/job/out"}, {"name": "HOME", "value": "/root"}],
     }
     host = {"SECRET_OF_HOST": "x", "SSL_CERT_FILE": "/etc/ca.pem"}
-    assert launch(container, host) == Launch(
+    assert launch(container, host) == ContainerLaunch(
         argv=("run", "--in=/host/job/in", "/host/job/out", "$(NOBODY)"),
         environment={
             "PATH": "/venv/bin:/usr/bin",

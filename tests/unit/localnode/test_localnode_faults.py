@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from updraft.localnode.errors import ApiError
+from updraft.localnode.errors import StatusError
 from updraft.localnode.faults import ApiErrors, Cut, KillContainer, LoseNode, PullFails, parse_fault
 from updraft.localnode.faultstate import FaultState, error_of
 
@@ -110,7 +110,7 @@ def test_bodies_become_faults_with_defaults():
     ],
 )
 def test_a_wrong_body_is_refused_with_its_field(body, code, field):
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         parse_fault(body)
     assert caught.value.code == code
     assert [c["field"] for c in caught.value.details.get("causes", [])] == ([] if field is None else [field])

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.localnode.errors import ApiError
+from updraft.localnode.errors import StatusError
 from updraft.localnode.events import EventRecorder
 from updraft.localnode.nodes import NodePool
 from updraft.localnode.partition import Partition
-from updraft.localnode.resources import Resources
+from updraft.localnode.resources import Amounts
 from updraft.localnode.scheduler import NodeSpec, Scheduler
-from updraft.localnode.store import Store
+from updraft.localnode.store import ResourceStore
 from updraft.localnode.validation import complete
 
 LOSE = {"delete_after_seconds": 5.0, "gone_after_seconds": 1.0, "timeout_seconds": 0.0, "replace": True}
@@ -25,8 +25,8 @@ class Cluster:
     """Store, pool and scheduler; `restart` makes the latter two anew, as a new process would."""
 
     def __init__(self, path=None, *, gpus=(None,)):
-        self.store = Store(path)
-        self.specs = [NodeSpec(kind or "n", Resources(4000, 2**30), kind) for kind in gpus]
+        self.store = ResourceStore(path)
+        self.specs = [NodeSpec(kind or "n", Amounts(4000, 2**30), kind) for kind in gpus]
         self.restart()
 
     def restart(self):
@@ -93,16 +93,16 @@ def test_a_node_that_is_back_beside_its_replacement_keeps_its_pods_and_takes_no_
 
 def test_which_node_has_to_be_said_when_there_are_several():
     cluster = Cluster(gpus=("a100", "h100"))
-    with pytest.raises(ApiError, match="node has to be given; possible now: a100, h100"):
+    with pytest.raises(StatusError, match="node has to be given; possible now: a100, h100"):
         cluster.pool.lose(None, **LOSE)
     assert cluster.pool.lose("h100", **LOSE) == {"node": "h100", "replacement": "h100-2"}
     labels = cluster.store.get("nodes", "", "h100-2")["metadata"]["labels"]
     assert labels["updraft.dev/gpu-type"] == "h100"
-    with pytest.raises(ApiError, match="h100 is not there; possible now: a100, h100-2"):
+    with pytest.raises(StatusError, match="h100 is not there; possible now: a100, h100-2"):
         cluster.pool.lose("h100", **LOSE)
-    with pytest.raises(ApiError, match="a100 is not there; possible now: h100"):
+    with pytest.raises(StatusError, match="a100 is not there; possible now: h100"):
         cluster.pool.find("a100")
-    with pytest.raises(ApiError, match="not found"):
+    with pytest.raises(StatusError, match="not found"):
         cluster.pool.cordon("x", unschedulable=True)
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.localnode.affinity import allows, preference, repelled_by, toleration_seconds
-from updraft.localnode.resources import Resources
+from updraft.localnode.resources import Amounts
 from updraft.localnode.scheduler import NodeSpec, node_object, place
 
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 LABELS = {"kubernetes.io/hostname": "a", "size": "8"}
-NODES = [NodeSpec("a", Resources(4000, 2**30)), NodeSpec("b", Resources(4000, 2**30))]
+NODES = [NodeSpec("a", Amounts(4000, 2**30)), NodeSpec("b", Amounts(4000, 2**30))]
 
 
 def pod(**spec):
@@ -73,7 +73,7 @@ def test_a_pod_avoids_a_node_while_another_has_room():
 
 
 def test_the_first_obstacle_of_each_node_is_named():
-    nodes = [NodeSpec("a", Resources(4000, 2**30), unschedulable=True), NodeSpec("b", Resources(10, 2**30))]
+    nodes = [NodeSpec("a", Amounts(4000, 2**30), unschedulable=True), NodeSpec("b", Amounts(10, 2**30))]
     reason = place(pod(), nodes, []).reason
     assert reason == "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable."
 
@@ -116,6 +116,6 @@ def test_a_pod_stays_for_ever_if_it_says_so():
 
 
 def test_a_node_is_read_back_from_its_object():
-    spec = NodeSpec("a", Resources(2500, 2**30, 4), "h100")
+    spec = NodeSpec("a", Amounts(2500, 2**30, 4), "h100")
     read = NodeSpec.of(node_object(spec, "v1"))
     assert (read.name, read.allocatable, read.labels()) == (spec.name, spec.allocatable, spec.labels())

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.localnode.errors import ApiError
+from updraft.localnode.errors import StatusError
+from updraft.localnode.http_bodies import page, patched
 from updraft.localnode.logs import LogOptions, log_time, parse_time, read_log, tail_offset
-from updraft.localnode.requests import page, patched
-from updraft.localnode.resources import Resources, pod_requests
+from updraft.localnode.resources import Amounts, pod_requests
 from updraft.localnode.scheduler import NodeSpec, Placement, place
 from updraft.localnode.selectors import parse_selector
-from updraft.localnode.store import Store
+from updraft.localnode.store import ResourceStore
 from updraft.localnode.validation import complete
 
 GIB = 1024**3
@@ -40,7 +40,7 @@ def test_a_pod_asks_for_its_hungriest_moment():
         ],
         "containers": [wants("1", "2Gi", 1), wants("2", "1Gi", 1)],
     }
-    assert pod_requests(spec) == Resources(4500, 4 * GIB, 2)
+    assert pod_requests(spec) == Amounts(4500, 4 * GIB, 2)
 
 
 def placed(name, cpu, node=None, **more):
@@ -53,7 +53,7 @@ def placed(name, cpu, node=None, **more):
     }
 
 
-NODES = [NodeSpec("a", Resources(2000, GIB)), NodeSpec("b", Resources(4000, GIB, 2), "h100")]
+NODES = [NodeSpec("a", Amounts(2000, GIB)), NodeSpec("b", Amounts(4000, GIB, 2), "h100")]
 
 
 def test_placement_counts_what_runs_and_says_what_is_short():
@@ -95,7 +95,7 @@ def test_nodes_are_never_promised_more_than_they_have(requests):
 
 @pytest.mark.parametrize("text", ["a b", "=x", "a in x", "a in (x", "!a=b", "a>1"])
 def test_what_is_no_selector_is_refused(text):
-    with pytest.raises(ApiError, match="unable to parse requirement"):
+    with pytest.raises(StatusError, match="unable to parse requirement"):
         parse_selector(text, None, "pods")
 
 
@@ -130,7 +130,7 @@ def test_every_wrong_field_is_named_at_once():
         },
         {"name": "x"},
     ]
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         complete("pods", body)
     assert caught.value.code == 422
     assert {c["field"] for c in caught.value.details["causes"]} == {
@@ -150,13 +150,13 @@ def test_every_wrong_field_is_named_at_once():
     "body", [None, [], {"kind": "Service"}, {"spec": {"containers": 3}}, {"metadata": {"name": "x"}, "spec": "y"}]
 )
 def test_what_is_no_pod_is_a_bad_request(body):
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         complete("pods", body)
     assert caught.value.code in (400, 422)
 
 
 def test_a_secret_that_is_not_base64_is_refused_without_being_shown():
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         complete("secrets", {"metadata": {"name": "s"}, "data": {"k": "pass word!"}})
     assert caught.value.code == 400
     assert "pass word!" not in caught.value.message
@@ -167,10 +167,10 @@ def test_a_patch_changes_metadata_only():
     changed = patched("pods", obj, {"metadata": {"labels": {"a": None, "c": "3"}}, "spec": {"x": 1}}, MERGE)
     assert changed["metadata"]["labels"] == {"b": "2", "c": "3"}
     for patch, code in (({"spec": {"x": 2}}, 422), ({"metadata": {"uid": "v"}}, 409), ([], 400)):
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(StatusError) as caught:
             patched("pods", obj, patch, MERGE)
         assert caught.value.code == code
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         patched("pods", obj, {}, "application/json-patch+json")
     assert caught.value.code == 415
 
@@ -189,11 +189,11 @@ def test_pages_show_every_object_once(count, limit):
 
 
 def test_history_is_bounded_and_older_versions_are_expired():
-    store = Store(history_length=3)
+    store = ResourceStore(history_length=3)
     first = store.create("pods", pod("a"))
     for name in "bcd":
         store.create("pods", pod(name))
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         store.changes_since(int(first["metadata"]["resourceVersion"]) - 1)
     assert caught.value.code == 410
     changes = store.changes_since(int(first["metadata"]["resourceVersion"]))
@@ -201,23 +201,23 @@ def test_history_is_bounded_and_older_versions_are_expired():
 
 
 def test_objects_and_versions_survive_a_restart(tmp_path):
-    store = Store(tmp_path / "db")
+    store = ResourceStore(tmp_path / "db")
     created = store.create("secrets", {"metadata": {"name": "s", "namespace": "n"}, "data": {}})
     store.create("pods", pod())
     store.delete("pods", "default", "p")
     version = store.version
     store.close()
-    again = Store(tmp_path / "db")
+    again = ResourceStore(tmp_path / "db")
     assert again.items("secrets") == [created]
     assert again.items("pods") == []
     assert again.version == version
     assert (tmp_path / "db").stat().st_mode & 0o077 == 0
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         again.changes_since(version - 1)
 
 
 def test_an_update_that_changes_nothing_is_no_write():
-    store = Store()
+    store = ResourceStore()
     created = store.create("pods", pod())
     assert store.update("pods", "default", "p", lambda new: None) is created
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from updraft.manifest import ManifestError, Promotion, Rule, decide, parse, render_command
+from updraft.manifest import ManifestError, Promotion, PromotionRule, decide, parse, render_command
 from updraft.manifest.cron import check_cron
 from updraft.manifest.rules import parse_rule
 from updraft.manifest.units import format_duration, format_memory, parse_duration, parse_memory
@@ -82,15 +82,15 @@ def test_a_duration_comes_back_from_its_writing(seconds: int) -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (">= champion", Rule("m", ">=")),
-        (">champion", Rule("m", ">")),
-        (">= 0.95", Rule("m", ">=", 0.95)),
-        ("<= -1e-3", Rule("m", "<=", -0.001)),
-        ("champion + 0.01", Rule("m", ">=", None, 0.01)),
-        ("< champion - 0.5", Rule("m", "<", None, -0.5)),
+        (">= champion", PromotionRule("m", ">=")),
+        (">champion", PromotionRule("m", ">")),
+        (">= 0.95", PromotionRule("m", ">=", 0.95)),
+        ("<= -1e-3", PromotionRule("m", "<=", -0.001)),
+        ("champion + 0.01", PromotionRule("m", ">=", None, 0.01)),
+        ("< champion - 0.5", PromotionRule("m", "<", None, -0.5)),
     ],
 )
-def test_rules_are_read_and_written(text: str, rule: Rule) -> None:
+def test_rules_are_read_and_written(text: str, rule: PromotionRule) -> None:
     assert parse_rule("m", text) == rule
     assert parse_rule("m", str(rule)) == rule
 
@@ -105,7 +105,7 @@ def test_what_is_no_rule_is_refused(text: object) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([">=", ">", "<=", "<"]), st.booleans())
 def test_every_rule_comes_back_from_its_writing(number: float, op: str, about_champion: bool) -> None:
-    rule = Rule("m", op, None, number) if about_champion else Rule("m", op, number)
+    rule = PromotionRule("m", op, None, number) if about_champion else PromotionRule("m", op, number)
     assert parse_rule("m", str(rule)) == rule
 
 
@@ -148,14 +148,16 @@ def test_promotion(
 
 @given(
     st.lists(
-        st.builds(Rule, st.sampled_from("ab"), st.sampled_from([">=", ">", "<=", "<"]), st.none() | st.floats()),
+        st.builds(
+            PromotionRule, st.sampled_from("ab"), st.sampled_from([">=", ">", "<=", "<"]), st.none() | st.floats()
+        ),
         min_size=1,
     ),
     st.dictionaries(st.sampled_from("ab"), st.floats()),
     st.none() | st.dictionaries(st.sampled_from("ab"), st.floats()),
 )
 def test_what_is_promoted_is_finite_and_known(
-    rules: list[Rule], metrics: dict[str, float], champion: dict[str, float] | None
+    rules: list[PromotionRule], metrics: dict[str, float], champion: dict[str, float] | None
 ) -> None:
     decision = decide(rules, metrics, champion)
     assert decision.reason

@@ -196,12 +196,12 @@ class Platform:
 
     def _drive(self, job_id: str, role: str) -> dict[str, Any]:
         """What the gang's trigger does, without watching: pods end when `pods_end` says so, and back-offs are over."""
-        from updraft.controller import attempts, pods, requests
+        from updraft.controller import attempts, pods, user_requests
         from updraft.controller.next_action import Finished, LaunchDue, Running, next_action
 
         core, services = self.services.core, self.services
         for _ in range(100):
-            job, halt = requests.wanted(services, job_id)
+            job, halt = user_requests.wanted(services, job_id)
             newest = services.ledger.attempts.current(job_id, role)
             match next_action(job, newest, halt_asked=halt is not None, now=datetime.max.replace(tzinfo=UTC)):
                 case Finished(reason):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from updraft.recovery.outcome import FailureClass
-from updraft.recovery.resume import ResumePlan, Stored, Tried, plan_resume
+from updraft.recovery.resume import ResumeCandidate, ResumePlan, Tried, plan_resume
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def stored(step: int, attempt: int = 1, name: str | None = None) -> Stored:
-    return Stored(name or f"s{step}", step, attempt, START + timedelta(seconds=step + 1000 * attempt))
+def stored(step: int, attempt: int = 1, name: str | None = None) -> ResumeCandidate:
+    return ResumeCandidate(name or f"s{step}", step, attempt, START + timedelta(seconds=step + 1000 * attempt))
 
 
 def lost(
@@ -43,7 +43,7 @@ def test_without_a_checkpoint_it_begins_again() -> None:
 
 
 def test_among_equal_steps_the_newer_attempt_and_then_the_later_one_is_taken() -> None:
-    same = [stored(0, 1, "a"), stored(0, 2, "b"), Stored("c", 0, 2, START)]
+    same = [stored(0, 1, "a"), stored(0, 2, "b"), ResumeCandidate("c", 0, 2, START)]
     assert plan_resume(same, [], last_step=None).checkpoint == "b"
 
 
@@ -114,7 +114,7 @@ histories = st.lists(
 
 @given(checkpoints, histories, st.none() | st.integers(0, 60), st.integers(1, 3), st.booleans())
 def test_only_a_checkpoint_that_is_there_and_not_refused_is_ever_taken(
-    there: list[Stored], tried: list[Tried], last_step: int | None, tries: int, older: bool
+    there: list[ResumeCandidate], tried: list[Tried], last_step: int | None, tries: int, older: bool
 ) -> None:
     plan = plan_resume(there, tried, last_step=last_step, tries_per_checkpoint=tries, older=older)
     assert plan == plan_resume(there[::-1], tried[::-1], last_step=last_step, tries_per_checkpoint=tries, older=older)
@@ -135,7 +135,7 @@ def test_only_a_checkpoint_that_is_there_and_not_refused_is_ever_taken(
 
 
 @given(checkpoints, histories)
-def test_a_quarantined_checkpoint_never_comes_back(there: list[Stored], tried: list[Tried]) -> None:
+def test_a_quarantined_checkpoint_never_comes_back(there: list[ResumeCandidate], tried: list[Tried]) -> None:
     """It is not among the stored ones any more; whatever was tried from it, something else is taken."""
     plan = plan_resume(there, tried, last_step=None)
     if plan.checkpoint is not None:

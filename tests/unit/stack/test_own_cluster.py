@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from unit.kubernetes.api_server import Cluster as Server
+from unit.kubernetes.api_server import ClusterConfig as Server
 from unit.kubernetes.api_server import kubeconfig, serving
 
 from updraft.ledger import Ledger, NewJob, open_ledger, upgrade
 from updraft.lifecycle import State
 from updraft.stack import config as configuration
 from updraft.stack import control
-from updraft.stack.cluster import Cluster, pointed_at
+from updraft.stack.cluster import ClusterConfig, pointed_at
 from updraft.stack.doctor import doctor
 from updraft.stack.layout import Home, StackError
 from updraft.stack.parts import Part, build_parts, stop_order
@@ -37,11 +37,11 @@ def parts_in(home: Home) -> dict[str, Part]:
 def test_the_context_is_chosen_once_and_remembered(home: Home, file: Path) -> None:
     given = {"kubeconfig": str(file), "context": "prod", "address": HERE}
     made = control.initialise(home, cluster=given)
-    assert made.cluster == Cluster(kubeconfig=str(file), context="prod", address=HERE)
+    assert made.cluster == ClusterConfig(kubeconfig=str(file), context="prod", address=HERE)
     kubeconfig(file, "https://192.0.2.1:6443", "prod", "dev", **{"current-context": "dev"})
     assert control.initialise(home).cluster == made.cluster
     other = control.initialise(home, cluster={"context": "dev", "address": HERE})
-    assert other.cluster == Cluster(kubeconfig=str(file), context="dev", address=HERE)
+    assert other.cluster == ClusterConfig(kubeconfig=str(file), context="dev", address=HERE)
     assert control.initialise(home, cluster={"kubeconfig": "local"}).cluster is None
 
 
@@ -69,13 +69,13 @@ def test_a_cluster_on_loopback_needs_an_address_that_its_pods_reach(tmp_path: Pa
     path = kubeconfig(tmp_path / "kind", "https://127.0.0.1:6443", "kind")
     with pytest.raises(StackError, match="is an address of this machine alone, at which the cluster's pods do not"):
         pointed_at(None, {"kubeconfig": str(path)})
-    assert pointed_at(None, {"kubeconfig": str(path), "address": HERE}) == Cluster(
+    assert pointed_at(None, {"kubeconfig": str(path), "address": HERE}) == ClusterConfig(
         kubeconfig=str(path), context="kind", address=HERE
     )
 
 
 def test_another_file_brings_nothing_of_the_one_before(tmp_path: Path, file: Path) -> None:
-    before = Cluster(kubeconfig=str(file), context="prod", address="127.0.0.2")
+    before = ClusterConfig(kubeconfig=str(file), context="prod", address="127.0.0.2")
     other = kubeconfig(tmp_path / "other", "https://127.0.0.1:6443", "prod")
     with pytest.raises(StackError, match="give --address"):
         pointed_at(before, {"kubeconfig": str(other)})
@@ -271,7 +271,7 @@ def test_a_cluster_that_is_no_more_holds_nobody_back(
         else:
             here.unlink()
         other = control.initialise(home, cluster={"kubeconfig": str(file), "context": "prod", "address": HERE})
-    assert other.cluster == Cluster(kubeconfig=str(file), context="prod", address=HERE)
+    assert other.cluster == ClusterConfig(kubeconfig=str(file), context="prod", address=HERE)
 
 
 def test_a_part_that_pods_reach_has_its_port_looked_at_where_it_listens(home: Home, file: Path) -> None:

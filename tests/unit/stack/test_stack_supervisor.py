@@ -17,7 +17,7 @@ import pytest
 from updraft.stack import control, processes, records, watchdog
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 from updraft.stack.parts import Part, Probe, Stamp
-from updraft.stack.records import Failure, PartState
+from updraft.stack.records import PartFailure, PartState
 from updraft.stack.supervisor import StartFailedError, Supervisor, hold_lock
 
 SERVER = """
@@ -168,7 +168,7 @@ def test_a_start_that_fails_says_which_part_why_and_where_its_log_is(home: Home)
     with pytest.raises(StartFailedError) as caught:
         step_until(supervisor, lambda: False)
 
-    assert caught.value.failure == Failure("broken", "it ended with exit code 7", str(broken.log), "no such table")
+    assert caught.value.failure == PartFailure("broken", "it ended with exit code 7", str(broken.log), "no such table")
     assert "broken did not start: it ended with exit code 7" in str(caught.value)
     supervisor.stop_parts()
 

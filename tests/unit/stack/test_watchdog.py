@@ -20,12 +20,12 @@ from updraft.stack.layout import Home
 from updraft.stack.parts import Part, Probe, build_parts
 from updraft.stack.probes import NoAnswerError
 from updraft.stack.processes import Identity, identify
-from updraft.stack.watchdog import Watchdog, Work, measure, patience_seconds
+from updraft.stack.watchdog import Watchdog, WorkDone, measure, patience_seconds
 
 HEALTH = "http://127.0.0.1:8080/api/v2/monitor/health"
 S3 = "http://127.0.0.1:9000"
 IDENTITY = Identity(1, 0.0)
-STILL = Work(0.0, 0.0)
+STILL = WorkDone(0.0, 0.0)
 
 
 def part(name: str, url: str, component: str | None = None, *, runs_tasks: bool = False) -> Part:
@@ -54,7 +54,7 @@ class World:
         self.dog = Watchdog(
             queue=lambda processes: self.stuck,
             ask=self.ask,
-            measure=lambda _part, _identity: Work(self.now, self.now * self.cpu_share, self.stopped),
+            measure=lambda _part, _identity: WorkDone(self.now, self.now * self.cpu_share, self.stopped),
             clock=lambda: self.now,
             wall_clock=lambda: self.now,
             threads=False,
@@ -125,18 +125,18 @@ def test_a_part_that_answers_with_errors_has_more_time(world: World) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "beats", "answers", "seconds"),
     [
-        (STILL, Work(20.0, 0.1), False, False, watchdog.HUNG_SECONDS),
-        (STILL, Work(20.0, 0.5), False, False, watchdog.AT_WORK_SECONDS),
-        (STILL, Work(20.0, 0.1, on_disk=True), False, False, watchdog.AT_WORK_SECONDS),
-        (STILL, Work(20.0, 0.1), False, True, watchdog.AT_WORK_SECONDS),
-        (STILL, Work(20.0, 5.0, stopped=True), False, False, watchdog.HUNG_SECONDS),
-        (STILL, Work(20.0, 5.0, stopped=True), True, False, watchdog.STOPPED_SECONDS),
-        (STILL, Work(20.0, 0.1), True, False, watchdog.HUNG_SECONDS),
+        (STILL, WorkDone(20.0, 0.1), False, False, watchdog.HUNG_SECONDS),
+        (STILL, WorkDone(20.0, 0.5), False, False, watchdog.AT_WORK_SECONDS),
+        (STILL, WorkDone(20.0, 0.1, on_disk=True), False, False, watchdog.AT_WORK_SECONDS),
+        (STILL, WorkDone(20.0, 0.1), False, True, watchdog.AT_WORK_SECONDS),
+        (STILL, WorkDone(20.0, 5.0, stopped=True), False, False, watchdog.HUNG_SECONDS),
+        (STILL, WorkDone(20.0, 5.0, stopped=True), True, False, watchdog.STOPPED_SECONDS),
+        (STILL, WorkDone(20.0, 0.1), True, False, watchdog.HUNG_SECONDS),
         (STILL, STILL, False, False, watchdog.AT_WORK_SECONDS),
     ],
     ids=["hangs", "works", "disk", "errors", "stopped", "stopped, late beat", "late beat", "nothing known yet"],
 )
-def test_how_long_a_part_may_fail(before: Work, now: Work, beats: bool, answers: bool, seconds: float) -> None:
+def test_how_long_a_part_may_fail(before: WorkDone, now: WorkDone, beats: bool, answers: bool, seconds: float) -> None:
     assert patience_seconds(before, now, beats=beats, answers=answers) == seconds
 
 
@@ -266,4 +266,4 @@ def test_what_a_part_has_done_is_that_of_its_session_and_a_schedulers_its_own(ch
     child.send_signal(signal.SIGSTOP)
     while not (work := measure(SCHEDULER, leader)).stopped:
         assert time.monotonic() < deadline
-    assert replace(work, at=0.0, cpu_seconds=0.0) == Work(0.0, 0.0, stopped=True)
+    assert replace(work, at=0.0, cpu_seconds=0.0) == WorkDone(0.0, 0.0, stopped=True)

@@ -16,7 +16,7 @@ from updraft.settings import Settings
 from updraft.storage import ContentStore
 from updraft_learner.contract import Keys
 from updraft_learner.pod import S3Credentials
-from updraft_learner.store import Store
+from updraft_learner.store import S3Store
 
 RCLONE = Path(sys.executable).parent / "rclone"
 
@@ -34,10 +34,10 @@ class S3Server:
     def credentials(self) -> S3Credentials:
         return S3Credentials(self.endpoint, "us-east-1", self.access_key, self.secret_key)
 
-    def store(self, bucket: str) -> Store:
-        return Store(bucket, self.credentials)
+    def store(self, bucket: str) -> S3Store:
+        return S3Store(bucket, self.credentials)
 
-    def new_bucket(self, bucket: str) -> Store:
+    def new_bucket(self, bucket: str) -> S3Store:
         store = self.store(bucket)
         store._client.create_bucket(Bucket=bucket)
         return store
@@ -103,7 +103,7 @@ def settings(s3: S3Server, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def content(s3: S3Server, settings: Settings) -> ContentStore:
-    return ContentStore(Store(settings.bucket, s3.credentials), Keys("default"))
+    return ContentStore(S3Store(settings.bucket, s3.credentials), Keys("default"))
 
 
 @pytest.fixture

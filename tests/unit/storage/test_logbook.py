@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from folder_store import FolderStore
 
-from updraft.storage.logbook import MERGE_CHUNKS, SMALL_BYTES, LogBook, Position, read_log, read_log_end
+from updraft.storage.logbook import MERGE_CHUNKS, SMALL_BYTES, LogBook, LogPosition, read_log, read_log_end
 
 PLACE = ("default", "job-1", "train", 1, 1)
 
@@ -43,11 +43,11 @@ def test_lines_come_back_in_order_and_in_pages(store: FolderStore) -> None:
 
 def test_a_new_writer_goes_on_where_the_last_one_stopped(store: FolderStore) -> None:
     book = LogBook.open(*PLACE, store=store)
-    assert (book.last, book.tail) == (Position(), ())
+    assert (book.last, book.tail) == (LogPosition(), ())
     book.append([line(1), line(2, "T")])
     book.append([line(3, "T")])
     again = LogBook.open(*PLACE, store=store)
-    assert (again.last, again.tail) == (Position(3, "T", 2), ("line 1", "line 2", "line 3"))
+    assert (again.last, again.tail) == (LogPosition(3, "T", 2), ("line 1", "line 2", "line 3"))
     assert (again.last, again.tail) == (book.last, book.tail)
 
 

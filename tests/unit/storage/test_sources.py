@@ -12,7 +12,7 @@ from prepare_pod import prepare
 from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError
 from updraft.settings import Settings
 from updraft.storage import ContentStore, Staged
-from updraft_learner.store import Store
+from updraft_learner.store import S3Store
 
 Datasets = Callable[..., str]
 
@@ -121,8 +121,8 @@ def test_a_secret_may_name_its_own_endpoint(
     bucket = datasets({"d/a": b"1"})
     keys = {"access_key": s3.access_key, "secret_key": s3.secret_key}
     assert stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": s3.endpoint}, secret_name="x").files == 1
-    impatient = {**Store.__init__.__kwdefaults__, "attempts": 1, "sleep": lambda _: None}
-    monkeypatch.setattr(Store.__init__, "__kwdefaults__", impatient)
+    impatient = {**S3Store.__init__.__kwdefaults__, "attempts": 1, "sleep": lambda _: None}
+    monkeypatch.setattr(S3Store.__init__, "__kwdefaults__", impatient)
     with pytest.raises(UnavailableError, match="cannot be reached"):
         stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": "http://127.0.0.1:1"}, secret_name="x")
 

@@ -15,7 +15,7 @@ from learner.sidecar_fakes import RUN, FakeMlflow
 from updraft.controller import replay as guardian_replay
 from updraft.lifecycle.membership import Membership
 from updraft.tracking import replay as replay_module
-from updraft.tracking.replay import Deadline, replay
+from updraft.tracking.replay import TimeBudget, replay
 from updraft_learner.contract import Keys
 
 
@@ -98,14 +98,14 @@ def test_a_job_has_one_deadline_for_its_metrics_and_artifacts(
     store.put_bytes("m/00000001.jsonl", chunk(1, 5000))
     store.put_bytes("a/00000001.data", b"plot")
     store.put_bytes("a/00000001.json", b'{"owner": "run", "path": "plots/a.txt"}')
-    done = replay(settings, store, RUN, "m", "a", Deadline(6, Clock()))
+    done = replay(settings, store, RUN, "m", "a", TimeBudget(6, Clock()))
     assert 0 < done.points == len(mlflow.points("loss")) < 5000
     assert done.artifacts == 0
     assert done.left == (
         f"{5000 - done.points} points at m: it takes longer than 6 s",
         "1 artifacts at a: it takes longer than 6 s",
     )
-    assert replay(settings, store, RUN, "m", "a", Deadline(0, Clock())).left[0].startswith("1 chunks of metrics at m")
+    assert replay(settings, store, RUN, "m", "a", TimeBudget(0, Clock())).left[0].startswith("1 chunks of metrics at m")
 
 
 class SlowStore(FolderStore):
@@ -127,7 +127,7 @@ def test_with_a_slow_store_the_newest_chunks_arrive_and_the_rest_is_told(
     for number in range(1, 61):
         store.put_bytes(f"m/{number:08d}.jsonl", chunk(number, number))
     monkeypatch.setattr(replay_module, "COPIES", 1)
-    done = replay(settings, store, RUN, "m", "a", Deadline(300, lambda: store.now))
+    done = replay(settings, store, RUN, "m", "a", TimeBudget(300, lambda: store.now))
     assert [step for step, _ in mlflow.points("loss")] == list(range(46, 61))
     assert done.points == 15
     assert done.left == ("45 chunks of metrics at m: fetching them takes longer than half of the time there is",)

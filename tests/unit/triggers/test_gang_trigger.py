@@ -369,7 +369,7 @@ class TestGang:
             SourceRequest("data-0", "s3://b/a.zip", "s3", 4_000_000_000, unpack=True),
             SourceRequest("data-1", "s3://b/a", "s3", 9_000_000_000),
         ]
-        prepare.record(services_in_use(), ledger.jobs.get(JOB), prepare.Plan({}, tuple(requests)))
+        prepare.record(services_in_use(), ledger.jobs.get(JOB), prepare.PreparePlan({}, tuple(requests)))
         watch = FakeWatch(1)
         if removed:
             watch.cluster.set_status("p-1", phase="Running")

@@ -12,7 +12,7 @@ from outside import Outside
 from unit.operators.platform_fakes import FakeCluster, store_checkpoint
 from unit.triggers.trigger_helpers import JOB, events, services_in_use
 
-from updraft.allocation import Request
+from updraft.allocation import GangRequest
 from updraft.controller import queueing
 from updraft.exceptions import UnavailableError
 from updraft.ledger import AttemptClosure, Ledger, NewJob
@@ -30,7 +30,7 @@ KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
 
 def enqueue(ledger: Ledger, job_id: str = JOB, cpus: float = 1.0) -> None:
     job = ledger.jobs.get(job_id)
-    ledger.queue.enqueue(job_id, Request(job_id, 1, cpus, 100, 0, None, job.submitted_at))
+    ledger.queue.enqueue(job_id, GangRequest(job_id, 1, cpus, 100, 0, None, job.submitted_at))
     ledger.jobs.move(job_id, State.QUEUED, "waiting")
 
 

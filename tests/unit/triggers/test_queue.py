@@ -13,12 +13,12 @@ import pytest
 from outside import Outside
 from unit.triggers.trigger_helpers import JOB, services_in_use
 
-from updraft.allocation import Request
+from updraft.allocation import GangRequest
 from updraft.exceptions import UnavailableError
 from updraft.ledger import Admission, Ledger, NewJob
 from updraft.lifecycle import State
 from updraft.triggers import queue
-from updraft.triggers.queue import Place, Queue
+from updraft.triggers.queue import QueueReader, WaitingJob
 
 NODE = {
     "metadata": {"name": "local"},
@@ -54,7 +54,7 @@ def waits(ledger: Ledger, number: int) -> str:
     """A job that needs the whole cluster."""
     job_id = f"waits-{number}"
     job = ledger.jobs.record(NewJob(job_id, "default", "digits", "train_model", job_id, {}, "ada"))
-    ledger.queue.enqueue(job_id, Request(job_id, 1, 2.0, 100, 0, None, job.submitted_at))
+    ledger.queue.enqueue(job_id, GangRequest(job_id, 1, 2.0, 100, 0, None, job.submitted_at))
     ledger.jobs.move(job_id, State.QUEUED, "waiting")
     return job_id
 
@@ -63,7 +63,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-async def hears(place: Place, expected: Callable[[Admission], bool]) -> Admission:
+async def hears(place: WaitingJob, expected: Callable[[Admission], bool]) -> Admission:
     """The next word of the planner that is as expected."""
     while True:
         if (told := await place.news()) is not None and expected(told):
@@ -79,7 +79,7 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
     first, second, third = (waits(ledger, number) for number in range(3))
 
     async def main() -> None:
-        mine = Queue(services_in_use(), "c")
+        mine = QueueReader(services_in_use(), "c")
         with mine.waiting(second, "admit") as there, mine.waiting(third, "admit") as behind:
             places = [there, behind]
             await comes(lambda: ledger.queue.admission(first).granted)
@@ -97,17 +97,17 @@ def test_nothing_is_planned_while_nothing_changes(
 ) -> None:
     waits(ledger, 0)
     turns = 0
-    turn = Queue._turn
+    turn = QueueReader._turn
 
-    async def counted(self: Queue) -> None:
+    async def counted(self: QueueReader) -> None:
         nonlocal turns
         await turn(self)
         turns += 1
 
-    monkeypatch.setattr(Queue, "_turn", counted)
+    monkeypatch.setattr(QueueReader, "_turn", counted)
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(waits(ledger, 1), "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(waits(ledger, 1), "admit") as place:
             await comes(lambda: turns >= 20)
             assert len(plans) == 1
             cluster.append({**NODE, "metadata": {"name": "new"}})
@@ -121,7 +121,7 @@ def test_of_two_triggerers_one_plans_and_the_other_takes_over(ledger: Ledger, cl
     running, waiting = waits(ledger, 0), waits(ledger, 1)
 
     async def main() -> None:
-        first, second = Queue(services_in_use(), "c"), Queue(services_in_use(), "c")
+        first, second = QueueReader(services_in_use(), "c"), QueueReader(services_in_use(), "c")
         with ExitStack() as stack:
             there = stack.enter_context(second.waiting(waiting, "admit"))
             await comes(lambda: second._leads)
@@ -145,7 +145,7 @@ def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger,
     assert ledger.leases.take(queue.LEASE, "dead", 0.5)
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
             await hears(place, lambda told: told.granted)
 
     run(main)
@@ -162,7 +162,7 @@ def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
     monkeypatch.setattr(ledger.queue, "hold", lambda problem: (held.append(problem), hold(problem)))
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.jobs.get(job_id).reason == "the cluster is away")
             await asyncio.sleep(0.2)
             assert held == ["the cluster is away"]
@@ -187,7 +187,7 @@ def test_a_ledger_that_is_away_only_lengthens_the_wait(
     monkeypatch.setattr(ledger.queue, "news", away)
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
             await comes(lambda: ledger.queue.admission(job_id).granted)
 
@@ -200,7 +200,7 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
     job_id = waits(ledger, 1)
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
             await comes(lambda: ledger.queue.admission(job_id).place == 1)
             ledger.requests.make(job_id, "halt", "bob")
             while await place.news() is not None:
@@ -211,7 +211,7 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
 
 def test_a_word_to_look_is_not_lost_behind_a_later_one() -> None:
     async def main() -> None:
-        place = Place("j")
+        place = WaitingJob("j")
         place.tell(None)
         place.tell(GRANTED)
         assert await place.news() is None
@@ -237,7 +237,7 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
             give(name, owner)
 
         monkeypatch.setattr(ledger.leases, "give", slow)
-        mine = Queue(services_in_use(), "c")
+        mine = QueueReader(services_in_use(), "c")
         with mine.waiting(first, "admit"):
             await comes(lambda: ledger.queue.admission(first).granted)
         await gives.wait()
@@ -272,7 +272,7 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
     monkeypatch.setattr(where, step, how)
 
     async def main() -> None:
-        with Queue(services_in_use(), "c").waiting(job_id, "admit") as place:
+        with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
             assert await place.news() is None
             ledger.requests.make(job_id, "halt", "bob")
             assert await place.news() is None
@@ -292,7 +292,7 @@ def test_of_many_places_in_a_row_few_are_logged(
     monkeypatch.setattr(queue, "LOG_SECONDS", seconds)
 
     async def main() -> None:
-        place = Place("job-1")
+        place = WaitingJob("job-1")
         waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=False))
         for number in (3, 2):
             place.tell(Admission(False, number, f"number {number}"))
@@ -306,7 +306,7 @@ def test_of_many_places_in_a_row_few_are_logged(
 
 def test_a_job_that_was_not_planned_is_looked_at_once_it_is() -> None:
     async def main() -> None:
-        place = Place("job-1")
+        place = WaitingJob("job-1")
         waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=True))
         await asyncio.sleep(0)
         place.tell(Admission(False, 1, "number 1 in the queue"))

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from updraft_learner.pod import S3Credentials
 from updraft_learner.prepare.errors import SourceError
-from updraft_learner.store import Store
+from updraft_learner.store import S3Store
 from updraft_learner.trees import TreeError, megabytes, safe_path
 
 MOST_PAGES = 10_000  # of a listing, a thousand keys each
@@ -24,7 +24,7 @@ class Listed:
     version: str
 
 
-class SourceBucket(Store):
+class SourceBucket(S3Store):
     def listing(self, prefix: str) -> Iterator[Listed]:
         """Objects whose key begins with `prefix`, in order of their keys; folder placeholders are left out."""
         token: dict[str, str] = {}

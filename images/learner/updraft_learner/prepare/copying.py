@@ -20,8 +20,8 @@ from updraft_learner.prepare.documents import (
     REQUEST_LIMIT_BYTES,
     Copied,
     PrepareRequest,
+    PrepareWork,
     SourceRequest,
-    Work,
     outcome,
 )
 from updraft_learner.prepare.errors import SourceError, bucket_errors, check_limit
@@ -54,7 +54,7 @@ def copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Te
     except SourceError as exc:
         store.put_bytes(keys.prepared(config.job_id, config.attempt), outcome(error=exc.to_json()))
         raise
-    work = Work(request, copied, tuple(said)).to_json()
+    work = PrepareWork(request, copied, tuple(said)).to_json()
     paths.work_file.write_text(work, encoding="utf-8")
     paths.kept_work_file.write_text(work, encoding="utf-8")
 

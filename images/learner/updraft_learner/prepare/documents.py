@@ -76,7 +76,7 @@ class Copied:
 
 
 @dataclass(frozen=True)
-class Work:
+class PrepareWork:
     """What the copy hands to the program, and keeps for what stores the rest afterwards."""
 
     request: PrepareRequest
@@ -88,7 +88,7 @@ class Work:
         return json.dumps({"request": json.loads(self.request.to_json()), "copied": copied, "said": self.said})
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Work:
+    def from_json(cls, text: str | bytes) -> PrepareWork:
         raw = json.loads(text)
         request = PrepareRequest.from_json(json.dumps(raw["request"]))
         return cls(request, {n: Copied(**one) for n, one in raw["copied"].items()}, tuple(raw["said"]))

@@ -17,7 +17,7 @@ from updraft_learner import contract
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.prepare import blobs, memory
-from updraft_learner.prepare.documents import REPORT_LIMIT_BYTES, Copied, SourceRequest, Work, outcome
+from updraft_learner.prepare.documents import REPORT_LIMIT_BYTES, Copied, PrepareWork, SourceRequest, outcome
 from updraft_learner.prepare.errors import SourceError, tree_errors
 from updraft_learner.record.files import open_below
 from updraft_learner.store import ObjectStore
@@ -34,7 +34,7 @@ def keep_trees(config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:
     neither anything is stored.
     """
     keys = Keys(config.prefix)
-    work = Work.from_json(paths.kept_work_file.read_bytes())
+    work = PrepareWork.from_json(paths.kept_work_file.read_bytes())
     report = _report(paths)
     sources: dict[str, dict[str, Any]] = {}
     error = report.get("error") if isinstance(report.get("error"), dict) else None
@@ -51,7 +51,7 @@ def keep_trees(config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:
 def _kept(
     source: SourceRequest,
     copied: Copied,
-    work: Work,
+    work: PrepareWork,
     paths: PodPaths,
     store: ObjectStore,
     keys: Keys,

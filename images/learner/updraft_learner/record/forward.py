@@ -19,7 +19,7 @@ from updraft_learner.backoff import Backoff
 from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
 from updraft_learner.record.fenced import Fenced
 from updraft_learner.record.files import read_json, save_json
-from updraft_learner.record.journal import Entry, Journal, Position, points
+from updraft_learner.record.journal import Entry, Journal, JournalPosition, points
 from updraft_learner.record.report import Warnings, log
 
 MAX_POINTS = 1000
@@ -38,7 +38,7 @@ Item = dict[str, Any]
 class Batch:
     """Items for one request, and where the journal is read on when it is done."""
 
-    end: Position
+    end: JournalPosition
     metrics: list[Item] = field(default_factory=list)
     params: list[Item] = field(default_factory=list)
     tags: list[Item] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Forwarder:
         self._journal, self._server, self._warnings = journal, server, warnings
         self._state_file, self._min_seconds, self._clock = state_file, min_seconds, clock
         state = read_json(state_file, {"segment": 1, "offset": 0, "sent": 0, "duplicates": 0, "refused": 0})
-        self.position = Position(int(state["segment"]), int(state["offset"]))
+        self.position = JournalPosition(int(state["segment"]), int(state["offset"]))
         self.sent = int(state["sent"])  # metric points
         self.duplicates = int(state["duplicates"])
         self.refused = int(state["refused"])

@@ -30,7 +30,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, order=True)
-class Position:
+class JournalPosition:
     """A place between two lines."""
 
     segment: int = 1
@@ -94,38 +94,38 @@ class Journal:
         with self._changed, suppress(OSError):
             self._write_held()
 
-    def end(self) -> Position:
+    def end(self) -> JournalPosition:
         with self._changed:
-            return Position(self._segment, self._size)
+            return JournalPosition(self._segment, self._size)
 
-    def wait(self, position: Position, timeout_seconds: float, stop: threading.Event) -> None:
+    def wait(self, position: JournalPosition, timeout_seconds: float, stop: threading.Event) -> None:
         """Wait until there is something after `position`, or `wake` is called after `stop` was set."""
         with self._changed:
             self._changed.wait_for(
-                lambda: stop.is_set() or Position(self._segment, self._size) > position, timeout_seconds
+                lambda: stop.is_set() or JournalPosition(self._segment, self._size) > position, timeout_seconds
             )
 
     def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def read(self, position: Position, limit_bytes: int = READ_BYTES) -> list[tuple[Entry, Position]]:
+    def read(self, position: JournalPosition, limit_bytes: int = READ_BYTES) -> list[tuple[Entry, JournalPosition]]:
         """Entries after `position`, each with the position behind it; empty at the end."""
         while True:
             with self._changed:
                 segment, size = self._segment, self._size
-            if position >= Position(segment, size):
+            if position >= JournalPosition(segment, size):
                 return []
             limit = size if position.segment == segment else self._size_of(position.segment)
             if position.offset < limit:
                 return self._read_segment(position, min(limit, position.offset + limit_bytes), limit)
-            position = Position(position.segment + 1, 0)
+            position = JournalPosition(position.segment + 1, 0)
 
-    def settle(self, position: Position) -> Position:
+    def settle(self, position: JournalPosition) -> JournalPosition:
         """The same place, told as the beginning of the next segment when `position` is the end of a closed one."""
         with self._changed:
             while position.segment < self._segment and position.offset >= self._size_of(position.segment):
-                position = Position(position.segment + 1, 0)
+                position = JournalPosition(position.segment + 1, 0)
         return position
 
     def roll(self, *, force: bool = False) -> None:
@@ -160,7 +160,7 @@ class Journal:
         if data:
             store.put_bytes(f"{prefix}/{path.name}", data)
 
-    def prune(self, forwarded: Position) -> None:
+    def prune(self, forwarded: JournalPosition) -> None:
         """Delete what is both uploaded and forwarded."""
         if self._pruned_at == forwarded.segment or self._held:  # the state would tell of lines that are in memory only
             return
@@ -230,7 +230,7 @@ class Journal:
             if "file_at" in entry:
                 self.file_at = max(self.file_at, (entry["file_at"][0], entry["file_at"][1]))
 
-    def _read_segment(self, position: Position, end: int, limit: int) -> list[tuple[Entry, Position]]:
+    def _read_segment(self, position: JournalPosition, end: int, limit: int) -> list[tuple[Entry, JournalPosition]]:
         with self._path(position.segment).open("rb") as file:
             file.seek(position.offset)
             data = file.read(end - position.offset)
@@ -239,7 +239,7 @@ class Journal:
         entries, offset = [], position.offset
         for line in data.splitlines(keepends=True):
             offset += len(line)
-            entries.append((json.loads(line), Position(position.segment, min(offset, limit))))
+            entries.append((json.loads(line), JournalPosition(position.segment, min(offset, limit))))
         return entries
 
     def _segments(self) -> list[int]:

@@ -14,7 +14,7 @@ from typing import TextIO, cast
 
 from updraft_learner.contract import ExitCode, PodConfig
 from updraft_learner.mlflow_rest import TrackingServer
-from updraft_learner.pod import Credentials, PodError, PodPaths, read_config, read_credentials, read_paths
+from updraft_learner.pod import PodCredentials, PodError, PodPaths, read_config, read_credentials, read_paths
 from updraft_learner.record.report import LogLines
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
@@ -60,7 +60,7 @@ def main() -> int:
     return int(ExitCode.DONE)
 
 
-def _stage(config: PodConfig, paths: PodPaths, credentials: Credentials, stop: threading.Event) -> StageError | None:
+def _stage(config: PodConfig, paths: PodPaths, credentials: PodCredentials, stop: threading.Event) -> StageError | None:
     """What went wrong. A pod that is removed meanwhile does not wait for the rest: this process ends at once."""
     failures: list[StageError] = []
 

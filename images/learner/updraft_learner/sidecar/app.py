@@ -33,14 +33,14 @@ from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings, log
 from updraft_learner.record.spool import RUN, Spool
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
-from updraft_learner.sidecar.checkpoints import Checkpoints
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
 from updraft_learner.sidecar.fence import Fence, FencedStore
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.recorder import Recorder
-from updraft_learner.sidecar.requests import Requests
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
+from updraft_learner.sidecar.signals import SignalReader
 from updraft_learner.sidecar.stale_uploads import give_up_older
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.sidecar.tail import MetricsTail
@@ -85,7 +85,7 @@ class Sidecar:
         place = (config.job_id, config.role, config.attempt, config.learner)
         self._status_key, self._done_key = keys.status(*place), keys.done(*place)
         self._chunks_key, self._artifacts_key = keys.metrics(*place), keys.artifacts(*place)
-        self.requests = Requests(config, paths, self._control)
+        self.requests = SignalReader(config, paths, self._control)
         self.fence = Fence(config, self._control, self._on_fenced)
         self._store = store = FencedStore(store, self.fence)
         server.before_write = self.fence.check_before_sending
@@ -112,7 +112,7 @@ class Sidecar:
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
         self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
-        self.checkpoints = Checkpoints(config, paths, store, self.warnings)
+        self.checkpoints = CheckpointUploader(config, paths, store, self.warnings)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
         self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)

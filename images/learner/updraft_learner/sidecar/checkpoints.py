@@ -58,7 +58,7 @@ class Local:
     completed_ns: int
 
 
-class Checkpoints:
+class CheckpointUploader:
     """`poll` is called by one thread; the rest may be read from others."""
 
     def __init__(

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from updraft.api import curves, history, html, listing
 from updraft.api.depends import ReaderDep
-from updraft.api.reading import Reader
+from updraft.api.reading import JobReader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import State
@@ -71,7 +71,7 @@ def show_job(
     job = reader.detail(job_id)
     airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
     if not job.transitions:  # accepted, and not recorded: there is nothing more
-        return answer(html.job_page(job, html.JobFacts(), airflow_url, datetime.now(UTC)))
+        return answer(html.job_page(job, html.PageFacts(), airflow_url, datetime.now(UTC)))
     known = reader.job(job_id)
     trouble: list[str] = []
     metrics: Metrics | None = None
@@ -90,7 +90,7 @@ def show_job(
         pass  # nothing was launched, or not so often
     except UnavailableError as exc:
         trouble.append(str(exc))
-    facts = html.JobFacts(
+    facts = html.PageFacts(
         attempts=history.attempts(reader.attempts(known)),
         checkpoints=[history.checkpoint(item) for item in reader.checkpoints(known)],
         requests=[history.request(item) for item in reader.requests(known)],
@@ -109,7 +109,7 @@ def answer(page: str) -> HTMLResponse:
     return HTMLResponse(page.replace(html.NONCE, nonce, 1), headers=HEADERS | policy)
 
 
-def _shown_metrics(reader: Reader) -> dict[str, listing.ShownMetric]:
+def _shown_metrics(reader: JobReader) -> dict[str, listing.ShownMetric]:
     """Of each job the metric that decides about its model, or the first of its program. One request to MLflow."""
     runs = {job.mlflow_run_id: job for job in reader.records(SHOWN_JOBS) if job.mlflow_run_id}
     experiments = sorted({str(job.mlflow_experiment_id) for job in runs.values()})
@@ -127,7 +127,7 @@ def _decisive(shown: Shown, values: Mapping[str, float]) -> listing.ShownMetric 
     return None if name is None else listing.ShownMetric(name, values[name])
 
 
-def _end_of_log(reader: Reader, job_id: str, role: str | None, number: int | None) -> LogPage:
+def _end_of_log(reader: JobReader, job_id: str, role: str | None, number: int | None) -> LogPage:
     """Of the learner that failed, or the first one; a log may be long, so only its end is read.
 
     Without a number: of the latest attempt, or the one before it while the latest has written nothing.
@@ -149,7 +149,7 @@ def _role_to_show(job: Job, attempts: Sequence[Attempt]) -> str:
     return max(lost, key=lambda item: item.started_at).role if lost else TRAIN_ROLE
 
 
-def _end_of_attempt(reader: Reader, job: Job, attempt: Attempt, latest: int) -> LogPage:
+def _end_of_attempt(reader: JobReader, job: Job, attempt: Attempt, latest: int) -> LogPage:
     codes = attempt.evidence.get("exit_codes") or {}
     learner = next((int(name) for name, code in codes.items() if code), 1)
     store = reader.parts.store

@@ -15,7 +15,7 @@ from updraft_learner.record.report import log
 from updraft_learner.store import ObjectStore
 
 
-class Requests:
+class SignalReader:
     """`poll` is called by one thread, `stop` by any."""
 
     def __init__(self, config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:

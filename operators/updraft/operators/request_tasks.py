@@ -165,7 +165,7 @@ class RequestOperator(UsesServices, BaseOperator):
         self.defer(trigger=trigger, method_name="answered")
 
     def _tell(self, job_id: str, request: Request) -> str:
-        from updraft.lifecycle.requests import obeyed
+        from updraft.lifecycle.request_rules import obeyed
 
         answer = str(request.answer)
         self.log.info("%s: %s", job_id, answer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle import State
-from updraft.lifecycle.requests import obeyed
+from updraft.lifecycle.request_rules import obeyed
 from updraft.schemas import Accepted, Request
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from updraft.localnode.errors import ApiError, Cause, Json, bad_request, conflict, invalid
+from updraft.localnode.errors import Json, StatusCause, StatusError, bad_request, conflict, invalid
 from updraft.localnode.logs import LogOptions, parse_time, seconds_ago
 
 MERGE_TYPES = ("application/strategic-merge-patch+json", "application/merge-patch+json")
@@ -109,7 +109,7 @@ def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
     Raises ApiError 400, 409, 415, or 422 for a field that may not be changed."""
     if content_type.partition(";")[0].strip() not in MERGE_TYPES:
         message = f"the body of the request was in an unknown format - accepted media types include: {MERGE_TYPES}"
-        raise ApiError(415, "UnsupportedMediaType", message)
+        raise StatusError(415, "UnsupportedMediaType", message)
     if not isinstance(patch, dict):
         raise bad_request("the patch must be a JSON object")
     meta, name = patch.get("metadata") or {}, obj["metadata"]["name"]
@@ -135,7 +135,7 @@ def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
     if result != allowed:
         changed = [key for key in patch if key != "metadata" and result.get(key) != obj.get(key)]
         why = f"Forbidden: the local node changes {fields} only"
-        causes = [Cause("FieldValueForbidden", why, field) for field in changed or ["metadata"]]
+        causes = [StatusCause("FieldValueForbidden", why, field) for field in changed or ["metadata"]]
         raise invalid(obj["kind"], name, causes)
     return result
 
