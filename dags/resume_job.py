@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow.sdk import DAG
 
 from updraft.lifecycle.workflow import RESUME_DAG
-from updraft.operators.request_tasks import REQUEST_ARGS, RequestOperator, form
+from updraft.operators.requests import REQUEST_ARGS, RequestOperator, form
 
 with DAG(
     dag_id=RESUME_DAG,

@@ -51,7 +51,7 @@ def context(run: str = "r1", user: str | None = "ada", **params: Any) -> Any:
 
 
 def operator(kind: str) -> Any:
-    from updraft.operators.request_tasks import RequestOperator
+    from updraft.operators.requests import RequestOperator
 
     return RequestOperator(task_id=kind, kind=kind)
 

@@ -15,7 +15,7 @@ from updraft.stack.layout import find_repository
 PRELOADED = (
     "airflow.providers.cncf.kubernetes.operators.pod",
     "updraft.operators.reaper",
-    "updraft.operators.request_tasks",
+    "updraft.operators.requests",
     "updraft.operators.wiring",
 )
 

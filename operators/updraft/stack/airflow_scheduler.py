@@ -31,7 +31,7 @@ PRELOADED = (
     "updraft.kubernetes.preflight",
     "updraft.ledger",
     "updraft.operators.reaper",
-    "updraft.operators.request_tasks",
+    "updraft.operators.requests",
     "updraft.operators.wiring",
     "updraft.storage.objects",
     "updraft.tracking.replay",
