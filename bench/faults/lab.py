@@ -80,6 +80,11 @@ class Lab:
         found: dict[str, Any] = answer.json()
         return found
 
+    def ending_pods(self) -> frozenset[str]:
+        """Names of pods that the API has no more and that their node, found again, is still ending."""
+        unseen = _again(lambda: self._node.get("/faults")).json()["unseen_pods"]
+        return frozenset(pod["pod"] for pod in unseen if not pod["in_api"])
+
     def objects(self, resource: str, job_id: str) -> list[dict[str, Any]]:
         """Pods, services or secrets of a job that the cluster shows."""
         path = f"/api/v1/namespaces/{NAMESPACE}/{resource}"

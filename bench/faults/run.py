@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -183,12 +184,27 @@ def _aftermath(lab: Lab, scenario: Scenario) -> tuple[list[JobFacts], list[Viola
         with suppress(UpdraftError):
             if (job := lab.job(subject.id)) is not None and job.ended_at is not None:
                 scenario.ended_at[subject.id] = job.ended_at.timestamp()
+    with suppress(UpdraftError):  # the witnesses below say so too
+        release(lab, scenario.strikes)
     facts, found = settle(lab, scenario.subjects, scenario.rule)
     violations += found
     violations += [
         item for strike in scenario.strikes for item in _promises(strike.scene.target.id, strike.scene.notes)
     ]
     return facts, violations
+
+
+def release(lab: Lab, strikes: Sequence[Strike]) -> None:
+    """Let go of processes that nothing but their node can end, once their jobs are over.
+
+    A pod that was given up while its node was lost is ended by the node when it is found, with the pod's whole grace
+    period, as by a kubelet: SIGTERM, and SIGKILL a quarter of an hour later. A program that is stopped hears the first
+    only when it goes on.
+    """
+    if lab.ending_pods():
+        for strike in strikes:
+            if strike.injected_at is not None:
+                strike.kind.release(strike.scene)
 
 
 def _promises(job_id: str, notes: dict[str, Any]) -> list[Violation]:

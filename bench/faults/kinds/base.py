@@ -173,6 +173,7 @@ class Kind:
     inject: Callable[[Scene], None]
     heal: Callable[[Scene], None] = nothing
     lasts: bool = False  # `heal` comes after the scene's outage
+    release: Callable[[Scene], None] = nothing  # for a process that only a node that was lost can end; see `run`
     shape: Callable[[Random, int], Shape] = usual_shape
     moment: Callable[[Random, Shape], Moment] = some_step
     rule: Callable[[Shape], Rule] = lambda shape: Rule()

@@ -46,8 +46,14 @@ def _eat_memory(scene: Scene) -> None:
 
 
 def _freeze(scene: Scene) -> None:
-    send(program_of(scene), signal.SIGSTOP)
+    scene.held = program_of(scene)
+    send(scene.held, signal.SIGSTOP)
     scene.notes["step"] = scene.step()
+
+
+def _thaw(scene: Scene) -> None:
+    if scene.held is not None:
+        send(scene.held, signal.SIGCONT)
 
 
 def _kill_sidecar(scene: Scene) -> None:
@@ -175,6 +181,7 @@ _KINDS = (
         "A learner's program is stopped (SIGSTOP) for good; the manifest says `on_no_progress: restart`",
         "job",
         _freeze,
+        release=_thaw,
         shape=_watched,
         moment=_steps_after_a_while,
         special=True,

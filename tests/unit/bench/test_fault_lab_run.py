@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -15,11 +16,12 @@ from typing import Any, cast
 import psutil
 import pytest
 from benchmarks.stack import BenchmarkError
-from faults import parts
+from faults import parts, run
 from faults.bundle import keep
 from faults.checks import Violation
 from faults.facts import JobFacts, LogFacts, collect
 from faults.jobs import Shape
+from faults.kinds import KINDS
 from faults.kinds.base import Moment, Rule, Scene, Subject, TooLateError, wait_for
 from faults.lab import Lab
 from faults.moments import allowing
@@ -234,3 +236,26 @@ def test_the_moment_allows_what_it_brings_with_it() -> None:
     assert allowing(cancelled, late, shape).ends(shape) == {"CANCELLED", "COMPLETED"}
     wrong = Shape(program="cnn", bad_data=True)
     assert allowing(cancelled, early, wrong).ends(wrong) == {"CANCELLED", "FAILED"}
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_a_frozen_program_hears_its_node_only_where_nothing_else_can_end_it(tmp_path: Path, ending: bool) -> None:
+    """Where the platform can end it, a program that stays is the platform's failure, and is not helped."""
+    program = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    try:
+        lab = FakeLab(tmp_path, "COMPLETED")
+        lab.ending_pods = lambda: frozenset({"j-t1-0"} if ending else ())  # type: ignore[attr-defined]
+        frozen = scene(lab)
+        frozen.held = psutil.Process(program.pid)
+        program.send_signal(signal.SIGSTOP)
+        await_statuses([frozen.held], stopped_ones=1)
+        program.terminate()
+        strike = SimpleNamespace(injected_at=1.0, kind=KINDS["learner_freeze"], scene=frozen)
+        run.release(cast(Lab, lab), [cast(Any, strike)])
+        if ending:
+            assert program.wait(timeout=20) == -signal.SIGTERM
+        else:
+            await_statuses([frozen.held], stopped_ones=1)
+    finally:
+        program.kill()
+        program.wait(timeout=10)
