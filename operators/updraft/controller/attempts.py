@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -193,11 +193,10 @@ def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift
     from updraft.ledger import Shift
 
     number, label = launch.attempt, outcome.label or None
-    decided = {**asdict(relaunch), "not_before": relaunch.not_before.isoformat()}
     became = "was refused" if releases_grant(label) else "was lost"
     return Shift(
         f"attempt {number} of {launch.role} {became}: {outcome.reason}; {relaunch.reason}",
-        {"attempt": number, "cause": outcome.cause.value, "label": label, "relaunch": decided},
+        {"attempt": number, "cause": outcome.cause.value, "label": label},
         {"updraft.attempt": str(number + 1), "updraft.last_loss": f"{label}: {outcome.reason}"},
     )
 

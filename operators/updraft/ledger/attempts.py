@@ -122,7 +122,8 @@ def close_attempt(
         if closure.releases_grant:
             admission.release(connection, job_id, now)
         tell = {"state": shown.value, "tags": dict(shift.tags)}
-        job_rows.move(connection, job_id, shown, shift.reason, shift.evidence, now, tell=tell)
+        evidence = {**shift.evidence, "relaunch": documents.written("relaunch", closure.relaunch)}
+        job_rows.move(connection, job_id, shown, shift.reason, evidence, now, tell=tell)
     return _get(connection, job_id, role, number)
 
 

@@ -191,7 +191,7 @@ class Shift:
     """The state in which a job is shown once its attempt is closed and another one follows."""
 
     reason: str
-    evidence: Mapping[str, Any]
+    evidence: Mapping[str, Any]  # beside the relaunch, which is recorded with it
     tags: Mapping[str, str]  # for its MLflow run
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from updraft.recovery.facts import PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.policy import NO_QUOTA
+from updraft.recovery.rows_cluster import CONTROLLER_ROWS
 from updraft_learner.contract import ExitCode
 
 MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
@@ -55,17 +56,23 @@ class Meaning:
     catalogue_first: bool = False
 
 
+def _as_in(label: str, *, catalogue_first: bool = False) -> Meaning:
+    """The cause and the action of the catalogue's row."""
+    row = next(row for row in CONTROLLER_ROWS if row.label == label)
+    return Meaning(row.cause, row.label, row.action, catalogue_first)
+
+
 # Of the kinds that are not here, only what the learners show counts.
 MEANINGS: Mapping[EndKind, Meaning] = {
     EndKind.BLOCKED: Meaning(FailureClass.CONFIGURATION, catalogue_first=True),
-    EndKind.NO_SECRET: Meaning(FailureClass.INFRASTRUCTURE, "secret.gone", Action.RELAUNCH),
-    EndKind.LATE: Meaning(FailureClass.INFRASTRUCTURE, "pod.not_started", Action.RELAUNCH, catalogue_first=True),
-    EndKind.DEADLINE: Meaning(FailureClass.DEADLINE, "job.deadline"),
-    EndKind.CANCELLED: Meaning(FailureClass.CANCELLED, "job.cancelled"),
-    EndKind.HALTED: Meaning(FailureClass.HALTED, "job.halted"),
-    EndKind.STALLED: Meaning(FailureClass.INFRASTRUCTURE, "progress.stalled", Action.RELAUNCH),
-    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),
-    EndKind.QUOTA: Meaning(FailureClass.INFRASTRUCTURE, NO_QUOTA, Action.RELAUNCH),
+    EndKind.NO_SECRET: _as_in("secret.gone"),
+    EndKind.LATE: _as_in("pod.not_started", catalogue_first=True),
+    EndKind.DEADLINE: _as_in("job.deadline"),
+    EndKind.CANCELLED: _as_in("job.cancelled"),
+    EndKind.HALTED: _as_in("job.halted"),
+    EndKind.STALLED: _as_in("progress.stalled"),
+    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks for an end instead
+    EndKind.QUOTA: _as_in(NO_QUOTA),
     EndKind.REFUSED: Meaning(FailureClass.CONFIGURATION),
 }
 
