@@ -62,8 +62,8 @@ def test_a_call_that_keeps_the_interpreter_lock_is_shown_by_a_timer_of_its_own(e
     code = f"""
 import ctypes, threading, time
 from pathlib import Path
-from updraft_learner.stacks import Watch
-Watch(Path({environment["UPDRAFT_DUMP_FILE"]!r}), Path("."), held_seconds=1, wind_seconds=0.3).start()
+from updraft_learner.stacks import StackWatch
+StackWatch(Path({environment["UPDRAFT_DUMP_FILE"]!r}), Path("."), held_seconds=1, wind_seconds=0.3).start()
 time.sleep(0.5)
 def holds_the_lock():
     ctypes.PyDLL(None).usleep(3_000_000)
@@ -80,8 +80,8 @@ def test_a_program_that_is_well_shows_nothing(environment: dict[str, str]) -> No
     code = """
 import time
 from pathlib import Path
-from updraft_learner.stacks import Watch
-Watch(Path("nowhere/dump"), Path("."), held_seconds=3, wind_seconds=0.1).start()
+from updraft_learner.stacks import StackWatch
+StackWatch(Path("nowhere/dump"), Path("."), held_seconds=3, wind_seconds=0.1).start()
 print("training", flush=True)
 time.sleep(5)
 """
@@ -93,8 +93,8 @@ def test_forked_children_end_and_their_parent_is_watched_on(environment: dict[st
     code = """
 import ctypes, os, sys, time
 from pathlib import Path
-from updraft_learner.stacks import Watch
-Watch(Path("nowhere/dump"), Path("."), held_seconds=1, wind_seconds=0.2).start()
+from updraft_learner.stacks import StackWatch
+StackWatch(Path("nowhere/dump"), Path("."), held_seconds=1, wind_seconds=0.2).start()
 time.sleep(0.3)
 for _ in range(5):
     child = os.fork()
