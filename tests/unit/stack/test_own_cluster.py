@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from unit.kubernetes.api_server import ClusterConfig as Server
+from unit.kubernetes.api_server import Cluster as Server
 from unit.kubernetes.api_server import kubeconfig, serving
 
 from updraft.ledger import Ledger, NewJob, open_ledger, upgrade
