@@ -111,7 +111,7 @@ class TestAdmit:
         cluster = FakeCluster()
         cluster.refuse = lambda verb, name: 503
         monkeypatch.setattr(
-            admit.requests, "resumed", lambda _services, job_id: ledger.requests.make(job_id, "cancel", "bob")
+            admit.user_requests, "resumed", lambda _services, job_id: ledger.requests.make(job_id, "cancel", "bob")
         )
         assert admitted(cluster, outside)[0]["kind"] == "cancelled"
         assert ledger.jobs.get(JOB).state is State.HALTED
