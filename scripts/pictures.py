@@ -35,7 +35,8 @@ import psutil
 import pyte
 from browser import Browser, button
 
-from updraft.api import html, timeline
+from updraft.api.pages import timeline
+from updraft.api.pages.render import style
 from updraft.client import Client
 from updraft.exceptions import UpdraftError
 from updraft.schemas import JobDetail
@@ -250,12 +251,10 @@ def clock(seconds: float) -> str:
 
 def photograph_timeline(browser: Browser, body: str, target: Path) -> None:
     """On a page of its own, as high as it is."""
-    style = (
-        f"<style>{html.STYLE}{timeline.STYLE}body{{margin:0;padding:12px 16px;background:#fff;min-height:0}}</style>"
-    )
+    head = f"<style>{style()}body{{margin:0;padding:12px 16px;background:#fff;min-height:0}}</style>"
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "timeline.html"
-        page.write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{body}")
+        page.write_text(f"<!doctype html><meta charset=utf-8>{head}<body>{body}")
         browser.open(page.as_uri(), WIDTH_OF_TIMELINE, 800, scale=2)
         browser.wait("document.querySelector('.timeline')")
         browser.picture(target, height=browser.evaluate("Math.ceil(document.body.getBoundingClientRect().bottom)"))

@@ -1,4 +1,4 @@
-// Runs api/static/pages.js in a small DOM, one scenario per call: `node pages_dom.js PAGES_JS SCENARIO`.
+// Runs api/pages/static/pages.js in a small DOM, one scenario per call: `node pages_dom.js PAGES_JS SCENARIO`.
 // Prints nothing and leaves with 0 when it holds. Called by test_pages_script.py.
 "use strict";
 const assert = require("node:assert/strict");

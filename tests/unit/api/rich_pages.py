@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from updraft.api import html, listing
+from updraft.api.pages import PageFacts, ShownMetric
+from updraft.api.pages import job_page as render_job
+from updraft.api.pages import jobs_page as render_jobs
 from updraft.schemas import (
     Attempt,
     Checkpoint,
@@ -75,13 +77,13 @@ def jobs() -> list[JobSummary]:
     return found
 
 
-def list_page() -> str:
+def list_page(nonce: str = "") -> str:
     found = jobs()
-    metrics = {job.id: listing.ShownMetric("val_accuracy", 0.9 + n / 1000) for n, job in enumerate(found) if n % 2}
-    return listing.jobs_page(found, NOW, metrics)
+    metrics = {job.id: ShownMetric("val_accuracy", 0.9 + n / 1000) for n, job in enumerate(found) if n % 2}
+    return render_jobs(found, NOW, metrics, nonce=nonce)
 
 
-def job_page() -> str:
+def job_page(nonce: str = "") -> str:
     states = (
         (0, "PENDING", "accepted"), (1, "QUEUED", "place 2: waits for 8 nvidia-h100"), (9, "DOWNLOADING", "staging"),
         (12, "PROCESSING", "attempt 1 runs"), (60, "RECOVERING", REASON), (62, "PROCESSING", "attempt 2 runs"),
@@ -156,6 +158,6 @@ def job_page() -> str:
         "params": {"lr": 0.01, "batch_size": 256, "augmentations_of_the_training_images": "flip,crop,colour-jitter"},
         "command": "torchrun train.py " + " ".join(f"--option-{n}=value" for n in range(12)),
     }
-    facts = html.PageFacts(attempts, checkpoints, asked, Metrics(run_id="r", last=last, history=history), logs, (),
+    facts = PageFacts(attempts, checkpoints, asked, Metrics(run_id="r", last=last, history=history), logs, (),
                           manifest)  # fmt: skip
-    return html.job_page(job, facts, AIRFLOW, NOW)
+    return render_job(job, facts, AIRFLOW, NOW, nonce=nonce)

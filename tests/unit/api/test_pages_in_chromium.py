@@ -42,7 +42,7 @@ def server() -> Iterator[str]:
             path, _, query = self.path.partition("?")
             made = {PAGES_PREFIX: rich_pages.list_page, f"{PAGES_PREFIX}/{rich_pages.ID}": rich_pages.job_page}
             if path in made:
-                found = pages.answer(made[path]())
+                found = pages.answer(made[path])
                 body, headers = bytes(found.body), dict(found.headers)
             elif path == f"{PAGES_PREFIX}/static/pages.js":
                 found = pages.script()  # type: ignore[assignment]

@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 DOM = HERE / "pages_dom.js"
-SCRIPT = HERE.parents[2] / "operators" / "updraft" / "api" / "static" / "pages.js"
+SCRIPT = HERE.parents[2] / "operators" / "updraft" / "api" / "pages" / "static" / "pages.js"
 NODE = shutil.which("node")
 SCENARIOS = re.findall(r"^  async (\w+)\(\) \{$", DOM.read_text(), re.MULTILINE)
 

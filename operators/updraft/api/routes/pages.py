@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from updraft.api import curves, history, html, listing
+from updraft.api import history
 from updraft.api.depends import ReaderDep
+from updraft.api.pages import PageFacts, ShownMetric, curves, job_page, jobs_page
 from updraft.api.reading import JobReader
 from updraft.api.routes.jobs import read_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN_JOBS = 200
 SHOWN_LINES = 200
-STATIC = Path(__file__).parent.parent / "static"
+STATIC = Path(__file__).parent.parent / "pages" / "static"
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
@@ -51,13 +52,13 @@ def script() -> Response:
 def show_jobs(reader: ReaderDep) -> HTMLResponse:
     """Without the metrics while MLflow is away."""
     jobs = reader.jobs(None, None, SHOWN_JOBS)
-    metrics: dict[str, listing.ShownMetric] = {}
+    metrics: dict[str, ShownMetric] = {}
     trouble = ""
     try:
         metrics = _shown_metrics(reader)
     except UnavailableError as exc:
         trouble = str(exc)
-    return answer(listing.jobs_page(jobs, datetime.now(UTC), metrics, trouble, SHOWN_JOBS))
+    return answer(lambda nonce: jobs_page(jobs, datetime.now(UTC), metrics, trouble, SHOWN_JOBS, nonce=nonce))
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
@@ -71,7 +72,7 @@ def show_job(
     job = reader.detail(job_id)
     airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
     if not job.transitions:  # accepted, and not recorded: there is nothing more
-        return answer(html.job_page(job, html.PageFacts(), airflow_url, datetime.now(UTC)))
+        return answer(lambda nonce: job_page(job, PageFacts(), airflow_url, datetime.now(UTC), nonce=nonce))
     known = reader.job(job_id)
     trouble: list[str] = []
     metrics: Metrics | None = None
@@ -90,7 +91,7 @@ def show_job(
         pass  # nothing was launched, or not so often
     except UnavailableError as exc:
         trouble.append(str(exc))
-    facts = html.PageFacts(
+    facts = PageFacts(
         attempts=history.attempts(reader.attempts(known)),
         checkpoints=[history.checkpoint(item) for item in reader.checkpoints(known)],
         requests=[history.request(item) for item in reader.requests(known)],
@@ -99,17 +100,17 @@ def show_job(
         trouble=trouble,
         manifest=known.manifest,
     )
-    return answer(html.job_page(job, facts, airflow_url, datetime.now(UTC)))
+    return answer(lambda nonce: job_page(job, facts, airflow_url, datetime.now(UTC), nonce=nonce))
 
 
-def answer(page: str) -> HTMLResponse:
-    """Only the script of this answer runs. Its tag is the page's first text that holds the mark."""
+def answer(page: Callable[[str], str]) -> HTMLResponse:
+    """Return the page that `page` makes with a new nonce; the browser runs only the script that carries it."""
     nonce = secrets.token_urlsafe(16)
     policy = {"Content-Security-Policy": POLICY.format(nonce=nonce)}
-    return HTMLResponse(page.replace(html.NONCE, nonce, 1), headers=HEADERS | policy)
+    return HTMLResponse(page(nonce), headers=HEADERS | policy)
 
 
-def _shown_metrics(reader: JobReader) -> dict[str, listing.ShownMetric]:
+def _shown_metrics(reader: JobReader) -> dict[str, ShownMetric]:
     """Of each job the metric that decides about its model, or the first of its program. One request to MLflow."""
     runs = {job.mlflow_run_id: job for job in reader.records(SHOWN_JOBS) if job.mlflow_run_id}
     experiments = sorted({str(job.mlflow_experiment_id) for job in runs.values()})
@@ -121,10 +122,10 @@ def _shown_metrics(reader: JobReader) -> dict[str, listing.ShownMetric]:
     return {job_id: metric for job_id, metric in shown.items() if metric is not None}
 
 
-def _decisive(shown: Shown, values: Mapping[str, float]) -> listing.ShownMetric | None:
+def _decisive(shown: Shown, values: Mapping[str, float]) -> ShownMetric | None:
     wanted = [*shown.metrics, *curves.own(sorted(values))]
     name = next((name for name in wanted if name in values), None)
-    return None if name is None else listing.ShownMetric(name, values[name])
+    return None if name is None else ShownMetric(name, values[name])
 
 
 def _end_of_log(reader: JobReader, job_id: str, role: str | None, number: int | None) -> LogPage:
