@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from updraft import schemas
-from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request
+from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request, documents
 from updraft.recovery.outcome import FailureClass
 
 ASKED = (FailureClass.HALTED, FailureClass.CANCELLED)  # by a person
@@ -44,7 +44,7 @@ def _attempt(attempt: Attempt, then: Attempt | None) -> schemas.Attempt:
         first_step=attempt.first_step,
         last_step=attempt.last_step,
         revision=attempt.revision,
-        evidence=dict(attempt.evidence),
+        evidence=documents.as_json(attempt.evidence),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from updraft.api import accepted, views
 from updraft.api.access import Caller, Policy, check_owner
 from updraft.api.parts import Parts
-from updraft.controller.records import MODEL_VERSION, PROMOTION
+from updraft.controller.idempotency import MODEL_VERSION, PROMOTION
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Attempt, Checkpoint, Job, Ledger, ListedJob, Request, Transition
 from updraft.lifecycle import State
@@ -96,8 +96,8 @@ class JobReader:
     def _known(self, job: Job | ListedJob) -> views.Known:
         def ask() -> views.Known:
             ledger = self.parts.ledger()
-            version = ledger.effects.get(job.id, MODEL_VERSION)
-            promotion = ledger.effects.get(job.id, PROMOTION) if version else None
+            version = ledger.idempotency.get(job.id, MODEL_VERSION)
+            promotion = ledger.idempotency.get(job.id, PROMOTION) if version else None
             waiting = [] if job.ended else [item for item in ledger.requests.of_job(job.id) if item.answered_at is None]
             model = views.model(version, promotion, self.parts.settings)
             place = _place(ledger, job.id) if job.state is State.QUEUED else None

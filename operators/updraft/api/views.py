@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from updraft import schemas
 from updraft.api import history
+from updraft.controller.idempotency import Promotion, RegisteredModel
 from updraft.ledger import Attempt, Job, ListedJob, Request, Transition
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.workflow import TRAIN_ROLE
@@ -126,17 +127,15 @@ def number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def model(version: Any, promotion: Any, settings: Settings) -> schemas.Model | None:
-    """From the effects that the register and promote operators record."""
-    if not isinstance(version, Mapping):
+def model(version: RegisteredModel | None, promotion: Promotion | None, settings: Settings) -> schemas.Model | None:
+    """Return the model that the job registered, with the alias that its promotion gave it."""
+    if version is None:
         return None
-    name, text = str(version["name"]), str(version["version"])
-    promoted = isinstance(promotion, Mapping) and promotion.get("promoted")
     return schemas.Model(
-        name=name,
-        version=text,
-        alias=str(promotion.get("alias", "champion")) if promoted else None,
-        url=version_page(settings.mlflow_browser_uri, name, text),
+        name=version.name,
+        version=version.version,
+        alias=promotion.alias if promotion is not None and promotion.promoted else None,
+        url=version_page(settings.mlflow_browser_uri, version.name, version.version),
     )
 
 

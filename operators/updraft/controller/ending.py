@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from updraft.controller.final_logs import FinalLogCollector
+from updraft.controller.idempotency import FAILURE, MODEL_VERSION, PROMOTION, Promotion, RegisteredModel
 from updraft.controller.outbox import deliver
-from updraft.controller.records import FAILURE, MODEL_VERSION, PROMOTION, launch_of, manifest_of
+from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.replay import replay_metrics
 from updraft.exceptions import NotFoundError, UnavailableError
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PROMOTE_TASK, REGISTER_TASK, ROLE_OF_TASK, TRAIN_ROLE
+from updraft.recovery.evidence import AttemptEvidence
 from updraft.recovery.outcome import FailureClass
 
 if TYPE_CHECKING:
@@ -87,24 +89,24 @@ def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> 
     """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
     book = services.ledger
     train = book.attempts.current(job.id, TRAIN_ROLE)
-    seen = dict(train.evidence) if train else {}
-    version, promotion = book.effects.get(job.id, MODEL_VERSION), book.effects.get(job.id, PROMOTION)
+    seen = train.evidence if train else AttemptEvidence()
+    version, promotion = book.idempotency.get(job.id, MODEL_VERSION), book.idempotency.get(job.id, PROMOTION)
     evidence = Evidence(
-        exit_codes=seen.get("exit_codes", {}),
-        completion_markers=tuple(n for n, found in seen.get("markers", {}).items() if found),
-        final_checkpoint=seen.get("final_checkpoint"),
-        model_version=f"{version['name']}/{version['version']}" if version else None,
+        exit_codes={str(learner): code for learner, code in seen.exit_codes.items()},
+        completion_markers=tuple(str(learner) for learner, found in seen.markers.items() if found),
+        final_checkpoint=seen.final_checkpoint,
+        model_version=f"{version.name}/{version.version}" if version else None,
         details={
             "attempt": train.number if train else None,
             "label": train.label if train else None,
             "attempts": sum(a.role == TRAIN_ROLE for a in book.attempts.of_job(job.id)),
-            "promotion": promotion,
+            "promotion": asdict(promotion) if promotion else None,
         },
     )
-    if failure := book.effects.get(job.id, FAILURE):
-        state = State.CANCELLED if failure["cause"] == FailureClass.CANCELLED else State.FAILED
-        details = {**evidence.details, "task": failure["task"], "cause": failure["cause"]}
-        return Verdict(state, failure["reason"], replace(evidence, details=details))
+    if failure := book.idempotency.get(job.id, FAILURE):
+        state = State.CANCELLED if failure.cause is FailureClass.CANCELLED else State.FAILED
+        details = {**evidence.details, "task": failure.task, "cause": failure.cause.value}
+        return Verdict(state, failure.reason, replace(evidence, details=details))
     missing = _missing(services, job, version, promotion)
     if missing and job.cancel_requested_by:
         return Verdict(State.CANCELLED, f"cancelled by {job.cancel_requested_by}", evidence)
@@ -118,7 +120,7 @@ def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -
     """Tasks to which Airflow gives another end than the evidence: somebody marked them, or Airflow gave them up.
 
     None when all agree."""
-    failure = services.ledger.effects.get(job.id, FAILURE)
+    failure = services.ledger.idempotency.get(job.id, FAILURE)
     found: dict[str, Any] = {}
     for task, role in ROLE_OF_TASK.items():
         said = airflow.get(task)
@@ -128,7 +130,7 @@ def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -
         seen = (
             "running" if attempt.ended_at is None else "success" if attempt.outcome == FailureClass.DONE else "failed"
         )
-        ours = failure is not None and failure["task"] == task and said == "failed"
+        ours = failure is not None and failure.task == task and said == "failed"
         if said != seen and not ours:
             found[task] = {"airflow": said, "evidence": seen, "attempt": attempt.number, "step": attempt.last_step}
     return found or None
@@ -159,7 +161,7 @@ def _close_attempts(services: Services, job: Job, verdict: Verdict) -> None:
             )
 
 
-def _missing(services: Services, job: Job, version: object, promotion: object) -> list[str]:
+def _missing(services: Services, job: Job, version: RegisteredModel | None, promotion: Promotion | None) -> list[str]:
     """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
     manifest, book = manifest_of(job), services.ledger
     roles = {TRAIN_ROLE, *({EVALUATE_ROLE} if manifest.evaluate else ()), *({EXPORT_ROLE} if manifest.export else ())}
@@ -177,10 +179,10 @@ def _missing(services: Services, job: Job, version: object, promotion: object) -
     return missing
 
 
-def _summary(version: Mapping[str, Any] | None, promotion: Mapping[str, Any] | None) -> str:
+def _summary(version: RegisteredModel | None, promotion: Promotion | None) -> str:
     if version is None:
         return "trained; results are stored"
-    text = f"trained; registered as {version['name']} version {version['version']}"
+    text = f"trained; registered as {version.name} version {version.version}"
     if promotion:
-        text += f", {'champion' if promotion['promoted'] else 'not promoted'}: {promotion['reason']}"
+        text += f", {'champion' if promotion.promoted else 'not promoted'}: {promotion.reason}"
     return text

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
 from updraft.controller import prepare
+from updraft.controller.idempotency import Deployment, deployment, pod_template
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
 from updraft.exceptions import RefusedError
@@ -34,17 +34,13 @@ log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 
 
-def template_key(role: str, revision: int) -> str:
-    return f"template {role} {revision}"
-
-
 def record_template(services: Services, job: Job, role: str, pod: Mapping[str, Any]) -> None:
     """The pod that every attempt of this role and revision is made from; the first record stands."""
-    services.ledger.effects.record(job.id, template_key(role, job.revision), dict(pod))
+    services.ledger.idempotency.record(job.id, pod_template(role, job.revision), dict(pod))
 
 
 def has_template(services: Services, job: Job, role: str) -> bool:
-    return services.ledger.effects.get(job.id, template_key(role, job.revision)) is not None
+    return services.ledger.idempotency.get(job.id, pod_template(role, job.revision)) is not None
 
 
 def grace_seconds(services: Services, attempt: Attempt) -> int:
@@ -63,10 +59,10 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
 
     manifest = manifest_of(job)
     launch = launch_of(services.settings, job, attempt)
-    deployed = _deployed_key(attempt)
-    if services.ledger.effects.get(job.id, deployed) is not None:
+    deployed = deployment(attempt.role, attempt.number)
+    if services.ledger.idempotency.get(job.id, deployed) is not None:
         return launch
-    template = services.ledger.effects.get(job.id, template_key(attempt.role, attempt.revision))
+    template = services.ledger.idempotency.get(job.id, pod_template(attempt.role, attempt.revision))
     if template is None:
         raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")
     remove_older(services, core, launch)
@@ -81,7 +77,9 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     credentials = _pod_credentials(services)
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
-    if services.ledger.effects.get(job.id, deployed) is not None:  # by another controller, while this one was stopped
+    if (
+        services.ledger.idempotency.get(job.id, deployed) is not None
+    ):  # by another controller, while this one was stopped
         return launch
     spec = spec_of(
         services.settings,
@@ -111,21 +109,17 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         # This process was taken for dead, and somebody else went on: what it made has no place any more.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
-    names = [launch.pod_name(n) for n in launch.membership.learners]
-    services.ledger.effects.record(job.id, deployed, {"pods": names, "at": services.ledger.now().isoformat()})
+    names = tuple(launch.pod_name(n) for n in launch.membership.learners)
+    services.ledger.idempotency.record(job.id, deployed, Deployment(names, services.ledger.now()))
     log.info("Launched %d learner(s) of %s as attempt %d", launch.membership.size, launch.role, launch.attempt)
     return launch
 
 
 def deployed_seconds(services: Services, attempt: Attempt) -> float:
     """For how long all its pods have been there: a cluster that does not answer may take long to take them."""
-    effect = services.ledger.effects.get(attempt.job_id, _deployed_key(attempt)) or {}
-    at = datetime.fromisoformat(effect["at"]) if "at" in effect else attempt.started_at
+    known = services.ledger.idempotency.get(attempt.job_id, deployment(attempt.role, attempt.number))
+    at = attempt.started_at if known is None else known.at
     return (services.ledger.now() - at).total_seconds()
-
-
-def _deployed_key(attempt: Attempt) -> str:
-    return f"deployed {attempt.role} {attempt.number}"
 
 
 def remove_older(services: Services, core: CoreV1Api, launch: Launch) -> None:

@@ -6,9 +6,11 @@ The plan is an effect in the ledger, one per revision of the job, so that whoeve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from updraft.lifecycle.idempotency import IdempotencyKey
+from updraft.storage.staged import Staged
 from updraft_learner.prepare.documents import PrepareRequest, SourceRequest, data_name
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from updraft.manifest import Data, Manifest
     from updraft.services import Services
     from updraft.settings import Settings
-    from updraft.storage import Staged
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,19 @@ class PreparePlan:
 
 def recorded(services: Services, job: Job) -> PreparePlan | None:
     """The plan of this revision, if one was recorded."""
-    found = services.ledger.effects.get(job.id, _key(job.revision))
-    return None if found is None else _plan(found)
+    return services.ledger.idempotency.get(job.id, _key(job.revision))
 
 
 def record(services: Services, job: Job, plan: PreparePlan) -> PreparePlan:
     """Keep the plan; the first one stands and is returned. Suites are left out: they are the manifest's."""
-    value = {
-        "known": {name: asdict(staged) for name, staged in plan.known.items()},
-        "requests": [asdict(replace(request, suite=None)) for request in plan.requests],
-    }
-    return _plan(services.ledger.effects.record(job.id, _key(job.revision), value))
+    bare = replace(plan, requests=tuple(replace(request, suite=None) for request in plan.requests))
+    return services.ledger.idempotency.record(job.id, _key(job.revision), bare)
 
 
 def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
     """Limits in bytes of the sources that the pod of this revision makes, and stores once its program has ended."""
-    requests = _plan(services.ledger.effects.get(job_id, _key(revision)) or {}).requests
-    return [request.limit_bytes for request in requests if request.made()]
+    plan = services.ledger.idempotency.get(job_id, _key(revision)) or PreparePlan()
+    return [request.limit_bytes for request in plan.requests if request.made()]
 
 
 def data_limit_bytes(settings: Settings, item: Data) -> int:
@@ -63,8 +60,7 @@ def hand_over(
     from updraft.kubernetes.secrets import read_secret
     from updraft.storage.prepared import put_request
 
-    found = services.ledger.effects.get(job.id, _key(attempt.revision))
-    requests = _plan(found or {}).requests
+    requests = (services.ledger.idempotency.get(job.id, _key(attempt.revision)) or PreparePlan()).requests
     put_request(job.tenant, job.id, attempt.number, _request(services, requests, manifest), store=services.store)
     names = {request.secret for request in requests if request.kind == "s3" and request.secret is not None}
     return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
@@ -84,14 +80,5 @@ def _with_suite(request: SourceRequest, suite: object) -> SourceRequest:
     return replace(request, suite=dict(suite)) if isinstance(suite, Mapping) else request
 
 
-def _plan(found: Mapping[str, Any]) -> PreparePlan:
-    from updraft.storage import Staged
-
-    return PreparePlan(
-        known={name: Staged(**staged) for name, staged in (found.get("known") or {}).items()},
-        requests=tuple(SourceRequest(**{**r, "judged": tuple(r["judged"])}) for r in found.get("requests") or ()),
-    )
-
-
-def _key(revision: int) -> str:
-    return f"prepare {revision}"
+def _key(revision: int) -> IdempotencyKey[PreparePlan]:
+    return IdempotencyKey(f"prepare {revision}", PreparePlan)

@@ -8,12 +8,6 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 
-# Names of effects in the ledger.
-FAILURE = "failure"  # the first task that failed, and why
-MODEL_VERSION = "model_version"
-DECISION = "promotion decided"  # and against which champion; recorded before the alias is moved
-PROMOTION = "promotion"
-
 PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
 
 if TYPE_CHECKING:

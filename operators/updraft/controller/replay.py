@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from updraft.controller.idempotency import Replayed
+from updraft.controller.idempotency import replayed as replayed_key
 from updraft_learner.contract import Keys
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
     from updraft.tracking.replay import replay
 
     place = (job.id, attempt.role, attempt.number, learner)
-    key = f"replayed {attempt.role} {attempt.number} {learner}"
-    if services.ledger.effects.get(job.id, key) is not None:
+    key = replayed_key(attempt.role, attempt.number, learner)
+    if services.ledger.idempotency.get(job.id, key) is not None:
         return
     done = objects.read_done(job.tenant, *place, store=services.store)
     if done is not None and not done.get("metrics_pending") and not done.get("artifacts_pending"):
@@ -63,7 +65,7 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
             replayed.artifacts,
         )
     if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
-        told = {"points": replayed.points, "artifacts": replayed.artifacts}
-        services.ledger.effects.record(job.id, key, {**told, "left": list(replayed.left)} if replayed.left else told)
+        record = Replayed(replayed.points, replayed.artifacts, tuple(replayed.left))
+        services.ledger.idempotency.record(job.id, key, record)
         for text in missing:
             services.ledger.jobs.note(job.id, text, {"attempt": attempt.number, "learner": learner})

@@ -15,6 +15,7 @@ from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.recovery.evidence import AttemptEvidence
 from updraft.recovery.outcome import FailureClass
 from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
@@ -111,7 +112,7 @@ def close_attempt(
         "ended_at": now,
         "outcome": bounds.identifier("outcome", closure.outcome, WORD_LENGTH),
         "reason": bounds.message(closure.reason),
-        "evidence": bounds.evidence(closure.evidence),
+        "evidence": documents.evidence(closure.evidence),
         "label": bounds.identifier("label", closure.label, WORD_LENGTH) if closure.label else None,
         "relaunch": documents.written("relaunch", closure.relaunch),
     }
@@ -221,6 +222,7 @@ def _attempt(connection: Connection, row: Row[Any]) -> Attempt:
     del values["generation"]
     values["relaunch"] = documents.read(PlannedRelaunch, row.relaunch)
     values["resume"] = documents.read(ResumePlan, row.resume)
+    values["evidence"] = documents.read(AttemptEvidence, row.evidence)
     if (found := values["membership"]) is not None:
         return Attempt(**{**values, "membership": Membership.from_json(found)})
     # An earlier version made it, with the manifest's learners.

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
-from updraft.recovery.policy import PlannedRelaunch
-from updraft.recovery.resume import ResumePlan
+from updraft.recovery.evidence import AttemptEvidence
 
 T = TypeVar("T")
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (PlannedRelaunch, ResumePlan)}
+SHOWN_FAILURES = 20
+_adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
-def written(field: str, record: object | None) -> dict[str, Any] | None:
-    """Return a frozen record as JSON. Raises LimitError for one that is too large to be kept whole."""
+def written(field: str, record: T | None, kind: type[T] | None = None) -> Any:
+    """Return a record as JSON, or None for None. Raises LimitError for one that is too large to be kept whole.
+
+    `kind`: of a record whose class does not say it, such as a dict.
+    """
     if record is None:
         return None
-    document: dict[str, Any] = bounds.document(field, _ADAPTERS[type(record)].dump_python(record, mode="json"))
-    return document
+    return bounds.document(field, _adapter(kind or type(record)).dump_python(record, mode="json"))
+
+
+def evidence(record: AttemptEvidence) -> Any:
+    """Return the evidence of an attempt as JSON. A record that is too large loses its pods and shortens its texts: its
+    exit codes and markers must never be lost, nor be the reason that an attempt cannot be closed."""
+    whole = bounds.plain(as_json(record))
+    if len(json.dumps(whole)) <= bounds.EVIDENCE_BYTES:
+        return whole
+    short = replace(record, pods=(), failures=record.failures[:SHOWN_FAILURES])
+    return bounds.plain(as_json(short), limit_chars=bounds.PROSE_CHARS)
+
+
+def as_json(record: object) -> Any:
+    """Return a frozen record as JSON, without the fields that have their default."""
+    return _adapter(type(record)).dump_python(record, mode="json", exclude_defaults=True)
 
 
 def read(kind: type[T], document: object | None) -> T | None:
@@ -31,7 +50,15 @@ def read(kind: type[T], document: object | None) -> T | None:
     if document is None:
         return None
     try:
-        record: T = _ADAPTERS[kind].validate_python(document)
+        record: T = _adapter(kind).validate_python(document)
     except ValidationError as exc:
-        raise RefusedError(f"ledger: a stored {kind.__name__} cannot be read: {exc.errors()[0]['msg']}") from None
+        raise RefusedError(
+            f"ledger: a stored {getattr(kind, '__name__', kind)} cannot be read: {exc.errors()[0]['msg']}"
+        ) from None
     return record
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]

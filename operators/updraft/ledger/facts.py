@@ -1,21 +1,23 @@
-"""Checkpoints, validations and effects: facts that are written once and read often."""
+"""Checkpoints, validations and idempotency records: facts that are written once and read often."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from updraft.exceptions import NotFoundError, StaleAttemptError
-from updraft.ledger import bounds
+from updraft.ledger import bounds, documents
 from updraft.ledger import jobs as job_rows
 from updraft.ledger.records import Checkpoint, Validation
-from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, attempts, checkpoints, effects, validations
+from updraft.ledger.tables import NAME_LENGTH, WORD_LENGTH, attempts, checkpoints, idempotency_records, validations
+from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.workflow import TRAIN_ROLE
 
+T = TypeVar("T")
 MOST_JUDGED = 50  # of one suite's verdicts, for a pod that would judge its data again
 
 
@@ -136,24 +138,23 @@ def record_validation(connection: Connection, new: Validation) -> Validation:
     return stored
 
 
-def effect(connection: Connection, job_id: str, key: str) -> Any | None:
-    query = select(effects.c.value).where(effects.c.job_id == job_id, effects.c.key == key)
-    return connection.execute(query).scalar_one_or_none()
+def idempotency_record(connection: Connection, job_id: str, key: IdempotencyKey[T]) -> T | None:
+    """Return the job's record of this key, or None."""
+    rows = idempotency_records.c
+    query = select(rows.value).where(rows.job_id == job_id, rows.key == key.name)
+    return documents.read(key.kind, connection.execute(query).scalar_one_or_none())
 
 
-def record_effect(connection: Connection, job_id: str, key: str, value: Any, now: datetime) -> Any:
-    """The first value stands and is returned."""
+def put_idempotency_record(connection: Connection, job_id: str, key: IdempotencyKey[T], value: T, now: datetime) -> T:
+    """Record `value` unless the job has a record of this key, and return the record that stands."""
     job_rows.get(connection, job_id, lock=True)
-    stored = effect(connection, job_id, key)
+    stored = idempotency_record(connection, job_id, key)
     if stored is not None:
         return stored
-    if value is None:
-        raise ValueError(f"effect {key!r} of {job_id}: None means 'not happened'; record true or a result")
-    kept = bounds.document("effect", value)
-    connection.execute(
-        insert(effects).values(job_id=job_id, key=bounds.identifier("effect", key, NAME_LENGTH), value=kept, at=now)
-    )
-    return kept
+    name = bounds.identifier("idempotency key", key.name, NAME_LENGTH)
+    document = documents.written(name, value, key.kind)
+    connection.execute(insert(idempotency_records).values(job_id=job_id, key=name, value=document, at=now))
+    return value
 
 
 def _mark(connection: Connection, job_id: str, name: str, **values: Any) -> Checkpoint:

@@ -235,12 +235,12 @@ def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Jo
     return get(connection, job_id)
 
 
-def touch_guardians(connection: Connection, guarded: Mapping[str, str], now: datetime) -> None:
+def touch_controllers(connection: Connection, guarded: Mapping[str, str], now: datetime) -> None:
     """Who guards these jobs was here (job id -> what). At most once per TOUCH_EVERY, whoever comes; a job that does not
     exist is passed over."""
-    due = or_(jobs.c.guardian_seen_at.is_(None), jobs.c.guardian_seen_at <= now - TOUCH_EVERY)
+    due = or_(jobs.c.controller_seen_at.is_(None), jobs.c.controller_seen_at <= now - TOUCH_EVERY)
     change = update(jobs).where(jobs.c.id == bindparam("job"), due)
-    values = change.values(guardian_seen_at=bindparam("now"), guardian_what=bindparam("what"))
+    values = change.values(controller_seen_at=bindparam("now"), controller_what=bindparam("what"))
     rows = [
         {"job": k, "now": now, "what": bounds.identifier("what", v, NAME_LENGTH)} for k, v in sorted(guarded.items())
     ]
@@ -248,7 +248,7 @@ def touch_guardians(connection: Connection, guarded: Mapping[str, str], now: dat
 
 
 def touch_is_due(job: Job, now: datetime) -> bool:
-    return job.guardian_seen_at is None or job.guardian_seen_at <= now - TOUCH_EVERY
+    return job.controller_seen_at is None or job.controller_seen_at <= now - TOUCH_EVERY
 
 
 def step(

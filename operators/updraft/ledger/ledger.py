@@ -13,7 +13,7 @@ from updraft.ledger.engine import make_engine
 from updraft.ledger.repositories import (
     Attempts,
     Checkpoints,
-    Effects,
+    IdempotencyRecords,
     Jobs,
     Leases,
     Outbox,
@@ -53,7 +53,11 @@ class Ledger:
         opened = self._engine, self._clock
         self.jobs, self.requests, self.attempts = Jobs(*opened), Requests(*opened), Attempts(*opened)
         self.queue, self.leases, self.outbox = Queue(*opened), Leases(*opened), Outbox(*opened)
-        self.checkpoints, self.validations, self.effects = Checkpoints(*opened), Validations(*opened), Effects(*opened)
+        self.checkpoints, self.validations, self.idempotency = (
+            Checkpoints(*opened),
+            Validations(*opened),
+            IdempotencyRecords(*opened),
+        )
 
     def close(self) -> None:
         self._engine.dispose()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from updraft.lifecycle import TERMINAL, State, Verdict
 from updraft.lifecycle.membership import Membership
+from updraft.recovery.evidence import AttemptEvidence
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
@@ -111,8 +112,8 @@ class Job:
     cancel_requested_at: datetime | None = None
     cancel_requested_by: str | None = None
     revision: int = 0  # of the manifest; 0: as submitted
-    guardian_seen_at: datetime | None = None  # when a task or trigger of this job last showed itself
-    guardian_what: str | None = None  # which
+    controller_seen_at: datetime | None = None  # when a task or trigger of this job last showed itself
+    controller_what: str | None = None  # which
     override: Mapping[str, Any] | None = None  # what a person made Airflow say against the evidence
 
     @property
@@ -176,7 +177,7 @@ class Attempt:
     ended_at: datetime | None = None
     outcome: str | None = None
     reason: str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
     label: str | None = None  # row of the failure catalogue
     relaunch: PlannedRelaunch | None = None  # closed, and another attempt follows: when, why, where not
     resume: ResumePlan | None = None  # what it went on from
@@ -207,7 +208,7 @@ class AttemptClosure:
 
     outcome: str
     reason: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
     label: str | None = None  # row of the failure catalogue
     relaunch: PlannedRelaunch | None = None  # another attempt follows
     checkpoints: Sequence[Mapping[str, Any]] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -35,8 +35,11 @@ from updraft.ledger.records import (
     Validation,
 )
 from updraft.lifecycle import State, Verdict
+from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.resume import ResumePlan
+
+T = TypeVar("T")
 
 
 class _Repository:
@@ -149,7 +152,7 @@ class Jobs(_Repository):
     def touch_all(self, guarded: Mapping[str, str]) -> None:
         """`guarded`: job id -> what guards it, for many jobs in one transaction."""
         with self._writing() as connection:
-            jobs.touch_guardians(connection, guarded, self._clock())
+            jobs.touch_controllers(connection, guarded, self._clock())
 
     def set_run(self, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
         with self._writing() as connection:
@@ -432,15 +435,15 @@ class Validations(_Repository):
             return facts.record_validation(connection, new)
 
 
-class Effects(_Repository):
-    """What was done once for a job, by key: records that make a second try find the first one's result."""
+class IdempotencyRecords(_Repository):
+    """What was done once for a job, by key: a second try finds the first one's result."""
 
-    def get(self, job_id: str, key: str) -> Any | None:
-        """What `record` stored, or None when the effect has not happened."""
+    def get(self, job_id: str, key: IdempotencyKey[T]) -> T | None:
+        """Return the record, or None if the effect has not happened."""
         with self._reading() as connection:
-            return facts.effect(connection, job_id, key)
+            return facts.idempotency_record(connection, job_id, key)
 
-    def record(self, job_id: str, key: str, value: Any) -> Any:
-        """The first value stands and is returned."""
+    def record(self, job_id: str, key: IdempotencyKey[T], value: T) -> T:
+        """Record `value` unless there is a record, and return the one that stands."""
         with self._writing() as connection:
-            return facts.record_effect(connection, job_id, key, value, self._clock())
+            return facts.put_idempotency_record(connection, job_id, key, value, self._clock())

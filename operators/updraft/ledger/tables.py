@@ -87,8 +87,8 @@ jobs = Table(
     Column("cancel_requested_at", UtcDateTime),
     Column("cancel_requested_by", String(NAME_LENGTH)),
     Column("revision", Integer, nullable=False, server_default="0"),
-    Column("guardian_seen_at", UtcDateTime),
-    Column("guardian_what", String(NAME_LENGTH)),
+    Column("controller_seen_at", UtcDateTime),
+    Column("controller_what", String(NAME_LENGTH)),
     Column("override", JSON(none_as_null=True)),
     Column("shown", JSON(none_as_null=True)),
     Index(None, "submitted_at", "id"),
@@ -190,8 +190,8 @@ validations = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-effects = Table(
-    "effects",
+idempotency_records = Table(
+    "idempotency_records",
     metadata,
     _job_id(),
     Column("key", String(NAME_LENGTH), primary_key=True),

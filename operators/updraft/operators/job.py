@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller.records import FAILURE
+from updraft.controller.idempotency import FAILURE, Failure
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.operators.ending import EndTaskError
@@ -40,7 +40,7 @@ def find_job(services: Services, context: Context) -> Job:
 
 def record_failure(services: Services, job_id: str, task: str, cause: FailureClass, reason: str) -> None:
     """Record why the job failed. The first recorded failure stays: later ones follow from it."""
-    services.ledger.effects.record(job_id, FAILURE, {"task": task, "cause": cause.value, "reason": reason})
+    services.ledger.idempotency.record(job_id, FAILURE, Failure(task, cause, reason))
 
 
 def fail(services: Services, context: Context, job_id: str, cause: FailureClass, reason: str) -> EndTaskError:
@@ -90,8 +90,8 @@ def last_try(context: Context) -> bool:
 
 def stop_if_over(services: Services, context: Context, job_id: str) -> None:
     """Raise EndTaskError if a user has cancelled the job, or if it has failed and this task runs a second time."""
-    if (failure := services.ledger.effects.get(job_id, FAILURE)) is not None:
-        raise EndTaskError(failure["reason"])
+    if (failure := services.ledger.idempotency.get(job_id, FAILURE)) is not None:
+        raise EndTaskError(failure.reason)
     by = services.ledger.jobs.get(job_id).cancel_requested_by
     if by is not None:
         raise fail(services, context, job_id, FailureClass.CANCELLED, f"cancelled by {by}")

@@ -161,8 +161,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         """Of the learner that failed; the trigger has shown all lines as they came, among what others said."""
         from updraft.storage import objects
 
-        codes = attempt.evidence.get("exit_codes") or {}
-        learner = next((int(number) for number, code in codes.items() if code), None)
+        learner = next((number for number, code in attempt.evidence.exit_codes.items() if code), None)
         if learner is None:
             return
         try:

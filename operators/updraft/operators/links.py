@@ -47,14 +47,14 @@ class ModelLink(BaseOperatorLink):
     name = "Model version"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from updraft.controller.records import MODEL_VERSION
+        from updraft.controller.idempotency import MODEL_VERSION
         from updraft.mlflow_pages import version_page
 
         job = _job(ti_key)
-        version = platform_services().ledger.effects.get(job.id, MODEL_VERSION) if job else None
+        version = platform_services().ledger.idempotency.get(job.id, MODEL_VERSION) if job else None
         if not version:
             return ""
-        return version_page(platform_services().settings.mlflow_browser_uri, version["name"], str(version["version"]))
+        return version_page(platform_services().settings.mlflow_browser_uri, version.name, version.version)
 
 
 class JobPageLink(BaseOperatorLink):

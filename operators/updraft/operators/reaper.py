@@ -58,9 +58,9 @@ class ReaperOperator(UsesServices, BaseOperator):
         except NotFoundError:
             return "not a job of this platform; left alone"
         if act["end"] and not job.ended:
-            seen = None if job.guardian_seen_at is None else job.guardian_seen_at.isoformat()
-            if seen != act["guardian_seen"]:
-                return f"its controller has come back ({job.guardian_what}); left alone"
+            seen = None if job.controller_seen_at is None else job.controller_seen_at.isoformat()
+            if seen != act["controller_seen"]:
+                return f"its controller has come back ({job.controller_what}); left alone"
             verdict = ending.verdict_of(self.services, job, act["reason"])
             self.services.ledger.jobs.note(job_id, f"reaped: {act['reason']}", act["evidence"])
             ended = ending.end(self.services, job, verdict)

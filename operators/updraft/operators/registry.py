@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller.records import DECISION, MODEL_VERSION, PROMOTION, manifest_of
+from updraft.controller.idempotency import (
+    DECISION,
+    MODEL_VERSION,
+    PROMOTION,
+    Promotion,
+    PromotionDecision,
+    RegisteredModel,
+)
+from updraft.controller.records import manifest_of
 from updraft.controller.replay import replay_metrics
 from updraft.exceptions import DataError
 from updraft.lifecycle import State
@@ -48,8 +56,8 @@ class RegisterOperator(UsesServices, BaseOperator):
             self.services.ledger.jobs.move(job.id, State.STORING, f"registering {name}")
             replay_metrics(self.services, job)  # the logged model takes the run's
             version = self._register(job, name, export)
-            self.services.ledger.effects.record(job.id, MODEL_VERSION, version)
-            self.log.info("Model %s version %s", version["name"], version["version"])
+            self.services.ledger.idempotency.record(job.id, MODEL_VERSION, version)
+            self.log.info("Model %s version %s", version.name, version.version)
 
     def _exported_by(self, job: Job) -> int:
         """The attempt whose report counts: the ledger says that it ended, and how."""
@@ -58,7 +66,7 @@ class RegisterOperator(UsesServices, BaseOperator):
             raise DataError("the export did not end well; look at the log of export_model")
         return attempt.number
 
-    def _register(self, job: Job, name: str, rules: Export) -> dict[str, Any]:
+    def _register(self, job: Job, name: str, rules: Export) -> RegisteredModel:
         from updraft import tracking
         from updraft.storage import objects
 
@@ -102,7 +110,7 @@ class RegisterOperator(UsesServices, BaseOperator):
                 tags=tags,
                 description=f"Trained by job {job.id}; {warning if trusted else checked}",
             )
-        return {"name": ref.name, "version": ref.version, "model_id": ref.model_id, "formats": list(export.formats)}
+        return RegisteredModel(ref.name, ref.version, ref.model_id, tuple(export.formats))
 
 
 class PromoteOperator(UsesServices, BaseOperator):
@@ -124,27 +132,25 @@ class PromoteOperator(UsesServices, BaseOperator):
                 raise AirflowSkipException("the manifest has no export.register_as")
             if not export.promote_if:
                 raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
-            version = self.services.ledger.effects.get(job.id, MODEL_VERSION)
+            version = self.services.ledger.idempotency.get(job.id, MODEL_VERSION)
             if version is None:
                 raise DataError("no version was registered; look at the log of register_model")
             client = self.services.tracking
-            mine = tracking.VersionRef(
-                version["name"], str(version["version"]), version["model_id"], job.mlflow_run_id or ""
-            )
-            outcome = self.services.ledger.effects.get(job.id, PROMOTION)
+            mine = tracking.VersionRef(version.name, version.version, version.model_id, job.mlflow_run_id or "")
+            outcome = self.services.ledger.idempotency.get(job.id, PROMOTION)
             if outcome is None:
                 replay_metrics(self.services, job)
                 # Two jobs of one series decide one after the other: the second meets the first as champion.
                 with self.services.ledger.leases.lock(f"promote {mine.name}"):
                     outcome = self._promote(job, client, mine, export)
             tags = {
-                "updraft.promoted": str(outcome["promoted"]).lower(),
-                "updraft.promotion_reason": outcome["reason"],
+                "updraft.promoted": str(outcome.promoted).lower(),
+                "updraft.promotion_reason": outcome.reason,
             }
             tracking.tag_version(client, mine, tags)
-            self.log.info("%s: %s", "Promoted" if outcome["promoted"] else "Not promoted", outcome["reason"])
+            self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)
 
-    def _promote(self, job: Job, client: MlflowClient, mine: VersionRef, export: Export) -> dict[str, Any]:
+    def _promote(self, job: Job, client: MlflowClient, mine: VersionRef, export: Export) -> Promotion:
         """Decide once, move the alias at most once: the decision is recorded with the champion that it was made
         against, so a second run moves the alias only while that one still holds it."""
         from updraft import tracking
@@ -152,17 +158,17 @@ class PromoteOperator(UsesServices, BaseOperator):
 
         current = tracking.champion(client, mine.name)
         holder = current[0].version if current else None
-        decision = self.services.ledger.effects.get(job.id, DECISION)
+        decision = self.services.ledger.idempotency.get(job.id, DECISION)
         if decision is None:
             found = decide(export.rules, tracking.metrics(client, mine.run_id), current[1] if current else None)
-            decision = {"promote": found.promote, "reason": found.reason, "over": holder}
-            decision = self.services.ledger.effects.record(job.id, DECISION, decision)
-        promoted, reason = bool(decision["promote"]), str(decision["reason"])
+            decision = PromotionDecision(found.promote, found.reason, over=holder)
+            decision = self.services.ledger.idempotency.record(job.id, DECISION, decision)
+        promoted, reason = decision.promote, decision.reason
         if promoted and holder != mine.version:
-            if holder == decision["over"]:
+            if holder == decision.over:
                 tracking.set_champion(client, mine)
             else:
                 promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
-        outcome: dict[str, Any] = {"promoted": promoted, "reason": reason, "alias": tracking.CHAMPION}
-        recorded: dict[str, Any] = self.services.ledger.effects.record(job.id, PROMOTION, outcome)
-        return recorded
+        return self.services.ledger.idempotency.record(
+            job.id, PROMOTION, Promotion(promoted, reason, alias=tracking.CHAMPION)
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Param
 
 from updraft.exceptions import RefusedError, UnavailableError
+from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.operators.ending import EndTaskError
 from updraft.operators.links import AskedJobLink
 from updraft.services import UsesServices
@@ -111,7 +112,7 @@ class RequestOperator(UsesServices, BaseOperator):
         job_id = self._job_id(context)
         try:
             request = self._recorded(context, job_id) or self._record(context, job_id)
-            self.services.ledger.effects.record(job_id, _key(context), request.seq)
+            self.services.ledger.idempotency.record(job_id, _key(context), request.seq)
         except UnavailableError:
             raise
         except RefusedError as exc:
@@ -139,7 +140,7 @@ class RequestOperator(UsesServices, BaseOperator):
 
     def _recorded(self, context: Context, job_id: str) -> Request | None:
         """What this run has asked already: this task may run twice."""
-        seq = self.services.ledger.effects.get(job_id, _key(context))
+        seq = self.services.ledger.idempotency.get(job_id, _key(context))
         return next((item for item in self.services.ledger.requests.of_job(job_id) if item.seq == seq), None)
 
     def _record(self, context: Context, job_id: str) -> Request:
@@ -178,7 +179,8 @@ def _user(context: Context) -> str:
     return context["dag_run"].triggering_user_name or "airflow"
 
 
-def _key(context: Context) -> str:
-    """Of the effect that says which request a run has made."""
+def _key(context: Context) -> IdempotencyKey[int]:
+    """Return the key of the number of the request that a run has made."""
     run = context["dag_run"]
-    return f"asked in run {hashlib.sha256(f'{run.dag_id}/{run.run_id}'.encode()).hexdigest()[:32]}"
+    digest = hashlib.sha256(f"{run.dag_id}/{run.run_id}".encode()).hexdigest()
+    return IdempotencyKey(f"asked in run {digest[:32]}", int)

@@ -12,6 +12,7 @@ from typing import Any
 
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.catalogue import GANG_ROWS, TenantRule
+from updraft.recovery.evidence import AttemptEvidence, FailedLearner
 from updraft.recovery.facts import PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.matching import MORE_TO_TRAIN, LearnerFailure, failure_of
@@ -28,7 +29,7 @@ class Outcome:
 
     cause: FailureClass
     reason: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
     label: str = ""  # row of the failure catalogue, or `failures.N` for the manifest's own
     action: Action = Action.STOP
     node: str | None = None  # where the learner ran that the reason is about
@@ -92,7 +93,7 @@ def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, eve
     Failed without any, unless the programs, which ran for `ran_seconds`, were over before one can be said to have been
     due."""
     if final is not None:
-        return replace(outcome, evidence={**outcome.evidence, "final_checkpoint": final})
+        return replace(outcome, evidence=replace(outcome.evidence, final_checkpoint=final))
     if ran_seconds < 2 * every_seconds + BEFORE_FIRST_STEP_SECONDS:
         return outcome
     reason = (
@@ -103,13 +104,13 @@ def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, eve
     return Outcome(FailureClass.PROGRAM, reason, outcome.evidence, "program.no_checkpoint")
 
 
-def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:
-    """What an outcome is judged by, to be kept with it."""
-    return {
-        "pods": [pod.evidence() for pod in pods],
-        "exit_codes": {str(p.learner): p.main.exit_code for p in pods},
-        "markers": {str(n): marker is not None for n, marker in markers.items()},
-    }
+def evidence(pods: Sequence[PodFacts], markers: Mapping[int, Mapping[str, Any] | None]) -> AttemptEvidence:
+    """Return what an outcome is judged by, to be kept with it."""
+    return AttemptEvidence(
+        pods=tuple(pod.evidence() for pod in pods),
+        exit_codes={p.learner: p.main.exit_code for p in pods},
+        markers={n: marker is not None for n, marker in markers.items()},
+    )
 
 
 def _gone(learner: int) -> LearnerFailure:
@@ -118,12 +119,12 @@ def _gone(learner: int) -> LearnerFailure:
     return LearnerFailure(row.rank, learner, row.label, row.cause, row.action, reason, None)
 
 
-def _failed(failures: Sequence[LearnerFailure], seen: Mapping[str, Any]) -> Outcome:
+def _failed(failures: Sequence[LearnerFailure], seen: AttemptEvidence) -> Outcome:
     first = failures[0]
-    told = [{"learner": f.learner, "label": f.label, "line": f.line} for f in failures]
-    return Outcome(first.cause, first.reason, {**seen, "failures": told}, first.label, first.action, first.node)
+    told = tuple(FailedLearner(f.learner, f.label, f.line) for f in failures)
+    return Outcome(first.cause, first.reason, replace(seen, failures=told), first.label, first.action, first.node)
 
 
-def _gang(label: str, reason: str, seen: Mapping[str, Any], node: str = "") -> Outcome:
+def _gang(label: str, reason: str, seen: AttemptEvidence, node: str = "") -> Outcome:
     row = _GANG[label]
     return Outcome(row.cause, reason, seen, label, row.action, node or None)

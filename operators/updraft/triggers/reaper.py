@@ -107,7 +107,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                     "pods": list(act.pods),
                     "end": act.end,
                     "evidence": dict(act.evidence),
-                    "guardian_seen": _text(live.get(job_id)),
+                    "controller_seen": _text(live.get(job_id)),
                 }
                 for job_id, act in decided.items()
                 if isinstance(act, Reap)
@@ -121,7 +121,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         if job is None:  # ended, or never recorded here: its pods alone are the question
             state = await asyncio.to_thread(self._state_of, job_id)
             return OrphanCandidate(job_id, state, 0.0, Run.UNKNOWN, pods=pods)
-        word = job.guardian_seen_at
+        word = job.controller_seen_at
         known = memory.touched.get(job_id)
         if known is None or known[0] != word:
             known = memory.touched[job_id] = (word, now)
@@ -196,4 +196,4 @@ def _not_found(detail: Mapping[str, Any] | None) -> bool:
 
 def _text(job: Job | None) -> str | None:
     """The controller's last touch, so that the task sees whether it has come back since."""
-    return None if job is None or job.guardian_seen_at is None else job.guardian_seen_at.isoformat()
+    return None if job is None or job.controller_seen_at is None else job.controller_seen_at.isoformat()

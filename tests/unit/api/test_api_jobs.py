@@ -12,6 +12,7 @@ from unit.api.api_fakes import MANIFEST, Platform
 
 from updraft.allocation import Capacity, GangRequest, Node
 from updraft.api.deadline import CLIENTS, Deadline, import_client
+from updraft.controller.idempotency import MODEL_VERSION, PROMOTION, Promotion, RegisteredModel
 from updraft.ledger import Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage.logbook import LogBook
@@ -89,8 +90,8 @@ def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
 def test_an_ended_job_shows_verdict_and_model(platform: Platform) -> None:
     train(platform)
     ledger = platform.ledger
-    ledger.effects.record("digits-1", "model_version", {"name": "digits cnn", "version": "4"})
-    ledger.effects.record("digits-1", "promotion", {"promoted": True, "alias": "champion"})
+    ledger.idempotency.record("digits-1", MODEL_VERSION, RegisteredModel("digits cnn", "4", None))
+    ledger.idempotency.record("digits-1", PROMOTION, Promotion(True, "first", alias="champion"))
     ledger.jobs.move("digits-1", State.STORING, "registering")
     evidence = Evidence(exit_codes={"digits-1-train-1": 0}, model_version="digits cnn/4")
     ledger.jobs.finish("digits-1", Verdict(State.COMPLETED, "registered", evidence))

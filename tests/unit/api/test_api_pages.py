@@ -16,6 +16,7 @@ from updraft.api.pages import PageFacts, ShownMetric, curves, job_page, jobs_pag
 from updraft.api.pages.render import span
 from updraft.ledger import AttemptClosure
 from updraft.lifecycle import State, Verdict
+from updraft.recovery.evidence import AttemptEvidence
 from updraft.schemas import (
     Attempt,
     Checkpoint,
@@ -221,7 +222,7 @@ def test_the_page_shows_the_log_of_each_attempt_and_that_of_the_learner_that_fai
     assert "attempt=1#log" not in platform.client().get("/updraft/jobs/digits-1").text
     write(1, 2)
     platform.ledger.attempts.close(
-        "digits-1", "train", 1, AttemptClosure("halted", "it was halted", {"exit_codes": {"1": None, "2": 3}})
+        "digits-1", "train", 1, AttemptClosure("halted", "it was halted", AttemptEvidence({1: None, 2: 3}))
     )
     assert shown() == {"one breaks"}
     platform.ledger.attempts.ensure("digits-1", "train", after=1)
@@ -242,7 +243,7 @@ def test_a_failed_jobs_page_shows_the_log_of_what_failed(platform: Platform, rol
         book = LogBook.open("default", "digits-1", role, number, 1, store=platform.store)
         book.append([{"n": 1, "t": "2026-01-01T00:00:00Z", "line": f"the words of {role}"}])
         platform.ledger.attempts.close(
-            "digits-1", role, number, AttemptClosure(outcome, "because", {"exit_codes": {"1": 1}})
+            "digits-1", role, number, AttemptClosure(outcome, "because", AttemptEvidence({1: 1}))
         )
 
     def shown(query: str = "") -> str:

@@ -51,7 +51,7 @@ def test_the_changes_are_sent_as_they_are(airflow: FakeAirflow, client: Client) 
     assert sent == [{"changes": {"params": {"lr": 0.1}}}, {"changes": {}}]
 
 
-def test_waiting_gives_the_guardians_answer_and_outlives_a_platform_that_is_away(
+def test_waiting_gives_the_controllers_answer_and_outlives_a_platform_that_is_away(
     airflow: FakeAirflow, client: Client
 ) -> None:
     airflow.jobs["digits-1"] = [job_answer(state="HALTED")]

@@ -16,6 +16,7 @@ from updraft.ledger.clock import utc_now
 from updraft.ledger.tables import attempts
 from updraft.lifecycle import State, Verdict
 from updraft.lifecycle.membership import Membership
+from updraft.recovery.evidence import AttemptEvidence, FailedLearner
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
@@ -87,7 +88,9 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
         "job-1",
         "train",
         1,
-        AttemptClosure("infrastructure", "the node was lost", {"n": 1}, label="node.lost", relaunch=RELAUNCH),
+        AttemptClosure(
+            "infrastructure", "the node was lost", AttemptEvidence({1: None}), label="node.lost", relaunch=RELAUNCH
+        ),
     )
     assert lost == Attempt(
         job_id="job-1",
@@ -97,7 +100,7 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
         ended_at=clock.now,
         outcome="infrastructure",
         reason="the node was lost",
-        evidence={"n": 1},
+        evidence=AttemptEvidence({1: None}),
         label="node.lost",
         relaunch=RELAUNCH,
     )
@@ -111,12 +114,29 @@ def test_the_first_close_stands_and_an_older_attempt_ends_no_newer_one(
             "job-1", "train", 1, AttemptClosure("failed", "late news", checkpoints=[stored("late", 1)])
         )
     closed = ledger.attempts.close(
-        "job-1", "train", 2, AttemptClosure("done", "all left with 0", {"exit_codes": [0, 0]})
+        "job-1", "train", 2, AttemptClosure("done", "all left with 0", AttemptEvidence({1: 0, 2: 0}))
     )
     assert ledger.attempts.of_job("job-1") == [lost, closed]
     assert ledger.checkpoints.of_job("job-1") == []
     with pytest.raises(NotFoundError, match="no attempt 9"):
         ledger.attempts.close("job-1", "train", 9, AttemptClosure("failed", "?"))
+
+
+def test_evidence_that_is_too_large_keeps_the_exit_codes_of_all_learners(ledger: Ledger, submit: Submit) -> None:
+    submit()
+    ledger.attempts.ensure("job-1", "train", after=None)
+    learners = range(1, 1001)
+    whole = AttemptEvidence(
+        exit_codes=dict.fromkeys(learners, 1),
+        markers=dict.fromkeys(learners, False),
+        failures=tuple(FailedLearner(learner, "program.exit", "x" * 5000) for learner in learners),
+        pods=tuple({"learner": learner, "node": "n" * 200} for learner in learners),
+    )
+    kept = ledger.attempts.close("job-1", "train", 1, AttemptClosure("program", "failed", whole)).evidence
+    assert (kept.exit_codes, kept.markers) == (whole.exit_codes, whole.markers)
+    assert [failure.learner for failure in kept.failures] == list(range(1, 21))
+    assert all(len(failure.line or "") <= 2000 for failure in kept.failures)
+    assert kept.pods == ()
 
 
 def test_a_close_records_its_own_last_checkpoints_with_it(ledger: Ledger, submit: Submit) -> None:

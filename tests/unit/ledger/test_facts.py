@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from updraft.exceptions import NotFoundError
+from updraft.exceptions import NotFoundError, RefusedError
 from updraft.ledger import Checkpoint, Job, Ledger, Validation
+from updraft.lifecycle.idempotency import IdempotencyKey
 
 Submit = Callable[..., Job]
 
@@ -48,11 +51,22 @@ def test_a_validation_belongs_to_data_and_suite(ledger: Ledger, clock: Any) -> N
     assert ledger.validations.get("other", "f" * 64, "s" * 64) is None
 
 
-def test_an_effect_happens_once(ledger: Ledger, submit: Submit) -> None:
+@dataclass(frozen=True)
+class Version:
+    name: str
+    at: datetime
+    formats: tuple[str, ...] = ()
+
+
+REGISTERED = IdempotencyKey("register", Version)
+
+
+def test_the_first_idempotency_record_stands(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    assert ledger.effects.get("job-1", "register") is None
-    assert ledger.effects.record("job-1", "register", {"version": "3"}) == {"version": "3"}
-    assert ledger.effects.record("job-1", "register", {"version": "4"}) == {"version": "3"}
-    assert ledger.effects.get("job-1", "register") == {"version": "3"}
-    with pytest.raises(ValueError, match="None means"):
-        ledger.effects.record("job-1", "promote", None)
+    first = Version("3", clock.now, ("onnx",))
+    assert ledger.idempotency.get("job-1", REGISTERED) is None
+    assert ledger.idempotency.record("job-1", REGISTERED, first) == first
+    assert ledger.idempotency.record("job-1", REGISTERED, replace(first, name="4")) == first
+    assert ledger.idempotency.get("job-1", REGISTERED) == first
+    with pytest.raises(RefusedError, match="a stored int cannot be read"):
+        ledger.idempotency.get("job-1", IdempotencyKey("register", int))

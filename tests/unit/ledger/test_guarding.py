@@ -14,15 +14,15 @@ from updraft.lifecycle import State, Verdict
 Submit = Callable[..., Job]
 
 
-def test_a_guardian_is_seen_and_written_seldom(ledger: Ledger, submit: Submit, clock: Any) -> None:
+def test_a_controller_is_seen_and_written_seldom(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
-    assert ledger.jobs.get("job-1").guardian_seen_at is None
+    assert ledger.jobs.get("job-1").controller_seen_at is None
     seen = []
     for _ in range(25):
         ledger.jobs.touch("job-1", "train: watching")
         job = ledger.jobs.get("job-1")
-        seen.append(job.guardian_seen_at)
-        assert job.guardian_what == "train: watching"
+        seen.append(job.controller_seen_at)
+        assert job.controller_what == "train: watching"
         assert (clock.now - seen[-1]).total_seconds() < 10
         clock.forward(1)
     assert len(set(seen)) == 3
@@ -30,12 +30,12 @@ def test_a_guardian_is_seen_and_written_seldom(ledger: Ledger, submit: Submit, c
         ledger.jobs.touch("nobody", "train: watching")
 
 
-def test_two_guardians_at_once_write_once(ledger: Ledger, submit: Submit, clock: Any) -> None:
+def test_two_controllers_at_once_write_once(ledger: Ledger, submit: Submit, clock: Any) -> None:
     submit()
     ledger.jobs.touch("job-1", "train: watching")
     clock.forward(9)
     ledger.jobs.touch("job-1", "checkpoints")
-    assert ledger.jobs.get("job-1").guardian_what == "train: watching"
+    assert ledger.jobs.get("job-1").controller_what == "train: watching"
 
 
 def test_live_jobs_are_those_without_an_end(ledger: Ledger, submit: Submit, clock: Any) -> None:

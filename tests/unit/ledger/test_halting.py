@@ -56,7 +56,7 @@ def test_a_job_whose_halt_was_withdrawn_keeps_its_place(running: Ledger) -> None
     assert (running.jobs.get("job-1").state, len(grants(running))) == (State.PROCESSING, 1)
 
 
-def test_a_guardian_that_wakes_up_does_not_halt_what_runs_again(running: Ledger) -> None:
+def test_a_controller_that_wakes_up_does_not_halt_what_runs_again(running: Ledger) -> None:
     running.requests.make("job-1", "halt", "ada")
     lose(running, 1)
     running.attempts.ensure("job-1", "train", after=1)  # the halt was not seen before this

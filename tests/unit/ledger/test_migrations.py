@@ -83,7 +83,7 @@ def test_a_ledger_of_the_first_version_is_brought_up_with_its_rows(empty_url: st
     upgrade(empty_url)
     ledger, noon = Ledger(empty_url), datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = ledger.jobs.get("runs")
-    assert (job.revision, job.guardian_seen_at, job.override) == (0, None, None)
+    assert (job.revision, job.controller_seen_at, job.override) == (0, None, None)
     assert ledger.jobs.revisions("runs") == [Revision("runs", 0, MANIFEST, {}, "ada", noon)]
     assert {job.id: job.shown for job in ledger.jobs.find()} == dict.fromkeys(
         ("runs", "ended", "asked"), Shown(3, ("auc",))

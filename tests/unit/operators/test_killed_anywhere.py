@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ledger_helpers import grants
 from unit.operators.airflow_fakes import ORDER, Platform, until
 
+from updraft.controller.idempotency import DECISION, FAILURE, MODEL_VERSION, PROMOTION
 from updraft.lifecycle import State
+from updraft.lifecycle.idempotency import IdempotencyKey
 
 
 def facts(platform: Platform) -> dict[str, object]:
     """Everything that a second run could have doubled, lost or told otherwise."""
     job, ledger, mlflow, cluster = platform.job, platform.ledger, platform.mlflow, platform.cluster
-    effects = ("failure", "model_version", "promotion", "promotion decided")
+    keys: tuple[IdempotencyKey[Any], ...] = (FAILURE, MODEL_VERSION, PROMOTION, DECISION)
     checkpoints = ledger.checkpoints.of_job(job.id, with_deleted=True)
     return {
         "tasks": dict(platform.states),
@@ -23,7 +26,7 @@ def facts(platform: Platform) -> dict[str, object]:
         "verdict": job.verdict,
         "attempts": [(a.role, a.number, a.outcome, a.reason, a.evidence) for a in ledger.attempts.of_job(job.id)],
         "granted": [(g.request.job_id, g.request.learners) for g in grants(ledger)],
-        "effects": {name: ledger.effects.get(job.id, name) for name in effects},
+        "records": {key.name: ledger.idempotency.get(job.id, key) for key in keys},
         "runs": [(r.info.status, r.data.params, r.data.tags) for r in mlflow.runs.values()],
         "endings": mlflow.endings,
         "files": mlflow.files,

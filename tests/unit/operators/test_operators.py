@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from mlflow.entities import LoggedModelStatus
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
 from unit.operators.platform_fakes import role_of, store_export
 
+from updraft.controller.idempotency import FAILURE, pod_template
 from updraft.lifecycle import State
 
 Make = Callable[..., Platform]
 
 
 def failure(platform: Platform) -> dict[str, str]:
-    return dict(platform.ledger.effects.get(platform.job.id, "failure") or {})
+    failure = platform.ledger.idempotency.get(platform.job.id, FAILURE)
+    return {} if failure is None else asdict(failure)
 
 
 # --- admit ---
@@ -272,7 +275,7 @@ def test_each_launch_has_a_token_of_its_own_that_only_its_secret_holds(make_plat
         if variable["name"] == "MLFLOW_TRACKING_TOKEN"
     ]
     assert by_reference == [{"name": "digits-1-t1", "key": "endpoint-token"}] * 2
-    template = platform.ledger.effects.get(platform.job.id, "template train 1")
+    template = platform.ledger.idempotency.get(platform.job.id, pod_template("train", 1))
     shown = [json.dumps(made["pod"]), json.dumps(template), json.dumps(platform.events), str(platform.errors)]
     assert [token for token in tokens for text in shown if token in text] == []
 

@@ -12,6 +12,7 @@ from ledger_helpers import grants
 from unit.operators.airflow_fakes import ORDER, Platform, after, until
 from unit.operators.platform_fakes import store_done
 
+from updraft.controller.idempotency import PROMOTION, Promotion
 from updraft.lifecycle import State
 
 Make = Callable[..., Platform]
@@ -69,6 +70,12 @@ def test_a_name_that_another_tenant_took_during_the_training_is_not_registered_u
     assert platform.mlflow.models == {}
 
 
+def promotion_of(platform: Platform) -> Promotion:
+    found = platform.ledger.idempotency.get(platform.job.id, PROMOTION)
+    assert found is not None
+    return found
+
+
 def other_version(platform: Platform, acc: float) -> str:
     run = platform.mlflow.create_run("9", tags={}, run_name="other")
     platform.mlflow.runs[run.info.run_id].data.metrics["acc"] = acc
@@ -82,7 +89,7 @@ def test_a_worse_model_does_not_take_the_champions_place(make_platform: Make) ->
     platform.mlflow.aliases["digits", "champion"] = best
     assert platform.run("promote") == "success"
     assert platform.mlflow.alias_moves == []
-    assert platform.ledger.effects.get(platform.job.id, "promotion")["promoted"] is False
+    assert promotion_of(platform).promoted is False
     platform.run("release")
     assert platform.job.state is State.COMPLETED
 
@@ -92,7 +99,7 @@ def test_a_champion_without_a_run_cannot_be_compared_with(make_platform: Make) -
     platform.mlflow.create_model_version("digits", source="x", run_id=None)
     platform.mlflow.aliases["digits", "champion"] = "2"
     assert platform.run("promote") == "success"
-    assert "cannot be compared" in platform.ledger.effects.get(platform.job.id, "promotion")["reason"]
+    assert "cannot be compared" in promotion_of(platform).reason
 
 
 def test_a_champion_that_came_between_decision_and_second_run_stays(make_platform: Make) -> None:

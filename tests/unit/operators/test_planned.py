@@ -16,6 +16,7 @@ from unit.operators.platform_fakes import CODE_SHA
 from unit.operators.test_prepare_pod import ELSEWHERE, keep_secret
 
 from updraft.controller import pods
+from updraft.controller.idempotency import FAILURE
 from updraft.controller.planned import HIDDEN, planned_objects
 from updraft.controller.records import manifest_of
 from updraft.exceptions import LimitError, RefusedError
@@ -191,8 +192,9 @@ def test_a_hook_that_leaves_no_program_is_told(
     platform = make_platform()
     platform.run_all()
     assert platform.job.state is State.FAILED
-    failure = platform.ledger.effects.get(platform.job.id, "failure") or {}
-    assert failure["reason"].startswith("the site's pod_mutation_hook must leave one container 'base'")
+    failure = platform.ledger.idempotency.get(platform.job.id, FAILURE)
+    assert failure is not None
+    assert failure.reason.startswith("the site's pod_mutation_hook must leave one container 'base'")
     assert not platform.cluster.pods
     with pytest.raises(RefusedError, match="pod_mutation_hook"):
         planned(platform)

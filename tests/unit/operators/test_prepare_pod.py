@@ -7,6 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from unit.operators.airflow_fakes import Platform, until
 from unit.operators.platform_fakes import CODE_SHA, JUDGED, api_error, role_of, store_done
 
+from updraft.controller.idempotency import FAILURE
 from updraft.controller.pods import grace_of, grace_seconds
 from updraft.kubernetes.secrets import LABEL_KIND
 from updraft.lifecycle import State
@@ -25,7 +27,8 @@ Make = Callable[..., Platform]
 
 
 def failure(platform: Platform) -> dict[str, str]:
-    return dict(platform.ledger.effects.get(platform.job.id, "failure") or {})
+    failure = platform.ledger.idempotency.get(platform.job.id, FAILURE)
+    return {} if failure is None else asdict(failure)
 
 
 def launched(platform: Platform) -> list[str]:

@@ -375,7 +375,7 @@ def test_a_peers_lost_connection_does_not_hide_the_first_cause_although_it_ended
     guilty = pod(2, main=ended(3, at="2026-01-01T00:00:02Z"), phase="Failed")
     outcome = verdict(peer, guilty, tails={1: ["Traceback (most recent call last):", "  x", GLOO], 2: ["no labels"]})
     assert told(outcome) == ("program.exit", FailureClass.PROGRAM, Action.RELAUNCH, "node-2")
-    assert [f["label"] for f in outcome.evidence["failures"]] == ["program.exit", "network.gloo"]
+    assert [f.label for f in outcome.evidence.failures] == ["program.exit", "network.gloo"]
 
 
 def test_lost_connections_alone_are_infrastructure() -> None:
@@ -553,7 +553,7 @@ def test_a_row_of_the_manifest_says_nothing_about_nodes_or_about_success() -> No
 def test_a_program_fails_for_want_of_a_checkpoint_only_if_one_was_due(ran_seconds: float, cause: FailureClass) -> None:
     done = verdict(pod(phase="Succeeded", main=ended(0)))
     assert with_checkpoint(done, None, ran_seconds, 60.0).cause is cause
-    assert with_checkpoint(done, "step-7", ran_seconds, 60.0).evidence["final_checkpoint"] == "step-7"
+    assert with_checkpoint(done, "step-7", ran_seconds, 60.0).evidence.final_checkpoint == "step-7"
 
 
 def test_a_missing_checkpoint_is_told_with_what_to_do() -> None:

@@ -101,7 +101,7 @@ def judged(folder: Path, *programs: str) -> Outcome:
 
 
 def labels(outcome: Outcome) -> dict[int, str]:
-    return {failure["learner"]: failure["label"] for failure in outcome.evidence["failures"]}
+    return {failure.learner: failure.label for failure in outcome.evidence.failures}
 
 
 def test_a_peer_that_dies_does_not_hide_the_first_cause(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from folder_store import FolderStore
 from learner.sidecar_fakes import RUN, FakeMlflow
 
-from updraft.controller import replay as guardian_replay
+from updraft.controller import replay as replaying
+from updraft.controller.idempotency import Replayed, replayed
+from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
 from updraft.tracking import replay as replay_module
 from updraft.tracking.replay import TimeBudget, replay
@@ -192,14 +194,14 @@ class Ledger:
     """What is asked of the ledger, for one attempt that has ended."""
 
     def __init__(self) -> None:
-        self.done: dict[str, Mapping[str, Any]] = {}
+        self.done: dict[IdempotencyKey[Replayed], Replayed] = {}
         self.notes: list[str] = []
         attempt = SimpleNamespace(role="evaluate", number=2, ended_at=1, membership=Membership.first(1))
         self.attempts = SimpleNamespace(of_job=lambda job_id: [attempt])
-        self.effects = SimpleNamespace(get=lambda job_id, key: self.done.get(key), record=self._record)
+        self.idempotency = SimpleNamespace(get=lambda job_id, key: self.done.get(key), record=self._record)
         self.jobs = SimpleNamespace(note=self._note)
 
-    def _record(self, job_id: str, key: str, value: Mapping[str, Any]) -> None:
+    def _record(self, job_id: str, key: IdempotencyKey[Replayed], value: Replayed) -> None:
         self.done[key] = value
 
     def _note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
@@ -216,7 +218,7 @@ def test_what_was_not_delivered_is_in_the_jobs_history_once(
     services: Any = SimpleNamespace(settings=settings, ledger=ledger, store=store)
     job: Any = SimpleNamespace(id="job-1", tenant="default", mlflow_run_id=RUN)
     for _ in range(2):
-        guardian_replay.replay_metrics(services, job)
+        replaying.replay_metrics(services, job)
     left = f"1500 points at {metrics}: there are more than 1 new points"
-    assert ledger.done == {"replayed evaluate 2 1": {"points": 1000, "artifacts": 0, "left": [left]}}
+    assert ledger.done == {replayed("evaluate", 2, 1): Replayed(1000, 0, (left,))}
     assert ledger.notes == [f"attempt 2, learner 1 of evaluate: in the object store, but not in MLflow: {left}"]

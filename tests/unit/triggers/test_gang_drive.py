@@ -16,6 +16,7 @@ from unit.triggers.trigger_helpers import JOB
 
 from updraft.controller import pods
 from updraft.controller.attempts import EndSignal
+from updraft.controller.idempotency import Deployment, deployment
 from updraft.exceptions import UnavailableError
 from updraft.ledger import AttemptClosure, Ledger
 from updraft.lifecycle import State
@@ -288,5 +289,5 @@ def test_the_time_for_starting_counts_from_the_pods_creation(ledger: Ledger, ser
     since = (ledger.now() - attempt.started_at).total_seconds()
     assert since <= pods.deployed_seconds(services, attempt) < since + 60
     at = ledger.now() - timedelta(minutes=31)
-    ledger.effects.record(JOB, "deployed train 1", {"pods": ["p"], "at": at.isoformat()})
+    ledger.idempotency.record(JOB, deployment("train", 1), Deployment(("p",), at))
     assert pods.deployed_seconds(services, attempt) >= 31 * 60

@@ -259,7 +259,7 @@ def cluster(outside: Outside) -> FakeCluster:
 
 
 def act(**changes: Any) -> dict[str, Any]:
-    return {"reason": "its run is gone", "pods": [], "end": True, "evidence": {}, "guardian_seen": None, **changes}
+    return {"reason": "its run is gone", "pods": [], "end": True, "evidence": {}, "controller_seen": None, **changes}
 
 
 def finished(event: dict[str, Any]) -> dict[str, str]:
@@ -268,11 +268,11 @@ def finished(event: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.usefixtures("store", "cluster")
 class TestActs:
-    def test_a_job_without_a_guardian_is_ended_with_the_reason(self, ledger: Ledger) -> None:
+    def test_a_job_without_a_controller_is_ended_with_the_reason(self, ledger: Ledger) -> None:
         assert finished({"reap": {JOB: act()}}) == {JOB: "ended FAILED: its run is gone"}
         assert (ledger.jobs.get(JOB).state, ledger.jobs.get(JOB).reason) == (State.FAILED, "its run is gone")
 
-    def test_a_guardian_that_has_come_back_is_left_alone(self, ledger: Ledger) -> None:
+    def test_a_controller_that_has_come_back_is_left_alone(self, ledger: Ledger) -> None:
         ledger.jobs.touch(JOB, "train: watching attempt 1")
         assert finished({"reap": {JOB: act()}}) == {
             JOB: "its controller has come back (train: watching attempt 1); left alone"

@@ -90,7 +90,7 @@ def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
 
     def seen() -> tuple[object, object]:
         job = ledger.jobs.get(JOB)
-        return job.guardian_seen_at is not None, job.guardian_what
+        return job.controller_seen_at is not None, job.controller_what
 
     async def told(desk: RequestPoller) -> None:
         await desk.asked(OTHER)

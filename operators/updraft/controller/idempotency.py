@@ -1,0 +1,92 @@
+"""What is done once for a job: the kinds of idempotency records, each with its key and its frozen type.
+
+A task, trigger or reaper that may run twice looks for the record first and writes it after the effect; the first record
+stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from updraft.lifecycle.idempotency import IdempotencyKey
+from updraft.recovery.failure_class import FailureClass
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first task that failed, and why: the job's verdict rests on it."""
+
+    task: str
+    cause: FailureClass
+    reason: str
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """The job's version in the model registry."""
+
+    name: str
+    version: str
+    model_id: str | None
+    formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PromotionDecision:
+    """Whether the job's version becomes the champion. `over`: the champion's version then; None if there was none.
+
+    It is recorded before the alias is moved.
+    """
+
+    promote: bool
+    reason: str
+    over: str | None = None
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What became of the decision."""
+
+    promoted: bool
+    reason: str
+    alias: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a learner had recorded and the platform brought into MLflow late. `left`: what could not be brought."""
+
+    points: int
+    artifacts: int
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The pods of an attempt, and when the cluster had taken all of them."""
+
+    pods: tuple[str, ...]
+    at: datetime
+
+
+FAILURE = IdempotencyKey("failure", Failure)
+MODEL_VERSION = IdempotencyKey("model_version", RegisteredModel)
+DECISION = IdempotencyKey("promotion decided", PromotionDecision)
+PROMOTION = IdempotencyKey("promotion", Promotion)
+
+
+def replayed(role: str, attempt: int, learner: int) -> IdempotencyKey[Replayed]:
+    """Return the key of what one learner of an attempt had not sent."""
+    return IdempotencyKey(f"replayed {role} {attempt} {learner}", Replayed)
+
+
+def deployment(role: str, attempt: int) -> IdempotencyKey[Deployment]:
+    """Return the key of an attempt's deployment."""
+    return IdempotencyKey(f"deployed {role} {attempt}", Deployment)
+
+
+def pod_template(role: str, revision: int) -> IdempotencyKey[dict[str, Any]]:
+    """Return the key of the pod, as the API writes it, that each attempt of a role and a revision is made from."""
+    return IdempotencyKey(f"template {role} {revision}", dict[str, Any])
