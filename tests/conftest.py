@@ -1,4 +1,7 @@
-"""What all tests share: where the learner environments are that `make test` prepares."""
+"""What all tests share: where the learner environments are that `make test` prepares, and which long tests take turns.
+
+`--turn N` (CI: the number of commits) runs one third of the tests marked `turn`; without it all run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 with suppress(ImportError):  # not in every environment of a learner
     from hypothesis import settings
@@ -15,6 +20,7 @@ with suppress(ImportError):  # not in every environment of a learner
     settings.load_profile("updraft")
 
 REPOSITORY = Path(__file__).parents[1]
+TURNS = 3
 HOME = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 
 
@@ -35,3 +41,26 @@ for variable, python in {
 }.items():
     if python is not None:
         os.environ.setdefault(variable, python)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--turn", type=int, metavar="N", help="of the tests marked `turn`, run those of turn N % 3 only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    number: int | None = config.getoption("--turn")
+    if number is not None:
+        left = [item for item in items if (turn := turn_of(item)) is not None and turn != number % TURNS]
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
+
+
+def turn_of(item: pytest.Item) -> int | None:
+    """Return the turn of a test, 0 to TURNS - 1; None for a test that always runs."""
+    mark = item.get_closest_marker("turn")
+    if mark is None:
+        return None
+    (number,) = mark.args
+    if number not in range(TURNS):
+        raise pytest.UsageError(f"{item.nodeid}: turn({number!r}) must be 0 to {TURNS - 1}")
+    return int(number)

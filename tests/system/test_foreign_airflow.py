@@ -30,7 +30,7 @@ import psutil
 import pytest
 from system_helpers import REPOSITORY, Stack
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
 UP_SECONDS = 180
 END_SECONDS = 20
 SOURCES = (

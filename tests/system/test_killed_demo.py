@@ -17,7 +17,7 @@ from system_helpers import PREPARED, REPOSITORY
 from updraft.stack import processes
 from updraft.stack.layout import find_home
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(300)]
 
 
 @pytest.fixture

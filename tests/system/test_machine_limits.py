@@ -16,7 +16,7 @@ from system_helpers import PREPARED, REPOSITORY
 from updraft.stack import processes
 from updraft.stack.layout import find_home
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(300)]
 
 UPDRAFT = str(Path(sys.executable).parent / "updraft")
 BOOTSTRAP = str(REPOSITORY / "scripts" / "bootstrap.py")

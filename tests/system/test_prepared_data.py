@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from system_helpers import Stack, pretty, shell_job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(900)]
 
 TABLE = b"label,x\n1,0.5\n2,0.25\n"
 SCRIPT = b'test -s "$DATA_DIR/table/t.csv" && cp "$DATA_DIR/table/t.csv" "$RESULT_DIR/"\n'

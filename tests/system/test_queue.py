@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from system_helpers import Stack, pretty, shell_job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(2), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

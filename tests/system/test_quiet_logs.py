@@ -10,7 +10,7 @@ import pytest
 import yaml
 from system_helpers import REPOSITORY, Stack, log_sizes, pretty, shell_job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
 
 LOUD = re.compile(r"warning|error|critical|traceback|deprecat|async thread was blocked", re.IGNORECASE)
 # A library's own words, which no setting of it takes away.

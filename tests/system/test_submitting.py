@@ -15,7 +15,7 @@ import psutil
 import pytest
 from system_helpers import Stack, pretty, shell_job
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
 
 SUBMISSIONS = 20
 SUBMIT_SECONDS = 300.0

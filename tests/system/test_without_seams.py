@@ -10,7 +10,7 @@ from system_helpers import pretty, running_stack, shell_job
 from updraft.airflow_seams.registry import SEAMS
 from updraft.airflow_seams.switch import VARIABLE
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.turn(1), pytest.mark.timeout(900)]
 
 LEFT_OUT = re.compile(r"The Airflow seam (\w+) is left out")
 
