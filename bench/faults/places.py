@@ -29,7 +29,7 @@ from updraft.stack.processes import Identity
 from updraft_learner import contract
 
 NODE, SCHEDULER = "node", "airflow-scheduler"
-SHIM = "localnode/shim.py"
+SHIM = "updraft_localnode/shim.py"
 GATE = WAIT.partition("\n")[0]
 # Of these roles the program is the user's own: what it starts, such as `sed` in a script, is none of the platform's.
 USERS_ROLES = frozenset({"train", "evaluate"})

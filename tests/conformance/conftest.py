@@ -47,7 +47,7 @@ class LocalNode:
         return f"http://127.0.0.1:{self.port}"
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "updraft.localnode", "--state-dir", str(self.state_dir)]
+        command = [sys.executable, "-m", "updraft_localnode", "--state-dir", str(self.state_dir)]
         command += ["--port", str(self.port), "--token-file", str(self.folder / "token")]
         command += ["--catalogue", str(self.folder / "catalogue.toml"), "--images-dir", str(self.folder / "images")]
         command += ["--restart-backoff-seconds", "0.2", *self._arguments]

@@ -8,8 +8,8 @@ import pytest
 import urllib3
 from conformance_helpers import eventually
 
-from updraft.localnode import disks
-from updraft.localnode.processes import kill_leftovers
+from updraft_localnode import disks
+from updraft_localnode.processes import kill_leftovers
 
 needs_disks = pytest.mark.skipif(disks.why_not() is not None, reason=str(disks.why_not()))
 MEBIBYTE = 1 << 20

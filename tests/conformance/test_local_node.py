@@ -11,7 +11,7 @@ import urllib3
 from conformance_helpers import asked, eventually, programs
 from kubernetes import client, watch
 
-from updraft.localnode.processes import kill_leftovers
+from updraft_localnode.processes import kill_leftovers
 
 
 def post_fault(cluster, **fault):

@@ -15,8 +15,8 @@ from updraft.kubernetes.clients import cluster_api
 from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
-from updraft.localnode.claims import folder_of
 from updraft_learner.contract import PodConfig
+from updraft_localnode.claims import folder_of
 
 
 def a_launch(cluster: Any, learners: int = 2) -> Launch:

@@ -19,11 +19,11 @@ from containers.places import REPOSITORY
 
 from updraft.client.config import load_config
 from updraft.kubernetes import objects
-from updraft.localnode.images import load_catalogue, slug
 from updraft.settings import Credentials, Settings
 from updraft.stack.config import choose_config, generate_secrets, reveal
 from updraft.stack.files import airflow_configuration
 from updraft.stack.layout import Home
+from updraft_learner.catalogue import load_catalogue, slug
 
 COMPOSE = REPOSITORY / "docker-compose.yaml"
 PAGE = REPOSITORY / "docs" / "howto" / "compose.md"

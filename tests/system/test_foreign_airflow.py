@@ -41,6 +41,7 @@ SOURCES = (
     "operators",
     "images/data",
     "images/learner",
+    "images/localnode",
     "mlflow/pyproject.toml",
     "dags",
 )
@@ -165,7 +166,8 @@ def copy(source: Path, target: Path) -> None:
 
 def test_each_wheel_carries_the_licence(foreign: Foreign) -> None:
     wheels = sorted((foreign.folder / "dist").glob("*.whl"))
-    assert [wheel.name.partition("-")[0] for wheel in wheels] == ["updraft", "updraft_data", "updraft_learner"]
+    packages = ["updraft", "updraft_data", "updraft_learner", "updraft_localnode"]
+    assert [wheel.name.partition("-")[0] for wheel in wheels] == packages
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from updraft.allocation import Capacity, Node
-from updraft.quantity import parse_quantity
 from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
+from updraft_learner.quantity import parse_quantity
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
 DISK_RESOURCE = "ephemeral-storage"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from updraft.quantity import parse_quantity
+from updraft_learner.quantity import parse_quantity
 
 # As Kubernetes' admission has it: only what is short is named, of one object and one quota, `cpu=1,memory=2Gi`.
 _EXCEEDED = re.compile(

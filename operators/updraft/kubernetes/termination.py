@@ -4,7 +4,7 @@ A kubelet signals the container's first process alone. That is a shell, which wa
 on, so that the program would be killed at the end of the grace period without having heard that it is to leave. A hook
 that the kubelet runs before its SIGTERM looks through shells and tells what they run, and nothing below that: a program
 saves and ends its workers by itself. A shell with a trap for SIGTERM is told itself. The first process is left to the
-kubelet. Called by `objects`; `localnode.shim` does the same for processes without a container.
+kubelet. Called by `objects`; `updraft_localnode.shim` does the same for processes without a container.
 
 They are told a second after the hook has returned, by which time the kubelet's own stop of the container is under way.
 A container that ends in the milliseconds before that stop makes containerd fail it ("ttrpc: closed"), and a kubelet

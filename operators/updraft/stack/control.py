@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -223,10 +224,16 @@ def _end_recorded(home: Home) -> int:
 
 
 def _end_containers(home: Home) -> int:
-    """Containers of the local node are process groups of their own, which outlive it."""
-    from updraft.localnode.processes import kill_leftovers
-
-    return kill_leftovers(home.node)
+    """Containers of the local node are process groups of their own, which outlive it. Raises StackError."""
+    if not home.node.is_dir():
+        return 0
+    command = [sys.executable, "-m", "updraft_localnode.leftovers", str(home.node)]
+    done = subprocess.run(
+        command, env=base_environment(home, os.environ), cwd=home.root, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise StackError(f"The containers of the local node could not be ended:\n{done.stderr.strip()}")
+    return int(done.stdout)
 
 
 def _start_supervisor(home: Home, began: float) -> None:

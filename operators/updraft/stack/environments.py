@@ -1,6 +1,6 @@
 """Builds the environments that the stack and its learners run in, from the lock file. Called by `control` and `demo`.
 
-The images of learners are built by `updraft.localnode.images`; here are MLflow's server and PyTorch from another index.
+Images of the catalogue are built by `image_builds`; here are MLflow's server and PyTorch from another index.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from updraft.exceptions import UpdraftError
-from updraft.localnode import images
-from updraft.stack import footprint, processes
+from updraft.stack import footprint, image_builds, processes
 from updraft.stack.layout import MARK_VARIABLE, Home, StackError
+from updraft_learner.catalogue import Catalogue, CatalogueError, Image, environment_path, load_catalogue
 
 TORCH_INDEX_VARIABLE = "UPDRAFT_TORCH_INDEX"
 TORCH_ONLY_PREFIXES = ("nvidia-", "cuda-", "triton")  # what only a CUDA build of torch needs
@@ -73,8 +72,8 @@ def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:
 
 
 def image_names(home: Home) -> tuple[str, ...]:
-    """Images of the catalogue that need an environment."""
-    catalogue = images.load_catalogue(home.repository / "images" / "catalogue.toml")
+    """Return the images of the catalogue that need an environment. Raises StackError."""
+    catalogue = _catalogue(home)
     return tuple(name for name, image in catalogue.images.items() if image.package is not None)
 
 
@@ -103,7 +102,7 @@ def _build(home: Home, target: Path, options: list[str], progress: Progress, wha
 
 def build_image(home: Home, name: str, progress: Progress) -> None:
     """The environment of one image of the catalogue, unless it is current. Raises StackError."""
-    catalogue = images.load_catalogue(home.repository / "images" / "catalogue.toml")
+    catalogue = _catalogue(home)
     index = os.environ.get(TORCH_INDEX_VARIABLE)
     os.environ[MARK_VARIABLE] = str(home.root)  # uv belongs to this home, so that `down` finds it
     os.environ["UV_PYTHON_DOWNLOADS"] = "never"
@@ -111,7 +110,7 @@ def build_image(home: Home, name: str, progress: Progress) -> None:
         if index and "pytorch" in catalogue.get(name).extras:
             _build_with_torch_from(home, name, catalogue.get(name), index, progress)
             return
-        images.build_environment(
+        image_builds.build_environment(
             name,
             catalogue=catalogue,
             images_dir=home.images,
@@ -120,9 +119,14 @@ def build_image(home: Home, name: str, progress: Progress) -> None:
             python=sys.executable,
             progress=progress,
         )
-    except StackError:
-        raise
-    except UpdraftError as exc:
+    except CatalogueError as exc:
+        raise StackError(str(exc)) from exc
+
+
+def _catalogue(home: Home) -> Catalogue:
+    try:
+        return load_catalogue(home.repository / "images" / "catalogue.toml")
+    except CatalogueError as exc:
         raise StackError(str(exc)) from exc
 
 
@@ -132,13 +136,13 @@ def end_builds(home: Home) -> None:
     processes.end([p for p in children if p.name().startswith("uv")], grace_seconds=5)
 
 
-def _build_with_torch_from(home: Home, name: str, image: images.Image, index: str, progress: Progress) -> None:
+def _build_with_torch_from(home: Home, name: str, image: Image, index: str, progress: Progress) -> None:
     """Everything but torch from the lock file, then the locked version of torch from `index`."""
     lock_file = home.repository / "uv.lock"
-    if images.is_current(home.images, name, image, lock_file, sys.executable):
+    if image_builds.is_current(home.images, name, image, lock_file, sys.executable):
         return
-    target = images.environment_path(home.images, name)
-    marker = target / images.READY_MARKER
+    target = environment_path(home.images, name)
+    marker = target / footprint.READY_MARKER
     marker.unlink(missing_ok=True)
     uv = find_uv(home)
     locked = {p["name"]: p["version"] for p in tomllib.loads(lock_file.read_text())["package"] if "version" in p}
@@ -150,7 +154,7 @@ def _build_with_torch_from(home: Home, name: str, image: images.Image, index: st
     python = str(target / "bin" / "python")
     install = [uv, "pip", "install", "--python", python, f"torch=={locked['torch']}", "--index-url", index]
     _run(home, install, {}, progress, name)
-    marker.write_text(images.environment_digest(image, lock_file, sys.executable) + "\n")
+    marker.write_text(image_builds.environment_digest(image, lock_file, sys.executable) + "\n")
 
 
 def _run(home: Home, command: list[str], extra: Mapping[str, str], progress: Progress, what: str) -> None:

@@ -338,7 +338,7 @@ def build_parts(
 
 
 def node_arguments(home: Home, config: Config, python: str) -> list[str]:
-    argv = [python, "-m", "updraft.localnode", "--port", str(config.ports.node)]
+    argv = [python, "-m", "updraft_localnode", "--port", str(config.ports.node)]
     argv += ["--state-dir", str(home.node), "--token-file", str(home.node / "token")]
     argv += ["--images-dir", str(home.images), "--catalogue", str(home.repository / "images" / "catalogue.toml")]
     argv += ["--builder", shlex.join([python, "-m", "updraft.stack", "images"])]

@@ -23,7 +23,7 @@ from faults.places import PlatformProcess
 
 from updraft.exceptions import NotFoundError
 
-LASTING = ("s3 0 rclone", "supervisor 0 updraft.stack.supervisor", "node 0 updraft.localnode")
+LASTING = ("s3 0 rclone", "supervisor 0 updraft.stack.supervisor", "node 0 updraft_localnode")
 SHORT = ("airflow-scheduler 2 task train", "node 2 train/sidecar", "node 2 evaluate/main dash")
 USUAL_SECONDS = 60.0
 CODE = Provenance("0123456789ab", "c", changed=False, position=7)
@@ -165,9 +165,9 @@ def test_a_verdict_that_comes_more_than_a_minute_late_is_a_failure(sweep: Sweeps
 
 
 def test_what_the_checks_find_is_charged_to_the_kills_that_met_the_job(sweep: Sweeps) -> None:
-    found = sweep(Platform(wrong="node 0 updraft.localnode"))
+    found = sweep(Platform(wrong="node 0 updraft_localnode"))
     failed = [record for record in found if record.outcome == "failed"]
-    assert "node 0 updraft.localnode" in {record.place for record in failed}
+    assert "node 0 updraft_localnode" in {record.place for record in failed}
     assert all("ended FAILED" in record.violations[0].text for record in failed)
 
 
@@ -208,7 +208,7 @@ def test_a_container_may_lose_its_tail_and_a_service_costs_no_learner() -> None:
         return rule_of(PlatformProcess(key, cast(Any, None), job))
 
     assert rule("node 1 train/main shim", "j") == Rule(tail_may_be_lost=True)
-    assert rule("node 0 updraft.localnode") == Rule(untouched=True)
+    assert rule("node 0 updraft_localnode") == Rule(untouched=True)
     assert rule("airflow-scheduler 2 task train", "j") == Rule(untouched=True)
     assert rule("s3 0 rclone") == Rule(untouched=True, store_away=True)
 

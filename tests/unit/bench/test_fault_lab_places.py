@@ -17,9 +17,9 @@ from faults import places
 from faults.places import ProcessLook, TaskNames, container_keys, does, role
 
 from updraft.kubernetes.gate import gated
-from updraft.localnode.processes import ProcessTable, kill_all
 from updraft.stack.layout import Home
 from updraft_learner import contract
+from updraft_localnode.processes import ProcessTable, kill_all
 
 TASK = "01998a3e-7b2c-7d34-9f00-0123456789ab"
 
@@ -32,7 +32,7 @@ def sidecar_of(job: str, of_role: str) -> dict[str, str]:
     return {contract.CONFIG_ENV: json.dumps({"job_id": job, "role": of_role})}
 
 
-SHIM = ("/x/python3.11", "-I", "-S", "/x/updraft/localnode/shim.py")
+SHIM = ("/x/python3.11", "-I", "-S", "/x/updraft_localnode/shim.py")
 SIDECAR = ("python", "-m", "updraft_learner.sidecar")
 GATE = ("/bin/sh", "-c", *gated("exec python cnn.py"))
 

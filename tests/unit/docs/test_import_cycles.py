@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import grimp
 
-PACKAGES = ("updraft", "updraft_data", "updraft_learner")
+PACKAGES = ("updraft", "updraft_data", "updraft_learner", "updraft_localnode")
 
 
 def cycle(imports: Mapping[str, set[str]]) -> list[str]:

@@ -18,10 +18,10 @@ from updraft.kubernetes.secrets import object_name
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
 from updraft.lifecycle import is_job_id
 from updraft.lifecycle.membership import Membership
-from updraft.localnode.translate import expand
 from updraft.taints import Toleration
 from updraft_learner import contract
 from updraft_learner.contract import CONFIG_ENV, DataMount, PodConfig
+from updraft_localnode.translate import expand
 
 UNPRIVILEGED = {
     "allowPrivilegeEscalation": False,

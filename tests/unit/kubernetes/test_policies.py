@@ -13,7 +13,7 @@ from updraft.kubernetes import policies
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.policies import Outside, outside_of
 from updraft.lifecycle.membership import Membership
-from updraft.localnode.validation import complete
+from updraft_localnode.validation import complete
 
 LAUNCH = Launch("updraft-default", "default", "digits-1", "train", 2, Membership.first(3))
 LABELS = {

@@ -45,11 +45,9 @@ def client_methods() -> set[str]:
 
 
 def calls() -> Iterator[tuple[str, str, str]]:
-    """Every call of the cluster's API in the source, the local node's own side apart."""
+    """Every call of the cluster's API in the source."""
     known = client_methods()
     for path in PACKAGE.rglob("*.py"):
-        if "localnode" in path.parts:
-            continue
         nodes = list(ast.walk(ast.parse(path.read_text())))
         rights = [right_of(node.attr) for node in nodes if isinstance(node, ast.Attribute) and node.attr in known]
         yield from rights
@@ -72,9 +70,7 @@ def test_the_rights_are_those_of_the_calls_in_the_source() -> None:
 
 def test_what_is_asked_for_by_hand_is_a_log_or_told_to_everybody() -> None:
     by_hand = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if "localnode" not in path.parts and "call_api(" in path.read_text()
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "call_api(" in path.read_text()
     }
     assert by_hand == {"kubernetes/logend.py", "kubernetes/logs.py", "kubernetes/readiness.py"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from updraft.kubernetes.samples import sample_probe
-from updraft.localnode.translate import expand
+from updraft_localnode.translate import expand
 
 SAMPLE = "0, 87, 2000, 80000, 301.50\n1, [N/A], 0, 80000, [Not Supported]\n"
 SHELLS = [["/bin/sh"], *([[bash, "--posix"]] if (bash := shutil.which("bash")) else [])]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from updraft.kubernetes.termination import PASS_ON_SIGTERM
-from updraft.localnode import shim
+from updraft_localnode import shim
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux, and so is /proc")
 

@@ -6,7 +6,7 @@ import shlex
 import time
 from pathlib import Path
 
-from updraft.localnode.builds import Builds
+from updraft_localnode.builds import Builds
 
 IMAGE = "updraft/learner-sklearn:1"
 

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from updraft.localnode.environment import LOOPBACK_INTERFACE, ContainerFolders, ContainerLaunch, launch_of
-from updraft.localnode.translate import Translation
-from updraft.localnode.volumes import NotYetError, link_nested, mounts_of, prepare_volumes
+from updraft_learner.catalogue import Image
+from updraft_localnode.environment import (
+    LOOPBACK_INTERFACE,
+    ContainerFolders,
+    ContainerLaunch,
+    launch_of,
+    path_variable,
+)
+from updraft_localnode.translate import Translation
+from updraft_localnode.volumes import NotYetError, link_nested, mounts_of, prepare_volumes
 
 PLACE = ContainerFolders(Path("/pod/h"), Path("/pod/t"), "/venv/bin:/usr/bin", (1,))
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"team": "v"}}, "spec": {"nodeName": "local"}}
@@ -110,3 +117,10 @@ def test_secret_volumes_are_private_files_and_nested_mounts_are_linked(tmp_path)
     }
     link_nested(mounts)
     assert (tmp_path / "job" / "run" / "keys" / "deep" / "file").exists()
+
+
+def test_an_images_programs_come_before_the_hosts():
+    images_dir = Path("/images")
+    assert path_variable(Image(), images_dir, "team/shell:1") == "/usr/bin:/bin"
+    of_learner = path_variable(Image("p"), images_dir, "team/learner:1.0")
+    assert of_learner == "/images/team-learner-1-0/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from updraft.localnode.errors import StatusError
-from updraft.localnode.faults import ApiErrors, Cut, KillContainer, LoseNode, PullFails, parse_fault
-from updraft.localnode.faultstate import FaultState, error_of
+from updraft_localnode.errors import StatusError
+from updraft_localnode.faults import ApiErrors, Cut, KillContainer, LoseNode, PullFails, parse_fault
+from updraft_localnode.faultstate import FaultState, error_of
 
 
 class Clock:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.localnode.errors import StatusError
-from updraft.localnode.events import EventRecorder
-from updraft.localnode.nodes import NodePool
-from updraft.localnode.partition import Partition
-from updraft.localnode.resources import Amounts
-from updraft.localnode.scheduler import NodeSpec, Scheduler
-from updraft.localnode.store import ResourceStore
-from updraft.localnode.validation import complete
+from updraft_localnode.errors import StatusError
+from updraft_localnode.events import EventRecorder
+from updraft_localnode.nodes import NodePool
+from updraft_localnode.partition import Partition
+from updraft_localnode.resources import Amounts
+from updraft_localnode.scheduler import NodeSpec, Scheduler
+from updraft_localnode.store import ResourceStore
+from updraft_localnode.validation import complete
 
 LOSE = {"delete_after_seconds": 5.0, "gone_after_seconds": 1.0, "timeout_seconds": 0.0, "replace": True}
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.localnode.affinity import allows, preference, repelled_by, toleration_seconds
-from updraft.localnode.resources import Amounts
-from updraft.localnode.scheduler import NodeSpec, node_object, place
+from updraft_localnode.affinity import allows, preference, repelled_by, toleration_seconds
+from updraft_localnode.resources import Amounts
+from updraft_localnode.scheduler import NodeSpec, node_object, place
 
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 LABELS = {"kubernetes.io/hostname": "a", "size": "8"}

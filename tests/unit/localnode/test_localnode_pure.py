@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.localnode.errors import StatusError
-from updraft.localnode.http_bodies import page, patched
-from updraft.localnode.logs import LogOptions, log_time, parse_time, read_log, tail_offset
-from updraft.localnode.resources import Amounts, pod_requests
-from updraft.localnode.scheduler import NodeSpec, Placement, place
-from updraft.localnode.selectors import parse_selector
-from updraft.localnode.store import ResourceStore
-from updraft.localnode.validation import complete
+from updraft_localnode.errors import StatusError
+from updraft_localnode.http_bodies import page, patched
+from updraft_localnode.logs import LogOptions, log_time, parse_time, read_log, tail_offset
+from updraft_localnode.resources import Amounts, pod_requests
+from updraft_localnode.scheduler import NodeSpec, Placement, place
+from updraft_localnode.selectors import parse_selector
+from updraft_localnode.store import ResourceStore
+from updraft_localnode.validation import complete
 
 GIB = 1024**3
 MERGE = "application/merge-patch+json"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.localnode.translate import Translation, expand
+from updraft_localnode.translate import Translation, expand
 
 RULES = Translation(
     mounts={"/updraft": "/host/v/job", "/updraft/data": "/host/v/data", "/run/keys": "/host/v/keys"},

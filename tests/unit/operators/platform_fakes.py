@@ -20,8 +20,8 @@ from typing import Any
 from folder_store import FolderStore
 from memory_store import MemoryStore
 
-from updraft.localnode.selectors import Selector, parse_labels
 from updraft_learner.contract import CHECKPOINT_MARKER, LABEL_LEARNER, LABEL_ROLE, Keys
+from updraft_localnode.selectors import Selector, parse_labels
 
 
 class SimulatedKill(BaseException):

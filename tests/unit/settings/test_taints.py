@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from updraft.localnode.affinity import repelled_by
 from updraft.taints import EFFECTS, GPU_TAINT, Toleration, untolerated
+from updraft_localnode.affinity import repelled_by
 
 TAINT = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
 

@@ -134,12 +134,12 @@ def test_the_node_offers_what_the_configuration_says(home: Home) -> None:
 
 
 def test_the_local_node_understands_its_arguments(home: Home) -> None:
-    from updraft.localnode.__main__ import config_of, parser
+    from updraft_localnode.__main__ import config_of, parser
 
     control.initialise(home, node={"cpus": 1.5, "memory_mib": 2048, "gpus": 4})
     argv = parts_in(home)["node"].argv
 
-    node = config_of(parser().parse_args(argv[argv.index("updraft.localnode") + 1 :]))
+    node = config_of(parser().parse_args(argv[argv.index("updraft_localnode") + 1 :]))
 
     assert (node.cpu_milli, node.memory_bytes, node.gpus) == (1500, 2 * 1024**3, (("nvidia", 4),))
 

@@ -22,6 +22,7 @@ from updraft.stack.layout import Home
 from updraft.stack.parts import Probe
 from updraft.stack.probes import not_ready_because
 from updraft.stack.status import StackStatus, stack_status
+from updraft_learner.catalogue import READY_MARKER, environment_path
 
 
 # --- back-off ---------------------------------------------------------------------------------------
@@ -129,11 +130,9 @@ def test_another_index_makes_the_learner_smaller() -> None:
 
 
 def test_the_footprint_and_the_local_node_agree_where_an_image_lies(tmp_path: Path) -> None:
-    from updraft.localnode import images
-
     for key in (footprint.SIDECAR.key, footprint.PYTORCH.key, footprint.SKLEARN.key):
-        assert footprint.location(key, tmp_path, tmp_path) == images.environment_path(tmp_path / "images", key)
-    assert footprint.READY_MARKER == images.READY_MARKER
+        assert footprint.location(key, tmp_path, tmp_path) == environment_path(tmp_path / "images", key)
+    assert footprint.READY_MARKER == READY_MARKER
 
 
 # --- status and demo --------------------------------------------------------------------------------
