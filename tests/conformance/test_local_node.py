@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import psutil
@@ -10,8 +12,6 @@ import pytest
 import urllib3
 from conformance_helpers import asked, eventually, programs
 from kubernetes import client, watch
-
-from updraft_localnode.processes import kill_leftovers
 
 
 def post_fault(cluster, **fault):
@@ -303,14 +303,19 @@ def test_sigterm_ends_every_container(own_node):
     eventually(lambda: not programs(own_node.node.state_dir))
 
 
+def leftovers_killed(state_dir):
+    command = [sys.executable, "-m", "updraft_localnode.leftovers", str(state_dir)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
 def test_what_a_dead_node_left_can_be_killed(own_node):
     own_node.create(own_node.pod("orphan", "sleep 300 & sleep 300"))
     own_node.wait_phase("orphan", "Running")
     own_node.node.kill()
     assert programs(own_node.node.state_dir)
-    assert kill_leftovers(own_node.node.state_dir) == 1
+    assert leftovers_killed(own_node.node.state_dir) == 1
     assert not programs(own_node.node.state_dir)
-    assert kill_leftovers(own_node.node.state_dir) == 0
+    assert leftovers_killed(own_node.node.state_dir) == 0
 
 
 def test_a_second_node_on_the_same_state_is_refused(own_node):

@@ -157,7 +157,10 @@ def supervise(home: Home) -> int:
 
 
 def down(home: Home, *, say: Say = print) -> int:
-    """End every process of this home, in whatever state it is. Returns how many had to be ended by force."""
+    """End every process of this home, in whatever state it is. Returns how many had to be ended by force.
+
+    Raises StackError if containers of the local node may be left.
+    """
     ended = 0
     demo = _recorded_demo(home)
     if demo is not None:
@@ -170,10 +173,10 @@ def down(home: Home, *, say: Say = print) -> int:
         if watcher.alive():
             processes.end_session(Identity(watcher.pid, watcher.create_time), grace_seconds=0)
     ended += _end_recorded(home)
-    ended += _end_containers(home)
     ended += processes.end(processes.marked(home), grace_seconds=5)
     # A process may have started another while it was ended.
     ended += processes.kill(processes.marked(home))
+    ended += _end_containers(home)  # no local node is left that would start them again
     for path in home.run.glob("*.json") if home.run.is_dir() else ():
         path.unlink(missing_ok=True)
     return ended

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -370,6 +374,23 @@ def test_down_ends_whatever_carries_the_mark_of_the_home_and_nothing_else(home: 
 
 def test_down_of_a_home_without_anything_is_harmless(home: Home) -> None:
     assert control.down(home, say=lambda text: None) == 0
+
+
+def test_down_ends_the_containers_that_a_dead_local_node_left(home: Home) -> None:
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    threading.Thread(target=program.wait, daemon=True).start()  # nobody else takes note of its end
+    identity = processes.identify(program.pid)
+    assert identity is not None
+    attempt = home.node / "pods" / "pod" / "c" / "base" / "0"
+    attempt.mkdir(parents=True)
+    (attempt / "process").write_text(json.dumps({"main": [identity.pid, identity.create_time]}))
+
+    try:
+        assert control.down(home, say=lambda text: None) == 1
+
+        assert program.wait(timeout=5) == -signal.SIGKILL
+    finally:
+        program.kill()
 
 
 def test_down_ends_parts_whose_supervisor_was_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
