@@ -81,7 +81,7 @@ class Known:
 
 
 def parse(text: str) -> Build:
-    """The build information in what `go version -m` prints."""
+    """Return the build information in what `go version -m` prints."""
     lines = [line.split("\t")[1:] for line in text.splitlines() if line.startswith("\t")]
     named = {words[0]: words[1:] for words in lines if words[0] in ("path", "mod")}
     modules = tuple(Module(*words[1:4]) for words in lines if words[0] == "dep" and len(words) >= 4 and words[3])
@@ -92,7 +92,7 @@ def parse(text: str) -> Build:
 
 
 def differences(build: Build, release: str, known: Known) -> list[str]:
-    """What is not as it should be, one sentence each."""
+    """Return what is not as it should be, one sentence each."""
     found = []
     if build.path != RCLONE:
         found.append(f"the binary is {build.path or 'no Go program'}, not {RCLONE}")
@@ -109,7 +109,7 @@ def differences(build: Build, release: str, known: Known) -> list[str]:
 
 
 def ask(build: Build, release: str) -> Known:
-    """Downloads every module, which Go compares with its checksum database."""
+    """Download every module, which Go compares with its checksum database."""
     # Nothing that switches the comparison off.
     off = ("GOFLAGS", "GONOSUMDB", "GONOSUMCHECK", "GOPRIVATE", "GONOPROXY", "GOINSECURE", "GOSUMDB")
     environment = {**{k: v for k, v in os.environ.items() if k not in off}, "GOFLAGS": "-mod=mod"}
@@ -169,7 +169,7 @@ def archive_name(release: str) -> str:
 
 
 def release_differences(binary: bytes, release: str, get: Callable[[str], bytes]) -> list[str]:
-    """What tells this binary from the one that upstream released. Raises Unreachable."""
+    """Return what tells this binary from the one that upstream released. Raises Unreachable."""
     base, name = RELEASES.format(release=release), archive_name(release)
     sums = dict(reversed(match) for match in _SUM.findall(get(f"{base}SHA256SUMS").decode(errors="replace")))
     if not sums:
@@ -254,7 +254,7 @@ def compare_modules(build: Build | None, release: str | None) -> list[str] | Non
 
 
 def compare_release(binary: Path, release: str | None, get: Callable[[str], bytes] | None = None) -> list[str] | None:
-    """The same of upstream's release."""
+    """Return the same of upstream's release."""
     try:
         if release is None:
             raise Unreachable("its release is not known without Go")

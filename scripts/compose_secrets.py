@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def write_all(folder: Path) -> int:
-    """Returns how many files were made. A file that another is derived from comes before it in FILES."""
+    """Return how many files were made. A file that another is derived from comes before it in FILES."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
 
@@ -104,7 +104,7 @@ def _mlflow_auth(read: Read) -> str:
 
 
 def _credentials(read: Read) -> str:
-    """What the platform may use (`updraft.settings.Credentials`)."""
+    """Return what the platform may use (`updraft.settings.Credentials`)."""
     access, secret = _s3_keys(read)
     password = json.loads(read("mlflow_passwords.json"))[PLATFORM]
     return (

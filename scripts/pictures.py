@@ -127,7 +127,7 @@ def record() -> tuple[list[Screen], str]:
 
 
 def read(descriptor: int) -> bytes | None:
-    """What the terminal got within half a second; None when nobody writes to it any more."""
+    """Return what the terminal got within half a second; None when nobody writes to it any more."""
     if not select.select([descriptor], [], [], 0.5)[0]:
         return b""
     try:

@@ -38,7 +38,7 @@ def cores() -> list[int]:
 
 
 def commit() -> tuple[str, bool]:
-    """The commit of the checkout, and whether the code differs from it."""
+    """Return the commit of the checkout, and whether the code differs from it."""
     head = _git("rev-parse", "--short=12", "HEAD")
     # Results and the page made of them change with every run.
     ignored = [":!bench/results", ":!docs"]

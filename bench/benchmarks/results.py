@@ -128,13 +128,13 @@ class Result(Record):
 
 
 def quietest(tries: Sequence[Result]) -> Result:
-    """The try with the fewest doubts, then with the least noise of the machine."""
+    """Return the try with the fewest doubts, then with the least noise of the machine."""
     best = min(tries, key=lambda result: (len(result.doubts), noise_of(result)))
     return best.model_copy(update={"tries": len(tries)})
 
 
 def noise_of(result: Result) -> float:
-    """How much the same piece of work varied on the machine, before or after."""
+    """Return how much the same piece of work varied on the machine, before or after."""
     return max(result.noise.jitter_before, result.noise.jitter_after)
 
 
@@ -143,7 +143,7 @@ OTHERS_LIMIT = 0.15
 
 
 def noise_doubts(noise: Noise) -> tuple[str, ...]:
-    """Why the machine was too noisy; empty when it was quiet."""
+    """Return why the machine was too noisy; empty when it was quiet."""
     found = []
     jitter = max(noise.jitter_before, noise.jitter_after)
     others = max(noise.others_before, noise.others_after)

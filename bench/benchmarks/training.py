@@ -22,7 +22,7 @@ IMAGES = {"pytorch": "updraft-learner-pytorch-2-15", "sklearn": "updraft-learner
 
 
 def program(folder: Path) -> Path:
-    """The job's code: the benchmark's loop and the example's network."""
+    """Return the job's code: the benchmark's loop and the example's network."""
     folder.mkdir()
     shutil.copy(REPOSITORY / "bench" / "jobs" / "throughput" / "train.py", folder)
     shutil.copy(REPOSITORY / "jobs" / "digits-cnn" / "digits.py", folder)

@@ -37,7 +37,7 @@ MIB = 2**20
 
 
 def on_fake_nodes(home: PartHome) -> dict[str, str]:
-    """What `bench/programs/defer_pods.py` needs to know of the triggerer's connection and of KWOK's nodes."""
+    """Return what `bench/programs/defer_pods.py` needs to know of the triggerer's connection and of KWOK's nodes."""
     return {
         "BENCH_CONNECTION": home.parts[TRIGGERER].environment[CONNECTION],
         "BENCH_FAKE_NODES": json.dumps({"selector": kwok.SELECTOR, "toleration": kwok.TOLERATION}),

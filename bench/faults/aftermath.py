@@ -22,7 +22,7 @@ LOOK_SECONDS = 2.0
 def settle(
     lab: Lab, subjects: Sequence[Subject], rule: Callable[[Subject], Rule]
 ) -> tuple[list[JobFacts], list[Violation]]:
-    """What is there of the jobs, and what is wrong with it, once all that goes away by itself is gone."""
+    """Return what is there of the jobs, and what is wrong with it, once all that goes away by itself is gone."""
     calm_by = time.monotonic() + CALM_SECONDS
     while True:
         facts = [collect(lab, subject) for subject in subjects]

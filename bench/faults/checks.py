@@ -61,7 +61,7 @@ class Judge:
         ]
 
     def orphans_only(self) -> list[Violation]:
-        """What time may still cure after the end of the job."""
+        """Return what time may still cure after the end of the job."""
         return [*self._disagreements(), *self._orphans(), *self._points_missing()] if self.facts.ended else []
 
     # ----------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Judge:
         return [self._say("false_verdict", text) for text in found]
 
     def _flaw(self) -> str | None:
-        """Why the result does not prove that each step had effect once; None when it does."""
+        """Return why the result does not prove that each step had effect once; None when it does."""
         result = self.facts.result
         if result is None:
             return "there is no result"
@@ -100,7 +100,7 @@ class Judge:
         return None
 
     def _flaw_of_data(self, state: str) -> str | None:
-        """What is wrong with the verdict on the data, as the ledger keeps it."""
+        """Return what is wrong with the verdict on the data, as the ledger keeps it."""
         verdicts = self.facts.data_verdicts
         if state == "COMPLETED" and True not in verdicts:
             return "ended COMPLETED without a verdict that its data are valid"
@@ -239,5 +239,5 @@ def judge(facts: JobFacts, shape: Shape, rule: Rule) -> list[Violation]:
 
 
 def not_calm(facts: Sequence[tuple[JobFacts, Shape, Rule]]) -> list[Violation]:
-    """What is left of ended jobs and may yet go away by itself."""
+    """Return what is left of ended jobs and may yet go away by itself."""
     return [item for each in facts for item in Judge(*each).orphans_only()]

@@ -174,7 +174,7 @@ def tell(record: RunRecord) -> None:
 
 
 def _tally(records: Sequence[RunRecord], seed: int) -> Tally:
-    """What was done with durations as they are."""
+    """Return what was done with durations as they are."""
     own = newest([record for record in records if record.scale == 1])
     found = ages(own, KINDS, outcomes.position())
     return Tally(

@@ -81,8 +81,8 @@ class Wave:
         return merged(kill.rule for kill in self.kills_of(subject.id))
 
     def may_meet(self, target: PlatformProcess) -> bool:
-        """Whether all jobs that its kill would meet have come further since their last one: each kill is counted for
-        itself."""
+        """Return whether all jobs that its kill would meet have come further since their last one: each kill is counted
+        for itself."""
         ids = {subject.id for subject in self.subjects.values()}
         met = {target.job} if target.job else ids
         return met <= ids and not met & set(self.held_up) and (target.job, _role(target)) not in self.touched
@@ -102,7 +102,7 @@ class Sweep:
         self._number = 0
 
     def on(self, lab: Lab, provenance: Provenance, bundles: Path, *, until: float | None) -> Iterator[RunRecord]:
-        """The kills on this platform; ends when it is spoilt, `until` (monotonic) is over or nothing is left.
+        """Yield the kills on this platform; ends when it is spoilt, `until` (monotonic) is over or nothing is left.
 
         Raises BenchmarkError when a job does not complete though nothing was killed.
         """
@@ -120,7 +120,7 @@ class Sweep:
                 return
 
     def _calm(self, lab: Lab) -> dict[Program, Timeline]:
-        """What is usual for each program, beside the others."""
+        """Return what is usual for each program, beside the others."""
         found: dict[Program, list[Timeline]] = {program: [] for program in LIVES}
         for _ in range(CALM_JOBS):
             wave = self._start(lab, "calm")
@@ -144,7 +144,7 @@ class Sweep:
         return wave
 
     def _shape(self, program: Program) -> Shape:
-        """All of a program take the same time. Their data are judged in a pod each time."""
+        """Return all of a program take the same time. Their data are judged in a pod each time."""
         return as_life(self._rng, Shape(steps=LIFE_STEPS, new_data=True), program, may_fail=False)
 
     def _kill(self, lab: Lab, wave: Wave, until: float | None) -> None:
@@ -209,7 +209,7 @@ class Sweep:
         return Kill(target.key, target.process.pid, at, target.job, rule_of(target), met, hit)
 
     def _judged(self, lab: Lab, wave: Wave, provenance: Provenance, bundles: Path) -> Iterator[RunRecord]:
-        """What became of the wave's jobs, counted for each kill."""
+        """Yield what became of the wave's jobs, counted for each kill."""
         if not wave.kills:
             return
         facts, violations = settle(lab, list(wave.subjects.values()), wave.rule)
@@ -290,7 +290,8 @@ class Sweep:
 
 
 def rule_of(target: PlatformProcess) -> Rule:
-    """What a job may lose by this kill: a container dies with what it has not stored, a service costs no learner."""
+    """Return what a job may lose by this kill: a container dies with what it has not stored, a service costs no
+    learner."""
     if target.service == places.NODE and target.job:
         return Rule(tail_may_be_lost=True)
     return without_store(None) if target.service == "s3" else untouched(None)
@@ -330,7 +331,7 @@ def _progress(lab: Lab, job_id: str) -> tuple[int, int]:
 
 
 def _submit(lab: Lab, subject: Subject) -> float:
-    """Returns when it was accepted, as unix seconds; asked again while parts are away."""
+    """Return when it was accepted, as unix seconds; asked again while parts are away."""
     deadline = time.monotonic() + LOST_SECONDS
     while True:
         try:

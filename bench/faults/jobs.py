@@ -75,12 +75,12 @@ class Shape:
 
     @property
     def ends_well(self) -> bool:
-        """Whether it completes when nothing is done to it."""
+        """Return whether it completes when nothing is done to it."""
         return not self.bad_data and (self.fails == "" or (self.fails == "once" and self.app_attempts > 0))
 
     @property
     def registers(self) -> bool:
-        """Whether it exports its model and registers it under a name of its own."""
+        """Return whether it exports its model and registers it under a name of its own."""
         return RECIPES[self.program].exports
 
     @property
@@ -114,7 +114,7 @@ def draw_shape(rng: Random, *, steps: int = STEPS, may_fail: bool = True) -> Sha
 
 
 def as_life(rng: Random, shape: Shape, program: Program, *, may_fail: bool) -> Shape:
-    """The same job as one of the whole life cycle: data and suite, evaluation, export and registration."""
+    """Return the same job as one of the whole life cycle: data and suite, evaluation, export and registration."""
     return replace(
         shape,
         program=program,
@@ -136,7 +136,7 @@ def model_name(job_id: str) -> str:
 
 
 def much_code(folder: Path) -> Path:
-    """The programs beside thousands of small files, made once in `folder`."""
+    """Return the programs beside thousands of small files, made once in `folder`."""
     made = folder / "much-code"
     if not made.is_dir():
         aside = folder / "much-code.new"
@@ -150,7 +150,7 @@ def much_code(folder: Path) -> Path:
 
 
 def manifest(shape: Shape, job_id: str, witness: Path, code: Path = PROGRAM) -> dict[str, Any]:
-    """What is submitted; `witness` is a folder that the program may write to and the platform does not know."""
+    """Return what is submitted; `witness` is a folder that the program may write to and the platform does not know."""
     recipe = RECIPES[shape.program]
     params: dict[str, Any] = {
         "steps": shape.steps,
@@ -204,7 +204,8 @@ def own_expectation(job_id: str) -> dict[str, Any]:
 
 
 def chain(job_id: str, steps: int) -> str:
-    """The digest that the program must have after so many steps: the one result in which each had effect once."""
+    """Return the digest that the program must have after so many steps: the one result in which each had effect
+    once."""
     digest = hashlib.sha256(job_id.encode()).hexdigest()
     for step in range(1, steps + 1):
         digest = hashlib.sha256(f"{digest}:{step}".encode()).hexdigest()

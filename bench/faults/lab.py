@@ -119,7 +119,7 @@ class Lab:
         return {task["task_id"]: str(task["state"]) for task in found["task_instances"]}
 
     def task_ends(self, job_id: str) -> dict[str, float]:
-        """When each task of the job's run succeeded, as unix seconds."""
+        """Return when each task of the job's run succeeded, as unix seconds."""
         try:
             found = self.airflow("GET", f"/dagRuns/{job_id}/taskInstances?limit=100")["task_instances"]
         except NotFoundError:
@@ -140,7 +140,7 @@ class Lab:
         return [dict(version) for version in found]
 
     def alias(self, name: str, alias: str) -> str | None:
-        """The version that an alias points to."""
+        """Return the version that an alias points to."""
         found = self.mlflow("registered-models/alias", name=name, alias=alias)
         return str(found["model_version"]["version"]) if "model_version" in found else None
 
@@ -158,19 +158,19 @@ class Lab:
             return None
 
     def granted(self, job_id: str) -> bool:
-        """Whether the job holds a place, as the ledger's file says."""
+        """Return whether the job holds a place, as the ledger's file says."""
         query = "SELECT count(*) FROM grants WHERE job_id = ? AND granted_at IS NOT NULL AND released_at IS NULL"
         with closing(sqlite3.connect(f"file:{self.home.ledger_file}?mode=ro", uri=True, timeout=30)) as connection:
             return bool(connection.execute(query, (job_id,)).fetchone()[0])
 
     def data_verdicts(self, tree: str) -> list[bool]:
-        """What was found by each suite that was run on these data, as the ledger's file says."""
+        """Return what was found by each suite that was run on these data, as the ledger's file says."""
         query = "SELECT success FROM validations WHERE fingerprint = ?"
         with closing(sqlite3.connect(f"file:{self.home.ledger_file}?mode=ro", uri=True, timeout=30)) as connection:
             return [bool(row[0]) for row in connection.execute(query, (tree,))]
 
     def stored(self, job_id: str) -> Path:
-        """The job's folder in the object store, on the disk of the server."""
+        """Return the job's folder in the object store, on the disk of the server."""
         return self.home.s3 / BUCKET / contract.Keys(TENANT).job(job_id)
 
     def programs(self, job_id: str) -> list[psutil.Process]:
@@ -219,7 +219,7 @@ class RefusedError(BenchmarkError):
 
 
 def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.0) -> httpx.Response:
-    """The lab looks at what it has just broken: it asks until it is answered."""
+    """Return the lab looks at what it has just broken: it asks until it is answered."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -316,7 +316,7 @@ def state_of(lab: Lab, job_id: str) -> str:
 
 
 def is_over(lab: Lab, job_id: str) -> bool:
-    """Whether the ledger has the job's verdict; an unreadable ledger says no."""
+    """Return whether the ledger has the job's verdict; an unreadable ledger says no."""
     try:
         job = lab.job(job_id)
     except UpdraftError:

@@ -66,7 +66,7 @@ def in_lanes(
     before: Callable[[], None],
     stop: Callable[[], bool],
 ) -> Iterator[RunRecord]:
-    """Records in the order of their ends. A lane that is free takes the next run; one of the whole platform waits until
+    """Record in the order of their ends. A lane that is free takes the next run; one of the whole platform waits until
     all are free, and has the platform for itself. Nothing is started once `stop` says so. `before` is called before
     each run that starts on an idle platform, and before every so many others as there are lanes."""
     flying: set[Future[RunRecord]] = set()
@@ -116,5 +116,5 @@ def fresh_lab(home: Path, scale: float) -> Iterator[Lab]:
 
 
 def is_past(deadline: float | None) -> bool:
-    """Whether that time, in monotonic seconds, has passed."""
+    """Return whether that time, in monotonic seconds, has passed."""
     return deadline is not None and time.monotonic() > deadline

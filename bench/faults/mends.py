@@ -94,6 +94,6 @@ MENDS = (
 
 
 def mend_of(record: RunRecord, mends: Iterable[Mend] = MENDS) -> Mend | None:
-    """What was done about a failed run; None while it is open."""
+    """Return what was done about a failed run; None while it is open."""
     failure = Failure(record.kind, record.seed, record.commit, record.aim)
     return next((mend for mend in mends if failure in mend.failures), None)

@@ -24,7 +24,7 @@ RACES_WITH_THE_END = frozenset({"cancel", "clear_run", "run_deleted"})
 
 
 def come_to(scene: Scene, aim: str, patience_seconds: float) -> None:
-    """Returns when the job is about to be in the state. Raises TooLateError when it ends before."""
+    """Return when the job is about to be in the state. Raises TooLateError when it ends before."""
     if aim not in ("RECOVERING", "HALTED"):
         return
     shape = scene.target.shape
@@ -42,8 +42,8 @@ def leave(scene: Scene, aim: str) -> None:
 
 
 def allowing(rule: Rule, strikes: Sequence[PlannedStrike], shape: Shape) -> Rule:
-    """What the moments of a target's strikes allow besides: the loss before the fault, and an end that is nearer than a
-    request."""
+    """Return what the moments of a target's strikes allow besides: the loss before the fault, and an end that is nearer
+    than a request."""
     for strike in strikes:
         if strike.aim in ("RECOVERING", "HALTED"):
             rule = replace(rule, untouched=False)

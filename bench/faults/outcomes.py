@@ -78,7 +78,7 @@ class StrikeRecord(Record):
 
     @property
     def meets_its_aim(self) -> bool:
-        """Whether it came at the state or the task that it was aimed at."""
+        """Return whether it came at the state or the task that it was aimed at."""
         if self.aim.startswith(TASK):
             return self.aim.removeprefix(TASK) in self.tasks
         if self.aim not in STATES:
@@ -131,7 +131,7 @@ class RunRecord(Record):
 
     @property
     def command(self) -> str:
-        """What does the same again; of a packed run what does each of its strikes alone."""
+        """Return what does the same again; of a packed run what does each of its strikes alone."""
         return "; ".join(self.commands)
 
     @property
@@ -198,7 +198,7 @@ def done(records: Sequence[RunRecord], code: str, scale: float) -> set[tuple[str
 
 
 def killed_places(records: Sequence[RunRecord], code: str) -> set[str]:
-    """The processes that were killed one by one at this code."""
+    """Return the processes that were killed one by one at this code."""
     return {r.place for r in records if r.code == code and r.place and r.outcome != "void"}
 
 
@@ -240,12 +240,12 @@ def _aimed(record: RunRecord) -> dict[tuple[str, str], bool]:
 
 
 def tried(records: Sequence[RunRecord]) -> Counter[tuple[str, str]]:
-    """How often each kind has met each moment that it was aimed at; `MISSES` runs that did not count as one."""
+    """Return how often each kind has met each moment that it was aimed at; `MISSES` runs that did not count as one."""
     return Counter({cell: tries.counted for cell, tries in aims(records).items()})
 
 
 def position() -> int | None:
-    """How many commits there are up to the present one; None where git does not say."""
+    """Return how many commits there are up to the present one; None where git does not say."""
     found = _git("rev-list", "--count", "HEAD").strip()
     return int(found) if found.isdigit() else None
 

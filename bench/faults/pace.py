@@ -44,13 +44,13 @@ def median(timelines: Sequence[Timeline]) -> Timeline:
 
 
 def expected_end(usual: Timeline, own: Timeline, at: float) -> float:
-    """When a job that is hit so many seconds after its submission should end: not before its usual end."""
+    """Return when a job that is hit so many seconds after its submission should end: not before its usual end."""
     reached = [usual.marks[name] for name, when in own.marks.items() if when <= at and name in usual.marks]
     return max(usual.end, at + usual.end - max(reached, default=0.0))
 
 
 def late_seconds(usual: Timeline, own: Timeline, kills: Sequence[float]) -> list[float]:
-    """How much later the job ends because of each kill: what was expected at the next one, or came true, less what was
-    expected at this one."""
+    """Return how much later the job ends because of each kill: what was expected at the next one, or came true, less
+    what was expected at this one."""
     expected = [expected_end(usual, own, at) for at in kills]
     return [after - before for before, after in pairwise([*expected, own.end])]

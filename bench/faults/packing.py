@@ -42,7 +42,7 @@ class Tally:
         return sorted(wanted, key=lambda name: (name not in self.stale, self.runs[name]))
 
     def seed(self, kind: str, aim: str) -> int:
-        """The first one that such a run has not had: a run that is done again replaces its result."""
+        """Return the first one that such a run has not had: a run that is done again replaces its result."""
         seed = self.first_seed
         while (kind, aim, seed) in self.used:
             seed += 1
@@ -50,7 +50,7 @@ class Tally:
         return seed
 
     def aim(self, name: str, without: Collection[str], program: Program | None = None) -> tuple[str, Program] | None:
-        """The moment that was tried least, and a program that comes to it; None where no moment is left."""
+        """Return the moment that was tried least, and a program that comes to it; None where no moment is left."""
         fitting = [
             (aim, programs(self.kinds, Cell((name,), aim))) for aim in self.kinds[name].aims if aim not in without
         ]
@@ -115,7 +115,7 @@ def _wide(tally: Tally) -> Planned:
 
 
 def _not_too_special(kinds: Mapping[str, Kind], names: Sequence[str]) -> list[str]:
-    """The first ones, of which at most one asks for an end of its own."""
+    """Return the first ones, of which at most one asks for an end of its own."""
     found: list[str] = []
     for name in names:
         if not (kinds[name].special and any(kinds[other].special for other in found)):
@@ -124,8 +124,8 @@ def _not_too_special(kinds: Mapping[str, Kind], names: Sequence[str]) -> list[st
 
 
 def _of_target(tally: Tally, strikes: Sequence[PlannedStrike], subject: int) -> list[PlannedStrike]:
-    """The fault of one target alone. One that a fault of the stack is aimed at must come to that moment, so its own
-    fault is none that may end the job, and comes at another moment."""
+    """Return the fault of one target alone. One that a fault of the stack is aimed at must come to that moment, so its
+    own fault is none that may end the job, and comes at another moment."""
     taken = {strike.kind for strike in strikes}
     wide = next((strike for strike in strikes if strike.subject == subject), None)
     without = {ALONE} if wide is None else {ALONE, wide.aim, *BROUGHT_ABOUT}
@@ -142,6 +142,6 @@ def _of_target(tally: Tally, strikes: Sequence[PlannedStrike], subject: int) -> 
 
 
 def comes_late(strike: PlannedStrike) -> bool:
-    """Whether its target takes so long to come to the moment that it may start while an earlier fault lasts."""
+    """Return whether its target takes so long to come to the moment that it may start while an earlier fault lasts."""
     late = ("evaluate", "export_model", "register_model", "promote", "release")
     return strike.aim == "STORING" or strike.aim in {f"{TASK}{name}" for name in late}

@@ -33,7 +33,7 @@ def part_of(home: Home, name: str) -> Part:
 
 
 def leader(home: Home, name: str) -> Identity:
-    """The process that the part was started as. Raises BenchmarkError when it does not run."""
+    """Return the process that the part was started as. Raises BenchmarkError when it does not run."""
     record = records.read_part(home, name)
     if record is None or record.identity is None or not record.identity.alive():
         raise BenchmarkError(f"{name} does not run, so it cannot be broken")
@@ -41,7 +41,7 @@ def leader(home: Home, name: str) -> Identity:
 
 
 def members(home: Home, name: str) -> list[psutil.Process]:
-    """All processes of the part, the first one first."""
+    """Return all processes of the part, the first one first."""
     first = leader(home, name)
     found = processes.session_members(first)
     return sorted(found, key=lambda process: process.pid != first.pid)
@@ -106,7 +106,8 @@ def slow_down(home: Home, name: str, runs: float, stands: float, over: threading
 
 
 def serves(home: Home, name: str, since: float = 0.0, but_not: int | None = None) -> bool:
-    """Whether the part is up and answers: Airflow's daemons by a heartbeat after `since`, none as process `but_not`."""
+    """Return whether the part is up and answers: Airflow's daemons by a heartbeat after `since`, none as process
+    `but_not`."""
     part, record = part_of(home, name), records.read_part(home, name)
     if record is None or record.state is not PartState.READY or not record.alive() or part.probe is None:
         return False
@@ -157,7 +158,7 @@ def end_beside(child: subprocess.Popen[bytes], identity: Identity) -> None:
 
 
 def send(process: psutil.Process, number: signal.Signals) -> bool:
-    """Whether somebody got it."""
+    """Return whether somebody got it."""
     try:
         process.send_signal(number)
     except (psutil.Error, OSError):

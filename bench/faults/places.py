@@ -96,7 +96,7 @@ def _add(found: dict[str, list[PlatformProcess]], each: PlatformProcess) -> None
 
 
 def snapshot() -> dict[int, ProcessLook]:
-    """All living processes of the machine but the kernel's, by pid."""
+    """Return all living processes of the machine but the kernel's, by pid."""
     parents: dict[int, int] = {}
     found: dict[int, ProcessLook] = {}
     for process in psutil.process_iter():
@@ -126,7 +126,7 @@ def _ancestors(pid: int, parents: Mapping[int, int]) -> tuple[int, ...]:
 def role(
     service: str, generation: int, seen: ProcessLook, tasks: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str, str]:
-    """What a process of a service does, and of which job and task; `tasks` has Airflow's task instances."""
+    """Return what a process of a service does, and of which job and task; `tasks` has Airflow's task instances."""
     title = " ".join(seen.words)
     uuid = _UUID.search(title) if service == SCHEDULER and title.startswith("airflow worker") else None
     if uuid is None:
@@ -138,7 +138,7 @@ def role(
 
 
 def does(seen: ProcessLook) -> str:
-    """The module that a Python runs, else the title that it gave itself, else the program."""
+    """Return the module that a Python runs, else the title that it gave itself, else the program."""
     words = [Path(word).name if number == 0 else word for number, word in enumerate(seen.words)]
     if not words:
         return seen.program
@@ -211,7 +211,7 @@ def container_keys(seen: Iterable[ProcessLook]) -> dict[int, tuple[str, str]]:
 
 
 def _waits(seen: ProcessLook) -> bool:
-    """Whether it is the shell that waits for the sidecar, whatever program follows."""
+    """Return whether it is the shell that waits for the sidecar, whatever program follows."""
     return any(word.startswith(GATE) for word in seen.words)
 
 

@@ -94,7 +94,7 @@ def paired(kinds: Mapping[str, Kind], *, runs: int, seed: int) -> list[Planned]:
 
 
 def pair_with(kinds: Mapping[str, Kind], name: str, seed: int) -> Planned:
-    """The kind and another one that it can meet: only one of them may ask for a job or an end of its own."""
+    """Return the kind and another one that it can meet: only one of them may ask for a job or an end of its own."""
     first = kinds[name]
     rng = Random(f"pair:{name}:{seed}")
     others = [k for k in kinds.values() if k.name != name and not (k.special and first.special)]
@@ -102,7 +102,8 @@ def pair_with(kinds: Mapping[str, Kind], name: str, seed: int) -> Planned:
 
 
 def selection(kinds: Mapping[str, Kind], seed: int) -> list[str]:
-    """All kinds in an order of the seed's own, for as long as time is: some that meet one job, then one of the rest."""
+    """Return all kinds in an order of the seed's own, for as long as time is: some that meet one job, then one of the
+    rest."""
     rng = Random(f"selection:{seed}")
     narrow = [kind.name for kind in kinds.values() if kind.scope == "job"]
     wide = [kind.name for kind in kinds.values() if kind.scope == "stack"]
@@ -116,7 +117,7 @@ def selection(kinds: Mapping[str, Kind], seed: int) -> list[str]:
 
 
 def rotation(kinds: Mapping[str, Kind], seed: int) -> list[Planned]:
-    """What is done in a short time, one time with small jobs, the next with jobs of the whole life cycle."""
+    """Return what is done in a short time, one time with small jobs, the next with jobs of the whole life cycle."""
     if seed % 2:
         return plan(kinds, selection(kinds, seed), runs=1, seed=seed)
     return cover(kinds, {}, runs=len(kinds), seed=seed)
@@ -135,7 +136,7 @@ class Cell:
 
 
 def cells(kinds: Mapping[str, Kind], chosen: Sequence[str] = ()) -> list[Cell]:
-    """All of them; `chosen` leaves those that have one of these kinds in them."""
+    """Return all of them; `chosen` leaves those that have one of these kinds in them."""
     found = [Cell((kind.name,), aim) for kind in kinds.values() for aim in kind.aims]
     learners = [k for k in kinds.values() if k.side == "learner"]
     platform = [k for k in kinds.values() if k.side == "platform"]
@@ -151,7 +152,8 @@ def cells(kinds: Mapping[str, Kind], chosen: Sequence[str] = ()) -> list[Cell]:
 def cover(
     kinds: Mapping[str, Kind], tried: Mapping[tuple[str, str], int], *, runs: int, seed: int, chosen: Sequence[str] = ()
 ) -> list[Planned]:
-    """The cells that were tried least, one run of each; of equals one of each kind first, in the seed's own order.
+    """Return the cells that were tried least, one run of each; of equals one of each kind first, in the seed's own
+    order.
 
     `tried` counts runs by kind and aim, so what follows is decided by the results and the seed alone.
     """
@@ -173,14 +175,14 @@ def cover(
 
 
 def programs(kinds: Mapping[str, Kind], cell: Cell) -> list[Program]:
-    """What the target may run: some tasks belong to jobs that export only."""
+    """Return what the target may run: some tasks belong to jobs that export only."""
     late = cell.aim in {f"{TASK}{name}" for name in ("export_model", "register_model", "promote")}
     fitting = [name for name in LIVES if all(name in kinds[kind].programs for kind in cell.kinds)]
     return [name for name in fitting if RECIPES[name].exports or not late]
 
 
 def is_stack_wide(kinds: Mapping[str, Kind], planned: Planned) -> bool:
-    """Whether it needs the platform for itself."""
+    """Return whether it needs the platform for itself."""
     return (
         bool(planned.packed) or planned.aim == "QUEUED" or any(kinds[name].scope == "stack" for name in planned.kinds)
     )

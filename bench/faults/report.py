@@ -141,7 +141,7 @@ class Head:
 
 
 def head_of(page: str) -> Head | None:
-    """The one that a written page names."""
+    """Return the one that a written page names."""
     found = re.search(r"Written at (\w+), commit number (\d+)\.", page)
     return None if found is None else Head(found[1], int(found[2]))
 
@@ -272,7 +272,7 @@ def _spread(spread: Spread | None) -> str:
 
 
 def _origin(records: Sequence[RunRecord], head: Head | None = None) -> str:
-    """Which code the runs are of."""
+    """Return which code the runs are of."""
     if not records:
         return "Nothing was run yet."
     counts = Counter((r.commit, r.changed) for r in records)
@@ -316,7 +316,7 @@ def _ages(found: Sequence[Age]) -> str:
 
 
 def _on_a_cluster(records: Sequence[RunRecord], head: Head | None) -> list[str]:
-    """How often each kind was tried, and which tests do it: their names say what has to hold."""
+    """Return how often each kind was tried, and which tests do it: their names say what has to hold."""
     if not records:
         return ["Nothing was run yet."]
     found = ages(records, sorted({record.kind for record in records}), _position(head))
@@ -352,7 +352,7 @@ def _moments(records: Sequence[RunRecord]) -> str:
 
 
 def _not_met(records: Sequence[RunRecord]) -> list[str]:
-    """The moments that no run met though several were aimed at it."""
+    """Return the moments that no run met though several were aimed at it."""
     found = [
         f"{kind} at {aim} ({tries.misses})"
         for (kind, aim), tries in sorted(outcomes.aims(records).items())

@@ -208,7 +208,7 @@ def release(lab: Lab, strikes: Sequence[Strike]) -> None:
 
 
 def _promises(job_id: str, notes: dict[str, Any]) -> list[Violation]:
-    """What a halted job must not hold."""
+    """Return what a halted job must not hold."""
     halted = notes.get("while_halted")
     if halted is None:
         return []

@@ -97,7 +97,7 @@ class Scenario:
         return not before and not behind
 
     def rule(self, subject: Subject) -> Rule:
-        """What may happen to this job."""
+        """Return what may happen to this job."""
         rule = merged(_rule_of(strike, subject) for strike in self.strikes_of(subject) if not _never_came(strike))
         own = [strike.planned for strike in self.strikes if strike.scene.target == subject]
         return allowing(rule, own, subject.shape) if own else rule
@@ -120,7 +120,7 @@ def _rule_of(strike: Strike, subject: Subject) -> Rule:
 
 
 def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
-    """The jobs, the moments and the choices of a run."""
+    """Return the jobs, the moments and the choices of a run."""
     if planned.packed:
         return _draw_packed(lab, planned)
     rng = Random(f"{planned.kind}:{planned.seed}")
@@ -200,7 +200,8 @@ def _subjects(stem: str, seed: int, shapes: Sequence[Shape]) -> tuple[Subject, .
 
 
 def _target(rng: Random, shape: Shape, strikes: Sequence[PlannedStrike]) -> Shape:
-    """The job of the whole life cycle that is met. Its data may be wrong if what is aimed at comes before training."""
+    """Return the job of the whole life cycle that is met. Its data may be wrong if what is aimed at comes before
+    training."""
     special = any(KINDS[strike.kind].special for strike in strikes)
     aims = {strike.aim for strike in strikes}
     plain = shape if special else replace(shape, fails="", fail_at=0)

@@ -61,7 +61,7 @@ class KindSummary:
 
 
 def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The last result of each run; void ones left out, so that they are done again."""
+    """Return the last result of each run; void ones left out, so that they are done again."""
     found = {(r.kind, r.aim, r.place, r.seed, r.scale): r for r in records if r.outcome != "void"}
     return list(found.values())
 
@@ -125,13 +125,14 @@ def ages(records: Sequence[RunRecord], kinds: Iterable[str], head: int | None = 
 
 
 def killed(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The newest kill of each process of the tree, by its place."""
+    """Return the newest kill of each process of the tree, by its place."""
     found = {r.place: r for r in sorted(records, key=lambda r: r.at) if r.place and r.outcome != "void"}
     return [found[place] for place in sorted(found)]
 
 
 def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:
-    """How often the target of this kind was in each state when the fault came, and in each task that was aimed at."""
+    """Return how often the target of this kind was in each state when the fault came, and in each task that was aimed
+    at."""
     found: Counter[str] = Counter()
     for record in with_kind(records, kind):
         if record.strikes:

@@ -40,7 +40,7 @@ class Session:
 
 
 def read(folder: Path) -> list[Session]:
-    """All sessions of a job, in the order of their starts."""
+    """Return all sessions of a job, in the order of their starts."""
     if not folder.is_dir():
         return []
     found = [session for path in folder.glob("train-*.jsonl") if (session := _session(path)) is not None]
@@ -48,7 +48,7 @@ def read(folder: Path) -> list[Session]:
 
 
 def newest_step(folder: Path) -> int:
-    """The furthest step of learner 1, 0 before the first."""
+    """Return the furthest step of learner 1, 0 before the first."""
     return max((s.last_step or 0 for s in read(folder) if s.learner == 1), default=0)
 
 
@@ -116,7 +116,7 @@ def losses(sessions: Sequence[Session], learner: int = 1) -> list[Loss]:
 
 
 def longest_pause(sessions: Sequence[Session], since: float, until: float, learner: int = 1) -> float:
-    """The longest time between two steps of one process that touches the span; 0 if there is none."""
+    """Return the longest time between two steps of one process that touches the span; 0 if there is none."""
     longest = 0.0
     for session in (s for s in sessions if s.learner == learner):
         for (first, _), (second, _) in pairwise(session.steps):
@@ -126,7 +126,7 @@ def longest_pause(sessions: Sequence[Session], since: float, until: float, learn
 
 
 def curve(session: Session) -> list[tuple[float, int]]:
-    """The corners of a session's steps over time: its first and last, and both ends of each pause."""
+    """Return the corners of a session's steps over time: its first and last, and both ends of each pause."""
     points: list[tuple[float, int]] = []
     for number, (at, step) in enumerate(session.steps):
         last = number == len(session.steps) - 1

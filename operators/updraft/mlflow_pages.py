@@ -12,7 +12,7 @@ _MODE = "workflowType=machine_learning"
 
 
 def home_page(base: str) -> str:
-    """The list of experiments. Example: `http://127.0.0.1:5000/#/experiments?workflowType=machine_learning`."""
+    """Return the list of experiments. Example: `http://127.0.0.1:5000/#/experiments?workflowType=machine_learning`."""
     return f"{base.rstrip('/')}/#/experiments?{_MODE}"
 
 

@@ -70,7 +70,7 @@ class Services:
         return self.open_tracking()
 
     def content(self, tenant: str) -> ContentStore:
-        """The tenant's part of the content store."""
+        """Return the tenant's part of the content store."""
         from updraft.storage import ContentStore
         from updraft_learner.contract import Keys
 
@@ -78,7 +78,7 @@ class Services:
 
 
 def services_of(settings: Settings) -> Services:
-    """The services of the platform that these settings describe. Connects to nothing."""
+    """Return the services of the platform that these settings describe. Connects to nothing."""
 
     def open_ledger() -> Ledger:
         from updraft.ledger import open_ledger
@@ -122,7 +122,7 @@ def services_of(settings: Settings) -> Services:
 
 
 def platform_services() -> Services:
-    """The services of this process's own platform, by its environment."""
+    """Return the services of this process's own platform, by its environment."""
     return services_of(settings())
 
 

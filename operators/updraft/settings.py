@@ -315,7 +315,7 @@ def refuse_untrusted_tenants(environment: Mapping[str, str]) -> None:
 
 
 def is_true(text: str) -> bool:
-    """Whether Airflow, or we, take this value of a variable as true."""
+    """Return whether Airflow, or we, take this value of a variable as true."""
     return text.strip().lower() in ("true", "t", "1", "yes", "on")
 
 
@@ -331,5 +331,5 @@ def refuse_open_login(all_admins: bool) -> None:
 
 @cache
 def settings() -> Settings:
-    """The settings of this process."""
+    """Return the settings of this process."""
     return Settings.from_environment(os.environ)

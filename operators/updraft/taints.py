@@ -61,7 +61,7 @@ GPU_TAINT = Toleration(GPU_RESOURCE)
 
 
 def untolerated(node: Mapping[str, Any], tolerated: Sequence[Toleration] = ()) -> list[Mapping[str, Any]]:
-    """The node's taints that keep pods away which tolerate no more than these."""
+    """Return the node's taints that keep pods away which tolerate no more than these."""
     return [
         taint
         for taint in (node.get("spec") or {}).get("taints") or ()

@@ -36,7 +36,7 @@ def plain(text: str) -> str:
 
 
 def program() -> str:
-    """What to type for this command: `updraft` where the shell finds it, else its path."""
+    """Return what to type for this command: `updraft` where the shell finds it, else its path."""
     if named := os.environ.get("UPDRAFT_PROGRAM"):  # by scripts/bootstrap.py, whose PATH is not the shell's
         return named
     own, found = Path(sys.executable).parent / "updraft", shutil.which("updraft")
@@ -46,7 +46,7 @@ def program() -> str:
 
 
 def typed(text: str) -> str:
-    """The text with each command in it, such as `updraft up` in backticks, as it has to be typed here."""
+    """Return the text with each command in it, such as `updraft up` in backticks, as it has to be typed here."""
     return _COMMAND.sub(lambda _found: f"`{program()}", text)
 
 
@@ -84,7 +84,7 @@ def print_table(
 def _fold(
     headings: Sequence[str], rows: list[list[str]], stretch: str | None, width: int
 ) -> tuple[list[int], list[int]] | None:
-    """Which columns stay in the table and which stand below each row; None when everything fits as it is."""
+    """Return which columns stay in the table and which stand below each row; None when everything fits as it is."""
     widths = [max(len(line) for line in (head, *(row[n] for row in rows))) for n, head in enumerate(headings)]
     whole = [n for n, head in enumerate(headings) if head != stretch]
     room = width - sum(widths[n] + 2 for n in whole)

@@ -35,7 +35,7 @@ def measure(options: Options) -> Measured:
 
 
 def run_program(rounds: int, more: Sequence[str]) -> dict[str, Any]:
-    """What the program prints at its end."""
+    """Return what the program prints at its end."""
     with tempfile.TemporaryDirectory(prefix="updraft-bench-", dir=_disk()) as folder, s3_server(Path(folder)) as url:
         done = subprocess.run(
             [str(learner_python()), str(PROGRAM), "--rounds", str(rounds), "--megabytes", str(MEGABYTES)]

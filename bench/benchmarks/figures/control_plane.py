@@ -138,7 +138,7 @@ def one(stack: Stack, part: str, number: int) -> Sample:
 
 
 def _left_at(folder: Path) -> float:
-    """When the program noted that it leaves."""
+    """Return when the program noted that it leaves."""
     return max(session.last_at for session in witness.read(folder))
 
 

@@ -257,7 +257,7 @@ def started(stack: Stack, job_id: str) -> psutil.Process:
 
 
 def _helpers(trainer: psutil.Process) -> list[psutil.Process]:
-    """The other processes of the job's pod."""
+    """Return the other processes of the job's pod."""
     mark = f'"job_id": "{trainer.environ()["TRAINING_ID"]}"'
     found = []
     for process in psutil.process_iter():

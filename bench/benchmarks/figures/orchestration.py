@@ -167,7 +167,7 @@ def run_empty(stack: Stack) -> Run:
 
 
 def ended_run(stack: Stack, dag_id: str, run_id: str) -> Run:
-    """The run as Airflow recorded it, once it has ended."""
+    """Return the run as Airflow recorded it, once it has ended."""
     path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"
     deadline = time.monotonic() + END_SECONDS
     while (run := stack.client.http.json("GET", path))["state"] in ("queued", "running"):
@@ -196,7 +196,7 @@ def logged_span(lines: Sequence[tuple[float, str]], first: str, last: str) -> Sp
 
 
 def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
-    """Where the time goes: for each task in turn, from the end of what it waited for."""
+    """Return where the time goes: for each task in turn, from the end of what it waited for."""
     rows = []
     for task in TASKS:
         job, empty = ([phases(run, task) for run in runs] for runs in ([life.run for life in lives], empties))
@@ -231,7 +231,7 @@ def phases(run: Run, task: str) -> tuple[float, float]:
 
 
 def slowest_table(lives: Sequence[Life]) -> TableOf:
-    """Where the slowest job lost time: each of its tasks beside the median of all jobs."""
+    """Return where the slowest job lost time: each of its tasks beside the median of all jobs."""
     slowest = max(lives, key=lambda life: life.orchestration_seconds)
     rows = tuple(
         (
@@ -254,7 +254,7 @@ def of_task(work: str, task: str) -> bool:
 
 
 def pod_table(lives: Sequence[Life]) -> TableOf:
-    """The phases of each pod, as the cluster's watch showed them."""
+    """Return the phases of each pod, as the cluster's watch showed them."""
     marks = (
         ("created", "sidecar started"),
         ("sidecar started", "main started"),

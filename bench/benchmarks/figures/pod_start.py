@@ -117,7 +117,7 @@ def bare(cluster: Cluster, audit: AuditLog, name: str, overrides: Mapping[str, A
 
 
 def plain_pod(image: str) -> dict[str, Any]:
-    """The program and nothing else."""
+    """Return the program and nothing else."""
     command = ["/bin/sh", "-c", (CODE / "first_line.sh").read_text()]
     return {"spec": {"containers": [{"name": MAIN, "image": image, "command": command}]}}
 
@@ -132,7 +132,7 @@ def idle_pod(image: str) -> dict[str, Any]:
 
 
 def first_line(cluster: Cluster, namespace: str, pod: str, container: str) -> float:
-    """When the program printed it, as its log says."""
+    """Return when the program printed it, as its log says."""
     found: list[float] = []
 
     def look() -> bool:
@@ -233,7 +233,7 @@ def measured(rows: Sequence[tuple[Start, Start, Start]]) -> Measured:
 
 
 def phase_table(starts: Sequence[Start]) -> TableOf:
-    """Where a learner's time goes, as a watch of its pod showed it."""
+    """Return where a learner's time goes, as a watch of its pod showed it."""
     marks = ("asked", "posted", "sidecar started", "main started", "line")
     rows = []
     for first, last in pairwise(marks):

@@ -53,7 +53,7 @@ class Restart:
 
     @property
     def own_seconds(self) -> float:
-        """What the program itself needed."""
+        """Return what the program itself needed."""
         return self.stepped - self.started
 
 

@@ -126,7 +126,7 @@ def on_platform(folder: Path, code: Path, model: str, seconds: float, core: int 
 
 
 def alone(folder: Path, code: Path, model: str, seconds: float, core: int | None) -> Side:
-    """The program as a person starts it who has no platform."""
+    """Return the program as a person starts it who has no platform."""
     place = folder / "bare"
     (place / "checkpoints").mkdir(parents=True)
     (place / "result").mkdir()

@@ -105,7 +105,7 @@ def measured(turns: Sequence[dict[str, Turn]], size: Size) -> Measured:
 
 
 def percentile(samples: Sequence[float], hundredths: float) -> float:
-    """The smallest sample that so many hundredths of all do not exceed; NaN of none."""
+    """Return the smallest sample that so many hundredths of all do not exceed; NaN of none."""
     ordered = sorted(samples)
     return ordered[max(0, math.ceil(hundredths / 100 * len(ordered)) - 1)] if ordered else math.nan
 

@@ -58,7 +58,7 @@ class Rule:
 
 
 def merged(rules: Iterable[Rule]) -> Rule:
-    """What may happen to a job that several faults hit."""
+    """Return what may happen to a job that several faults hit."""
     found = tuple(rules)
     only = [rule.only for rule in found if rule.only is not None]
     return Rule(
@@ -229,7 +229,7 @@ def _state(scene: Scene) -> str:
 
 
 def program_of(scene: Scene) -> psutil.Process:
-    """The process of one of the target's learners. Raises TooLateError when none comes up."""
+    """Return the process of one of the target's learners. Raises TooLateError when none comes up."""
     deadline = time.monotonic() + FIND_SECONDS
     while True:
         found = [p for p in scene.lab.programs(scene.target.id) if _trains(p)]

@@ -66,7 +66,7 @@ def take_away(part: str) -> Callable[[Scene], None]:
 
 
 def go_on(part: str) -> Callable[[Scene], None]:
-    """What of it was not killed meanwhile goes on."""
+    """Return what of it was not killed meanwhile goes on."""
 
     def heal(scene: Scene) -> None:
         at = time.time()

@@ -63,7 +63,7 @@ def halt(scene: Scene) -> None:
 
 
 def _left_by_itself(scene: Scene, asked: float) -> bool:
-    """Whether the last program ended well so soon after the request that nobody was late."""
+    """Return whether the last program ended well so soon after the request that nobody was late."""
     ends = [s.last_at for s in witness.read(scene.witness_of(scene.target)) if s.exit_code == 0]
     return bool(ends) and max(ends) < asked + OBEYED_SECONDS
 

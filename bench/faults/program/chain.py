@@ -64,7 +64,7 @@ class Peers:
             link.settimeout(PEER_SECONDS)
 
     def meet(self, stop: bool) -> bool:
-        """Whether all of them stop now."""
+        """Return whether all of them stop now."""
         if RANK == 0:
             asked = [_receive(link) for link in self._links]
             stop = stop or b"1" in asked
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def begin() -> tuple[dict[str, Any], Witness]:
-    """The job's parameters, and the witness of this process, which from now on hears signals."""
+    """Return the job's parameters, and the witness of this process, which from now on hears signals."""
     params = json.loads(Path(os.environ["UPDRAFT_PARAMS_FILE"]).read_text())
     witness = Witness(Path(os.environ["LAB_WITNESS"]) / JOB)
     signal.signal(signal.SIGTERM, _stop)

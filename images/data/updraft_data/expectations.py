@@ -274,7 +274,7 @@ ALLOWED: dict[str, str] = {
 
 
 def suite_errors(listed: object) -> list[SuiteProblem]:
-    """What is wrong with a suite's list of expectations, each error with its path below the suite."""
+    """Return what is wrong with a suite's list of expectations, each error with its path below the suite."""
     if not isinstance(listed, list) or not listed:
         return [
             SuiteProblem("expectations", "the suite lists no expectation, so that any data would pass",
@@ -290,7 +290,7 @@ def suite_errors(listed: object) -> list[SuiteProblem]:
 
 
 def row_condition(kwargs: Mapping[str, Any]) -> Comparison | Nullity | And | Or | None:
-    """The typed condition of an expectation that passed `suite_errors`; None without one."""
+    """Return the typed condition of an expectation that passed `suite_errors`; None without one."""
     return _condition().validate_python(kwargs["row_condition"]) if kwargs.get("row_condition") is not None else None
 
 

@@ -46,11 +46,10 @@ def checkout(
     protocols: tuple[str, ...] = PROTOCOLS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Checkout:
-    """Fetches the commit (or tag) `ref` and lays it, or its subfolder, out below `work`.
+    """Fetch the commit (or tag) `ref` and lays it, or its subfolder, out below `work`.
 
     What is fetched, which git keeps compressed, and what is laid out must each stay below the limit. `credentials` is
-    {token} or {username, password}. Raises SourceError, of kind `unavailable`
-    when the server cannot be reached.
+    {token} or {username, password}. Raises SourceError, of kind `unavailable` when the server cannot be reached.
     """
     scheme = urlsplit(url).scheme
     if scheme not in protocols:
@@ -78,7 +77,7 @@ def checkout(
 
 
 def _fetch(git: Git, url: str, ref: str) -> str | None:
-    """The one commit alone; None where the server does not hand it out under this name. Raises TooLarge."""
+    """Return the one commit alone; None where the server does not hand it out under this name. Raises TooLarge."""
     tag = ref.removeprefix("refs/tags/")
     wanted = ref if _FULL_SHA.fullmatch(ref) else f"refs/tags/{tag}"
     if git.succeeds(*_ALONE, url, wanted):
@@ -89,7 +88,7 @@ def _fetch(git: Git, url: str, ref: str) -> str | None:
 
 
 def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
-    """The full SHA of a short one, or of one that the server hides; commits are fetched without their files."""
+    """Return the full SHA of a short one, or of one that the server hides; commits are fetched without their files."""
     git("remote", "add", "source", url)
     try:
         if not git.succeeds("fetch", "--filter=tree:0", "source", *_EVERYTHING):
@@ -122,7 +121,7 @@ def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
 
 
 def _lay_out(git: Git, url: str, commit: str, subfolder: str, limit_bytes: int, limit_files: int) -> Path:
-    """The commit's files, or those of the subfolder; sizes and paths are known before the first one is written.
+    """Return the commit's files, or those of the subfolder; sizes and paths are known before the first one is written.
 
     Trees may name each other many times over: a repository of a few KB can list more files than any memory holds.
     Counting ends at the limit, and git is asked for nothing outside the subfolder but its attributes.

@@ -24,5 +24,5 @@ class ValidationResult:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ValidationResult:
-        """The result that `to_json` made `document` of."""
+        """Return the result that `to_json` made `document` of."""
         return cls(**{**document, "failed": tuple(document["failed"]), "warnings": tuple(document["warnings"])})

@@ -26,7 +26,7 @@ _NUMBER = "updraft_number"
 
 
 def validate(folder: Path, tree: Tree, suite: Mapping[str, Any], *, format: str = "auto") -> ValidationResult:
-    """Judges the tree, of which at least `needed_paths` are laid out below `folder`.
+    """Judge the tree, of which at least `needed_paths` are laid out below `folder`.
 
     Raises SourceError when the data cannot be read or the suite is no suite; data that is read but does not meet the
     suite is a result.

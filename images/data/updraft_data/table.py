@@ -22,7 +22,7 @@ MOST_COLUMNS = 1_000  # of one array; wider ones become facts per sample
 
 
 def read_table(folder: Path, selection: Selection) -> pd.DataFrame:
-    """The table that expectations are about. Raises SourceError naming the file that cannot be read."""
+    """Return the table that expectations are about. Raises SourceError naming the file that cannot be read."""
     import pandas as pd
 
     if selection.format not in TABLES:

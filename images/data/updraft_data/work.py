@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 
 def do(work: PrepareWork, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
-    """The report: the commit of each repository, and what each suite said. Raises SourceError for a source that
+    """Return the report: the commit of each repository, and what each suite said. Raises SourceError for a source that
     cannot be had; data that cannot be judged is a judgement."""
     commits: dict[str, str] = {}
     judged: dict[str, dict[str, Any]] = {}

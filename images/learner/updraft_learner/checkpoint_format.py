@@ -216,7 +216,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether all parts of it lie in this folder; says nothing about their content."""
+    """Return whether all parts of it lie in this folder; says nothing about their content."""
     names = _manifests(path)
     parts = part_of(names[0]) if names else None
     return parts is None or len(names) >= parts[1]

@@ -45,7 +45,7 @@ def parse_name(name: str) -> CheckpointName | None:
 
 
 def recordable(name: str) -> bool:
-    """Whether the platform can keep a checkpoint of this name."""
+    """Return whether the platform can keep a checkpoint of this name."""
     return 0 < len(name) <= NAME_CHARS and name.isprintable()
 
 
@@ -54,10 +54,10 @@ def part_name(part: int, parts: int) -> str:
 
 
 def is_bookkeeping(path: str) -> bool:
-    """Whether an object below a checkpoint's key is about the checkpoint, and no file of it."""
+    """Return whether an object below a checkpoint's key is about the checkpoint, and no file of it."""
     return path in (CHECKPOINT_MARKER, QUARANTINE_MARKER) or is_part(path)
 
 
 def is_part(path: str) -> bool:
-    """Whether an object below a checkpoint's key describes a part."""
+    """Return whether an object below a checkpoint's key describes a part."""
     return PART.match(path) is not None

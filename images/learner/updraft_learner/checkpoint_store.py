@@ -66,7 +66,7 @@ def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined
 
 
 def merge(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The manifest of the checkpoint that these parts, in their order, are. Raises PartsDisagree."""
+    """Return the manifest of the checkpoint that these parts, in their order, are. Raises PartsDisagree."""
     first = parts[0]
     files: dict[str, Any] = {}
     for part in parts:

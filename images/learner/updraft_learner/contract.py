@@ -177,15 +177,15 @@ class Keys:
         return f"{self.job(job_id)}/first-seen/{role}-{learner}.json"
 
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """What the program wrote into LOG_DIR."""
+        """Return what the program wrote into LOG_DIR."""
         return f"{self.learner(job_id, role, attempt, learner)}/files"
 
     def prepare_request(self, job_id: str, attempt: int) -> str:
-        """What the pod that prepares code and data is asked for (`prepare.documents.PrepareRequest`)."""
+        """Return what the pod that prepares code and data is asked for (`prepare.documents.PrepareRequest`)."""
         return f"{self.learner(job_id, 'prepare', attempt, 1)}/request.json"
 
     def prepared(self, job_id: str, attempt: int) -> str:
-        """What became of it (`prepare.documents.outcome`); written by the pod's sidecar."""
+        """Return what became of it (`prepare.documents.outcome`); written by the pod's sidecar."""
         return f"{self.learner(job_id, 'prepare', attempt, 1)}/prepared.json"
 
     def artifacts(self, job_id: str, role: str, attempt: int, learner: int) -> str:

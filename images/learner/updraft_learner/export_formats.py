@@ -37,7 +37,7 @@ EXAMPLE_ROWS = 5  # of the input example that is shown in the registry
 
 
 def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
-    """The saved program, loaded from a file in `scratch` that holds only what is plain data in the job's own.
+    """Return the saved program, loaded from a file in `scratch` that holds only what is plain data in the job's own.
 
     Raises:
         ModelError: the job's file holds anything else, or no program.
@@ -111,7 +111,7 @@ def reproduce(program: Any, saved: SavedModel, inputs: Arrays, outputs: Arrays, 
 
 
 def trial_inputs(saved: SavedModel, example: Arrays) -> list[Arrays]:
-    """The example, random inputs like it, and both in other batch sizes where the batch is free."""
+    """Return the example, random inputs like it, and both in other batch sizes where the batch is free."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -124,7 +124,7 @@ def trial_inputs(saved: SavedModel, example: Arrays) -> list[Arrays]:
 
 
 def to_onnx(program: Any, saved: SavedModel) -> tuple[Any, int]:
-    """The program as one ONNX model, weights inside, and its opset.
+    """Return the program as one ONNX model, weights inside, and its opset.
 
     Raises:
         ModelError: the exporter refuses the program; the reason is the exporter's.

@@ -38,7 +38,7 @@ class Piece:
     length: int
 
     def find(self, name: str, start: int, stop: int) -> int:
-        """Where it begins first in name[start:stop]; -1 if nowhere."""
+        """Return where it begins first in name[start:stop]; -1 if nowhere."""
         if isinstance(self.wanted, str):
             return name.find(self.wanted, start, stop)
         found = self.wanted.search(name, start, stop)
@@ -114,7 +114,7 @@ class Ignore:
         return cls(tuple(pattern for text in texts if (pattern := _parse(text)) is not None))
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path`, relative and with forward slashes, is left out."""
+        """Return whether `path`, relative and with forward slashes, is left out."""
         ignored, parts = False, path.split("/")
         for pattern in self.patterns:
             if (is_folder or not pattern.folders_only) and pattern.matches(parts):

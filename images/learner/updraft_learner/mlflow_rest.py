@@ -120,7 +120,7 @@ class TrackingServer:
         return self._artifact_root
 
     def serves_run(self) -> bool:
-        """Whether the server still gives the job its run: what else it refuses is wrong with the request itself.
+        """Return whether the server still gives the job its run: what else it refuses is wrong with the request itself.
 
         Raises ServerUnavailable.
         """

@@ -164,7 +164,7 @@ def read_model(folder: Path) -> SavedModel:
 
 
 def load_program(folder: Path) -> Any:
-    """The saved program as a callable module; runs without the user's code."""
+    """Return the saved program as a callable module; runs without the user's code."""
     import torch
 
     return torch.export.load(folder / PROGRAM_FILE).module()
@@ -193,7 +193,7 @@ def run(module: Any, inputs: Arrays, by_keyword: bool) -> Arrays:
 
 
 def resize_batch(inputs: Arrays, size: int) -> Arrays:
-    """The same samples, repeated or cut to `size` along dimension 0."""
+    """Return the same samples, repeated or cut to `size` along dimension 0."""
     import torch
 
     resized = {}

@@ -52,7 +52,7 @@ class PodPaths:
     private_root: Path | None = None  # where the program does not come; below `root` for want of one
 
     def at(self, path: str) -> Path:
-        """Where a path of the contract lies, such as `contract.DATA_DIR`."""
+        """Return where a path of the contract lies, such as `contract.DATA_DIR`."""
         return self.root / Path(path).relative_to(contract.ROOT_DIR)
 
     @property
@@ -90,12 +90,12 @@ class PodPaths:
 
     @property
     def kept_work_file(self) -> Path:
-        """The same for the sidecar."""
+        """Return the same for the sidecar."""
         return self.private / "prepare.json"
 
     @property
     def private(self) -> Path:
-        """The sidecar's own state and buffers; not for the program, which is the same user."""
+        """Return the sidecar's own state and buffers; not for the program, which is the same user."""
         return self.private_root or self.root / ".sidecar"
 
     @property

@@ -107,7 +107,7 @@ def rewrite(source: Path, target: Path, sample_inputs: bytes) -> frozenset[str]:
 
 
 def takes_text(operator: str) -> bool:
-    """Whether the text that this operator takes is an option, and never the name of a file."""
+    """Return whether the text that this operator takes is an option, and never the name of a file."""
     return _TEXT_OPERATORS.fullmatch(f"torch.ops.{operator.replace('::', '.', 1)}") is not None
 
 

@@ -302,7 +302,7 @@ class Body:
         return data
 
     def drain(self) -> bytes:
-        """The beginning of the content; the rest is dropped."""
+        """Return the beginning of the content; the rest is dropped."""
         data = self.read(ERROR_BYTES)
         with suppress(S3Unreachable):
             while not self._done and (more := self.read(ERROR_BYTES)):
@@ -326,7 +326,7 @@ class Body:
 
 
 def _is_quiet(connection: http.client.HTTPConnection) -> bool:
-    """Whether nothing has come over an idle connection, not even its end."""
+    """Return whether nothing has come over an idle connection, not even its end."""
     try:
         return connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]
     except (OSError, ValueError):

@@ -236,7 +236,8 @@ class ShardedCheckpointer:
         return into, step
 
     def _look(self) -> tuple[float, int]:
-        """How many seconds late the next save is, and after how many calls to ask again. Rank 0's answer counts."""
+        """Return how many seconds late the next save is, and after how many calls to ask again. Rank 0's answer
+        counts."""
         now = self._clock()
         late_seconds = now - self._last_seconds - self.every_seconds
         seconds_per_call = max((now - self._looked_seconds) / max(self._calls, 1), 1e-9)
@@ -246,7 +247,7 @@ class ShardedCheckpointer:
         return late_seconds, max(1, min(2 * self._calls, int(wait_seconds / seconds_per_call)))
 
     def _waits_for_store(self) -> bool:
-        """Whether this learner's sidecar, if there is one, has not stored its newest part yet."""
+        """Return whether this learner's sidecar, if there is one, has not stored its newest part yet."""
         newest = self._on_disk.newest
         if not self._ranks.leader or newest is None or not newest.exists():  # stored and removed, or set aside
             return False
@@ -291,7 +292,7 @@ class ShardedCheckpointer:
         return None
 
     def _agree_on_one(self) -> Path | None:
-        """The newest checkpoint that is whole and intact in the directory of every learner."""
+        """Return the newest checkpoint that is whole and intact in the directory of every learner."""
         leader = self._ranks.leader
         while True:
             found = fmt.complete_checkpoints(self.directory) if leader else []

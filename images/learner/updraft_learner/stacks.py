@@ -99,7 +99,7 @@ class StackWatch:
         self._wound = None
 
     def _number(self) -> int | None:
-        """The number in the request file; None when there is none yet."""
+        """Return the number in the request file; None when there is none yet."""
         try:
             facts = self._request_file.stat()
             if self._seen == (facts.st_mtime_ns, facts.st_size):

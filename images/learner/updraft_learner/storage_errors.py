@@ -53,7 +53,7 @@ class S3Unreachable(ConnectionError):
 
 
 def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageError | None:
-    """The StorageError for an exception of the client library; None when it is not one of those."""
+    """Return the StorageError for an exception of the client library; None when it is not one of those."""
     if isinstance(exc, StorageError):
         return exc
     where = f"bucket {bucket!r} at {endpoint}"

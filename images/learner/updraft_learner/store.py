@@ -85,7 +85,7 @@ def open_store(
 
 
 def _is_proxied(endpoint: str | None) -> bool:
-    """Whether the environment sends requests to this address through a proxy."""
+    """Return whether the environment sends requests to this address through a proxy."""
 
     def value(name: str) -> str:
         return os.environ.get(name.lower()) or os.environ.get(name) or ""

@@ -143,13 +143,13 @@ class Ranks:
                     dist.destroy_process_group(group)
 
     def connected(self) -> bool:
-        """Whether the ranks can still speak: a program may destroy its process group before it ends."""
+        """Return whether the ranks can still speak: a program may destroy its process group before it ends."""
         import torch.distributed as dist
 
         return not self.distributed or dist.is_initialized()
 
     def gather(self, value: Any, *, behind: bool = False) -> list[Any]:
-        """The value of every rank, in order of the ranks."""
+        """Return the value of every rank, in order of the ranks."""
         if not self.distributed:
             return [value]
         import torch.distributed as dist

@@ -93,7 +93,7 @@ class Tree:
         return digest.hexdigest()
 
     def to_json(self) -> bytes:
-        """The canonical document: sorted, without spaces, so that its digest is the tree's name."""
+        """Return the canonical document: sorted, without spaces, so that its digest is the tree's name."""
         return "".join(self._texts()).encode()
 
     def _texts(self) -> Iterator[str]:
@@ -224,7 +224,7 @@ def scan(
 def files_in(
     folder: Path, *, ignore_file: str = IGNORE_FILE, default_ignores: bool = True, ignores: bool = True
 ) -> Iterator[tuple[str, Path]]:
-    """The path in its tree, and where it lies, of each file that `scan` takes. Raises TreeError, as that does."""
+    """Yield the path in its tree, and where it lies, of each file that `scan` takes. Raises TreeError, as that does."""
     root = folder.resolve()
     if not root.is_dir():
         raise TreeError(f"{folder} is no folder")
@@ -361,7 +361,7 @@ def materialise(
 
 
 def _folders(tree: Tree) -> set[str]:
-    """The folders of the tree's files; "" is its root."""
+    """Return the folders of the tree's files; "" is its root."""
     found = {""} if tree.files else set()
     for file in tree.files:
         folder = file.path.rpartition("/")[0]

@@ -57,7 +57,7 @@ class UploadBook:
                 self._uploads[raw["key"]] = Upload(str(raw["key"]), str(raw["upload_id"]), parts)
 
     def take(self, key: str) -> Upload | None:
-        """What is known of a key; it is kept again when it makes progress or is broken off."""
+        """Return what is known of a key; it is kept again when it makes progress or is broken off."""
         return self._uploads.pop(key, None)
 
     def keep(self, upload: Upload) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def airflow_version() -> str:
-    """The installed version of Airflow, empty where it is not installed."""
+    """Return the installed version of Airflow, empty where it is not installed."""
     try:
         return version("apache-airflow-core")
     except PackageNotFoundError:

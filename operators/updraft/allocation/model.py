@@ -63,7 +63,7 @@ class Node:
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
     def takes_kind(self, request: GangRequest) -> bool:
-        """Whether such learners may lie here, and accept this node's kind of accelerator."""
+        """Return whether such learners may lie here, and accept this node's kind of accelerator."""
         if request.gpus == 0:
             return not self.gpus_only
         return request.gpu_type in (None, self.gpu_type)

@@ -34,17 +34,18 @@ class _Space:
 
 
 def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
-    """Whether all learners of all requests can be placed on the nodes at the same time."""
+    """Return whether all learners of all requests can be placed on the nodes at the same time."""
     return free_after(requests, nodes) is not None
 
 
 def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
-    """Whether the gang exceeds the nodes when nothing else runs. Exact: the learners of one gang are all alike."""
+    """Return whether the gang exceeds the nodes when nothing else runs. Exact: the learners of one gang are all
+    alike."""
     return sum(_times(request, _Space(node, node.amounts)) for node in nodes) < request.learners
 
 
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """What is left on each node in a placement of all requests; None when no placement was found."""
+    """Return what is left on each node in a placement of all requests; None when no placement was found."""
     if not _sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
@@ -64,7 +65,7 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[s
 
 
 def _times(request: GangRequest, space: _Space) -> int:
-    """How many learners of this gang the space holds."""
+    """Return how many learners of this gang the space holds."""
     if not space.holds(request):
         return 0
     return min(
@@ -74,7 +75,7 @@ def _times(request: GangRequest, space: _Space) -> int:
 
 
 def _sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
-    """The cheap necessary condition: sums over all nodes, and per accelerator type."""
+    """Return the cheap necessary condition: sums over all nodes, and per accelerator type."""
     for i in range(3):
         if sum(r.amounts[i] * r.learners for r in requests) > sum(node.amounts[i] for node in nodes):
             return False
@@ -94,7 +95,8 @@ def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
 
 
 def add_to(free: Mapping[str, Amounts], request: GangRequest, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """What is left when the request is put beside a placement of which `free` was left; None if it does not fit so."""
+    """Return what is left when the request is put beside a placement of which `free` was left; None if it does not fit
+    so."""
     return _best_fit([request], nodes, free)
 
 

@@ -54,7 +54,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
 
 
 def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[Node]) -> str:
-    """What is free of the things that are short, or of CPUs when nothing is."""
+    """Return what is free of the things that are short, or of CPUs when nothing is."""
     places = [node for node in nodes if request.gpus or not node.gpus_only]
     if not places:
         return "no node is ready" if not nodes else "no node is ready but for jobs with GPUs"
@@ -92,7 +92,8 @@ def _left(used: Sequence[tuple[int, GangRequest]], whole: int) -> int:
 
 
 def _why_never(request: GangRequest, nodes: Sequence[Node]) -> str | None:
-    """Why the gang never starts, even when nothing else runs; None if it can. A cluster without nodes may get some."""
+    """Return why the gang never starts, even when nothing else runs; None if it can. A cluster without nodes may get
+    some."""
     disks = [node.disk_mib for node in nodes]
     largest = max((disk for disk in disks if disk is not None), default=0)
     if request.disk_mib > largest and None not in disks and disks:

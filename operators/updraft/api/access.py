@@ -91,7 +91,7 @@ def _own_origin(request: Request) -> bool:
 
 
 def caller_of(request: Request) -> Caller:
-    """The caller that the router's guard has let in."""
+    """Return the caller that the router's guard has let in."""
     caller: Caller = request.state.caller
     return caller
 

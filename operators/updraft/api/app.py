@@ -55,7 +55,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _description(app: FastAPI) -> APIRouter:
-    """The OpenAPI document, behind the log-in like everything else."""
+    """Return the OpenAPI document, behind the log-in like everything else."""
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
@@ -77,8 +77,8 @@ def refusing_app(problem: UpdraftError) -> FastAPI:
 
 
 def platform_app() -> FastAPI:
-    """The application of this process, from its settings and Airflow's auth manager. It refuses every request where
-    Airflow has no log-in: the guards of the routes would let everybody in."""
+    """Return the application of this process, from its settings and Airflow's auth manager. It refuses every request
+    where Airflow has no log-in: the guards of the routes would let everybody in."""
     from airflow.configuration import conf
 
     try:

@@ -98,6 +98,6 @@ tree_body = TextBody(TreeBody, limit_bytes=TREE_BYTES, limit_values=TREE_VALUES)
 
 
 def schemas() -> dict[str, Any]:
-    """The JSON Schemas of all bodies, as the OpenAPI document holds them: FastAPI does not know them."""
+    """Return the JSON Schemas of all bodies, as the OpenAPI document holds them: FastAPI does not know them."""
     models = [(model, "validation") for model in (PossibleBody, ResumeBody, SecretBody, TreeBody)]
     return dict(models_json_schema(models, ref_template=REF)[1]["$defs"])  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ class Deadline:
         self._slots = {part: threading.Semaphore(parallel) for part in PART_TITLES}
 
     def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
-        """The result of `work`, or its exception; UnavailableError when the part does not answer in time."""
+        """Return the result of `work`, or its exception; UnavailableError when the part does not answer in time."""
         patience_seconds = self.seconds if seconds is None else seconds
         import_client(part)
         slot = self._slots[part]

@@ -69,7 +69,7 @@ def action(attempt: Attempt) -> str | None:
 
 
 def done(attempt: Attempt, then: Attempt | None) -> str:
-    """What the platform did about the attempt's end: `relaunched after 5 s on another node from step-300`."""
+    """Return what the platform did about the attempt's end: `relaunched after 5 s on another node from step-300`."""
     what = action(attempt)
     if what in (None, "none"):
         return ""
@@ -95,7 +95,7 @@ def _origin(attempt: Attempt) -> str:
 
 
 def loss(found: Sequence[Attempt]) -> schemas.Loss | None:
-    """How the newest attempt that has ended was lost; None when it was not, or none has ended."""
+    """Return how the newest attempt that has ended was lost; None when it was not, or none has ended."""
     ended = [attempt for attempt in found if attempt.ended_at is not None]
     if not ended or ended[-1].outcome in (FailureClass.DONE, *ASKED, None):
         return None
@@ -155,7 +155,7 @@ def _changes(revision: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def override(job: Job | ListedJob) -> str | None:
-    """What a person made Airflow say of tasks, beside what the evidence says."""
+    """Return what a person made Airflow say of tasks, beside what the evidence says."""
     said = []
     for task, what in (job.override or {}).items():
         by = f" (marked by {what['by']})" if what.get("by") else ""

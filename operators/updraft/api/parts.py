@@ -79,7 +79,7 @@ class Parts:
 
 
 def platform_parts(settings: Settings) -> Parts:
-    """The parts of the platform that these settings describe. Connects to nothing."""
+    """Return the parts of the platform that these settings describe. Connects to nothing."""
     from updraft.storage import check_there
 
     services = services_of(settings)

@@ -59,7 +59,7 @@ class JobReader:
         ]
 
     def accepted(self, job_id: str) -> JobDetail | None:
-        """The job if Airflow has accepted it and nothing has recorded it."""
+        """Return the job if Airflow has accepted it and nothing has recorded it."""
         return next((job for job in self._accepted() if job.id == job_id), None)
 
     def _accepted(self, state: State | None = None, name: str | None = None) -> list[JobDetail]:
@@ -78,7 +78,7 @@ class JobReader:
         ]
 
     def records(self, limit: int, state: State | None = None, name: str | None = None) -> list[ListedJob]:
-        """The jobs of the caller's tenants, newest first."""
+        """Return the jobs of the caller's tenants, newest first."""
         tenants = [t for t in self.parts.settings.tenants if self.policy(self.caller, t)]
         found = self.parts.deadline.call(
             "ledger",
@@ -123,7 +123,7 @@ class JobReader:
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().requests.of_job(job.id))
 
     def checkpoints(self, job: Job) -> list[Checkpoint]:
-        """All that the job ever had."""
+        """Return all that the job ever had."""
 
         def ask() -> list[Checkpoint]:
             return self.parts.ledger().checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
@@ -134,7 +134,7 @@ class JobReader:
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts.of_job(job.id))
 
     def attempt(self, job: Job, role: str, number: int | None) -> tuple[Attempt, Attempt]:
-        """The attempt asked for (default: the latest of the role), and the latest. Raises NotFoundError."""
+        """Return the attempt asked for (default: the latest of the role), and the latest. Raises NotFoundError."""
         of_role = [attempt for attempt in self.attempts(job) if attempt.role == role]
         if not of_role:
             raise NotFoundError(f"job {job.id} has not launched {role} yet")

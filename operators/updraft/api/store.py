@@ -69,7 +69,7 @@ class JobStore:
         return [LogLine.model_validate(line) for line in found]
 
     def log_end(self, tenant: str, job_id: str, role: str, attempt: int, learner: int, limit: int) -> Sequence[LogLine]:
-        """The last `limit` lines."""
+        """Return the last `limit` lines."""
         found = objects.read_log_end(tenant, job_id, role, attempt, learner, limit=limit, store=self.open_store())
         return [LogLine.model_validate(line) for line in found]
 
@@ -102,7 +102,7 @@ class JobStore:
         raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
 
     def read(self, file: StoredFile) -> Iterator[bytes]:
-        """The content in chunks. Opened before the first is asked for, so that an error can still be answered."""
+        """Yield the content in chunks. Opened before the first is asked for, so that an error can still be answered."""
         with platform_errors():
             stream = self.open_store().open(file.key)
         return _chunks(stream)
@@ -115,7 +115,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _prefix(keys: Keys, job_id: str, kind: str) -> tuple[str, tuple[str, ...]]:
-    """Where the files of that kind lie, and what lies there but is of another kind."""
+    """Return where the files of that kind lie, and what lies there but is of another kind."""
     if kind == "results":
         return f"{keys.job(job_id)}/results/", ("export/",)
     if kind == "model":

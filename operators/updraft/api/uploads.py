@@ -30,7 +30,7 @@ def user_slot(user: str) -> AbstractAsyncContextManager[None]:
 
 
 def tree_slot(user: str) -> AbstractAsyncContextManager[None]:
-    """The same for a tree, whose document is held in memory."""
+    """Return the same for a tree, whose document is held in memory."""
     return _slot("tree", user, USER_TREES)
 
 

@@ -14,7 +14,7 @@ def learner_of(name: str) -> int:
 
 
 def for_learner(chosen: str, learner: int, good: Iterable[str]) -> str:
-    """The checkpoint that `learner` goes on from when the job goes on from `chosen`.
+    """Return the checkpoint that `learner` goes on from when the job goes on from `chosen`.
 
     Its own of the same folder and attempt, if it stored one that is `good`; else the chosen one, as everybody's.
     """
@@ -31,5 +31,5 @@ def for_learner(chosen: str, learner: int, good: Iterable[str]) -> str:
 
 
 def len_then_name(name: str) -> tuple[int, str]:
-    """Sorts -v9 before -v10."""
+    """Sort -v9 before -v10."""
     return len(name), name

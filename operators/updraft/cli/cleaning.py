@@ -66,7 +66,7 @@ def _known_environments(home: Home) -> set[str]:
 
 
 def _in_use(pod: Path) -> bool:
-    """Whether a process that the local node recorded for the pod still lives."""
+    """Return whether a process that the local node recorded for the pod still lives."""
     import psutil
 
     for record in pod.glob("c/*/*/process"):
@@ -84,7 +84,7 @@ def _in_use(pod: Path) -> bool:
 
 
 def _changed(folder: Path) -> float:
-    """The newest change below the folder."""
+    """Return the newest change below the folder."""
     return max(facts.st_mtime for facts in _facts(folder))
 
 

@@ -97,7 +97,8 @@ def validate(
 
 
 def _judged(client: Client, loaded: Loaded) -> Validation:
-    """What the platform says of the manifest and of what it needs; the manifest alone to whoever may not start jobs."""
+    """Return what the platform says of the manifest and of what it needs; the manifest alone to whoever may not start
+    jobs."""
     try:
         return client.possible(loaded.manifest.canonical(), secrets=loaded.secrets)
     except RefusedError as exc:

@@ -91,7 +91,7 @@ def follow(
 
 
 def last_words(client: Client, job: JobDetail) -> list[str]:
-    """The last lines of what failed in a job that FAILED, with a heading; none where there is no log."""
+    """Return the last lines of what failed in a job that FAILED, with a heading; none where there is no log."""
     if job.state != "FAILED":
         return []
     role = job.loss.role if job.loss is not None else TRAIN_ROLE
@@ -165,7 +165,7 @@ def observe(client: Client, job_id: str, previous: Snapshot | None) -> Snapshot:
 
 
 def _observe_patiently(client: Client, job_id: str, last: Snapshot, patience_seconds: float) -> Snapshot:
-    """The last snapshot with a note while the platform is silent, for a while."""
+    """Return the last snapshot with a note while the platform is silent, for a while."""
     try:
         return observe(client, job_id, last)
     except UnavailableError as exc:
@@ -175,7 +175,7 @@ def _observe_patiently(client: Client, job_id: str, last: Snapshot, patience_sec
 
 
 def progress_of(job: JobDetail) -> Progress | None:
-    """The progress of the slowest learner of the latest attempt: a gang is as far as its last member."""
+    """Return the progress of the slowest learner of the latest attempt: a gang is as far as its last member."""
     latest = max((learner.attempt for learner in job.learners if learner.role == TRAIN_ROLE), default=0)
     found = [learner.progress for learner in job.learners if learner.attempt == latest and learner.progress is not None]
     return min(found, key=lambda p: p.step or 0) if found else job.progress
@@ -189,7 +189,7 @@ def metrics_of(job: JobDetail) -> dict[str, float]:
 
 
 def render(snapshot: Snapshot) -> RenderableType:
-    """The live view: head line, stages, training."""
+    """Return the live view: head line, stages, training."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -225,13 +225,14 @@ def render(snapshot: Snapshot) -> RenderableType:
 
 
 def stage_state(stage: Stage, job: JobDetail) -> str:
-    """The state that Airflow has, or `removed` for a task that had not ended when its job did: it does not run."""
+    """Return the state that Airflow has, or `removed` for a task that had not ended when its job did: it does not
+    run."""
     unfinished = stage.state not in ("success", "failed", *NOT_RUN)
     return "removed" if job.ended and unfinished else stage.state
 
 
 def notes(job: JobSummary) -> list[str]:
-    """What people asked and made Airflow say: to be known beside state and reason."""
+    """Return what people asked and made Airflow say: to be known beside state and reason."""
     asked = [f"{item.kind} was asked for by {item.by} {ago(item.at)}, not answered yet" for item in job.requests]
     return [*asked, *([job.override] if job.override else [])]
 
@@ -324,7 +325,7 @@ def stage_note(stage: Stage) -> str:
 
 
 def last_metrics(client: Client, job: JobDetail) -> dict[str, float | None]:
-    """The final values as MLflow has them, or the learners' own last word where it does not answer."""
+    """Return the final values as MLflow has them, or the learners' own last word where it does not answer."""
     if not job.attempt:
         return {}
     try:
@@ -343,7 +344,7 @@ def print_summary(console: Console, job: JobDetail, metrics: dict[str, float | N
 
 
 def summary(job: JobDetail, metrics: dict[str, float | None]) -> list[tuple[str, str]]:
-    """The end of a job, each fact with its label: verdict, metrics, model, addresses."""
+    """Return the end of a job, each fact with its label: verdict, metrics, model, addresses."""
     rows: list[tuple[str, str]] = [("job", job.id), ("verdict", f"{job.state}: {job.reason}")]
     seconds = (job.updated_at - job.created_at).total_seconds()
     rows.append(("time", duration(seconds)))
@@ -372,7 +373,7 @@ def urls(job: JobDetail) -> list[tuple[str, str]]:
 
 
 def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
-    """The verdict's evidence, short: plain values only."""
+    """Return the verdict's evidence, short: plain values only."""
     rows = []
     for key, value in verdict.items():
         value = _words(value)

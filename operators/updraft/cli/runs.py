@@ -164,8 +164,9 @@ def logs(
 
 
 def _attempt_to_read(client: Client, job: str, role: str, learner: int, follow: bool) -> tuple[int | None, str]:
-    """The newest attempt that has lines, where there are several and none is named, and what is to be said of the
-    others. None: the latest, whatever it has; a log that is followed begins with that one and goes on to newer ones."""
+    """Return the newest attempt that has lines, where there are several and none is named, and what is to be said of
+    the others. None: the latest, whatever it has; a log that is followed begins with that one and goes on to newer
+    ones."""
     try:
         numbers = [item.number for item in client.attempts(job).attempts if item.role == role]
         if len(numbers) < 2:

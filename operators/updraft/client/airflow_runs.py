@@ -15,7 +15,7 @@ from updraft.lifecycle.workflow import TRAIN_DAG, is_train_dag, job_dag
 
 
 def dag_of(session: Session, name: str) -> str:
-    """The DAG that starts jobs of this name."""
+    """Return the DAG that starts jobs of this name."""
     dag_id = job_dag(name)
     try:
         found = session.json("GET", f"/api/v2/dags/{dag_id}/details")
@@ -39,7 +39,7 @@ def start_run(session: Session, dag_id: str, job_id: str, conf: dict[str, Any]) 
 
 
 def find_run(session: Session, job_id: str) -> dict[str, Any] | None:
-    """The run with that id of a DAG that trains; None if there is none."""
+    """Return the run with that id of a DAG that trains; None if there is none."""
     if not is_job_id(job_id):
         return None
     answer = session.json("GET", "/api/v2/dags/~/dagRuns", params={"run_id_pattern": job_id})

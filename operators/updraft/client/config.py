@@ -103,7 +103,7 @@ def _read(path: Path) -> Connection:
 
 
 def _of_stack(home: Path) -> Connection:
-    """The log-in that the embedded stack generated for this home."""
+    """Return the log-in that the embedded stack generated for this home."""
     from updraft.stack.config import ADMIN_USER
     from updraft.stack.config import load_config as stack_config
     from updraft.stack.config import load_secrets as stack_secrets

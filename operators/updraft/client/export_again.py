@@ -105,7 +105,7 @@ def lay_out(folder: Path, last: Mapping[str, float | None]) -> Path:
 
 
 def from_results(manifest: Manifest, job_id: str, tree: str) -> Manifest:
-    """The manifest with the copying of the stored results in place of its program."""
+    """Return the manifest with the copying of the stored results in place of its program."""
     raw = manifest.canonical()
     raw["command"] = COMMAND
     kept = [item for item in raw["data"] if item.get("as") != MOUNT]  # of a job that was made this way too

@@ -79,9 +79,10 @@ class Session:
         timeout_seconds: float | None = None,
         repeatable: bool = False,
     ) -> Any:
-        """The decoded answer, None for an empty one. Raises the exceptions of `raise_for`.
+        """Return the decoded answer, None for an empty one. Raises the exceptions of `raise_for`.
 
-        `repeatable`: a POST that changes nothing, so that it may be sent again when nobody answered."""
+        `repeatable`: a POST that changes nothing, so that it may be sent again when nobody answered.
+        """
         timeout = TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds, connect=TIMEOUT.connect)
         attempts = ATTEMPTS if repeatable or method in SAFE_METHODS else 1
         response = self._send(

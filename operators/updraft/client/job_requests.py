@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def ask(client: Client, job_id: str, kind: str, body: Mapping[str, Any] | None, wait_seconds: float | None) -> str:
-    """What happens next; with `wait_seconds`, the controller's answer. Raises RefusedError for what cannot be."""
+    """Return what happens next; with `wait_seconds`, the controller's answer. Raises RefusedError for what cannot
+    be."""
     try:
         accepted = Accepted.model_validate(client.act(job_id, kind, body))
     except NotFoundError as unknown:

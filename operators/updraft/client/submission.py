@@ -86,7 +86,7 @@ def submit(
 
 
 def told_later(health: Health) -> tuple[str, ...]:
-    """What the job's submitter is to know of parts that are away and that accepting it does not need."""
+    """Return what the job's submitter is to know of parts that are away and that accepting it does not need."""
     away = [part for part in health.parts if not part.ok and part.name in NOT_NEEDED_TO_SUBMIT]
     return tuple(
         f"{PART_TITLES[part.name]} does not answer ({part.detail}); the job is accepted and begins once it does"
@@ -95,8 +95,8 @@ def told_later(health: Health) -> tuple[str, ...]:
 
 
 def read_manifest(manifest: str | Path | Mapping[str, Any], base: Path | None = None) -> Loaded:
-    """The manifest with local files checked and expectations read in. Raises ManifestError, also for values that this
-    version does not act on; whether the tenant exists is for the platform to say."""
+    """Return the manifest with local files checked and expectations read in. Raises ManifestError, also for values that
+    this version does not act on; whether the tenant exists is for the platform to say."""
     if isinstance(manifest, Mapping):
         loaded = parse_any(manifest, base)
     else:
@@ -135,7 +135,7 @@ def ask_platform(client: Client, manifest: Manifest, *, secrets: Iterable[str] =
 def upload_sources(
     client: Client, manifest: Manifest, folder: Path, limits: Limits, on_progress: OnProgress | None
 ) -> Manifest:
-    """The manifest with each local source replaced by the tree that was uploaded of it."""
+    """Return the manifest with each local source replaced by the tree that was uploaded of it."""
     uploaded: dict[str, str] = {}
     with ExitStack() as stack:
         packed = {}
@@ -150,7 +150,7 @@ def upload_sources(
 
 
 def pack(field: str, path: Path, limit_bytes: int, stack: ExitStack) -> tuple[trees.Tree, dict[str, Path]]:
-    """The tree of a code folder, a code archive, a data folder or a data file, and where its blobs lie.
+    """Return the tree of a code folder, a code archive, a data folder or a data file, and where its blobs lie.
 
     An archive is unpacked into a folder that lives as long as `stack`. Raises DataError naming the field.
     """

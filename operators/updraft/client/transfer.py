@@ -73,7 +73,7 @@ def upload_tree(
 
 
 def _chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """The file's content. Raises DataError unless it has `size_bytes`, which the request has announced."""
+    """Yield the file's content. Raises DataError unless it has `size_bytes`, which the request has announced."""
     sent_bytes = 0
     try:
         with path.open("rb") as file:
@@ -126,7 +126,7 @@ def _write_whole(response: httpx.Response, target: Path) -> int:
 
 
 def _inside(folder: Path, relative: str) -> Path:
-    """The target of a path that the server named; it must stay below the folder."""
+    """Return the target of a path that the server named; it must stay below the folder."""
     target = (folder / relative).resolve()
     if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
         raise DataError(f"{relative!r}: leads out of {folder}; it was not written")

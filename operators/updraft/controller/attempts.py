@@ -63,7 +63,8 @@ class EndSignal:
 
 
 def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Attempt:
-    """The role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is over."""
+    """Return the role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is
+    over."""
     plan = resume_plan(services, job, role) if after is not None else None
     number = None if after is None else after.number
     learners = learners_of(manifest_of(job), role)
@@ -234,7 +235,7 @@ def _age_seconds(attempt: Attempt, now: datetime) -> float:
 
 
 def _avoided(ended: Sequence[Attempt]) -> dict[str, Attempt]:
-    """The nodes that are avoided, each with the attempt since whose end it is: later ones only repeat it."""
+    """Return the nodes that are avoided, each with the attempt since whose end it is: later ones only repeat it."""
     found: dict[str, Attempt] = {}
     before: Sequence[str] = ()
     for attempt in ended:
@@ -286,7 +287,8 @@ def _outcome(
 
 
 def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
-    """How long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them run."""
+    """Return how long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them
+    run."""
     book = services.ledger
     attempt = book.attempts.current(job_id, launch.role)
     steps = [step for step in book.jobs.transitions(job_id) if attempt is not None and step.at >= attempt.started_at]
@@ -298,8 +300,8 @@ def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
 
 
 def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str | None:
-    """Why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was let
-    through before: it has work to lose."""
+    """Return why no waiting helps a launch that a quota refused: the limit itself is below it. None for a job that was
+    let through before: it has work to lose."""
     others = [
         a for a in services.ledger.attempts.of_job(job.id) if a.role == launch.role and a.number != launch.attempt
     ]
@@ -311,9 +313,9 @@ def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str 
 
 
 def never_fits(services: Services, job_id: str, refused: Attempt) -> str | None:
-    """The same of a job that has work to lose, once it was revised: of the revision nothing was ever let through. None
-    where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line again since.
-    """
+    """Return the same of a job that has work to lose, once it was revised: of the revision nothing was ever let
+    through. None where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line
+    again since."""
     book = services.ledger
     job = book.jobs.get(job_id)
     if refused.revision != job.revision or book.queue.holds(job_id):

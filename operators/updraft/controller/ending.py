@@ -86,7 +86,8 @@ def tell(services: Services, job: Job) -> None:
 
 
 def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> Verdict:
-    """What the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are missing."""
+    """Return what the evidence says, whatever Airflow shows. `why_missing`: the reason when proofs of success are
+    missing."""
     book = services.ledger
     train = book.attempts.current(job.id, TRAIN_ROLE)
     seen = train.evidence if train else AttemptEvidence()
@@ -137,7 +138,7 @@ def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -
 
 
 def why_marked(marked: Mapping[str, Any] | None) -> str | None:
-    """The reason of a job whose proof is missing because a task was ended over its head."""
+    """Return the reason of a job whose proof is missing because a task was ended over its head."""
     for task, facts in (marked or {}).items():
         if facts["evidence"] == "running":
             return (

@@ -138,7 +138,7 @@ def _lines(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
-    """What is not recorded yet, until the log ends or its time is over, whether a line has ended or not.
+    """Yield what is not recorded yet, until the log ends or its time is over, whether a line has ended or not.
 
     No faster than the flow. What is recorded comes first and costs its bytes only: counted as lines too, a whole file
     of short ones takes a minute, and the last words come after it.

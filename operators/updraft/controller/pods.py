@@ -154,7 +154,7 @@ def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _restores(services: Services, job_id: str, checkpoint: str | None, learners: Sequence[int]) -> dict[int, str]:
-    """The checkpoint that each learner goes on from: its own, where each has stored one."""
+    """Return the checkpoint that each learner goes on from: its own, where each has stored one."""
     if checkpoint is None:
         return {}
     good = [c.name for c in services.ledger.checkpoints.of_job(job_id)]

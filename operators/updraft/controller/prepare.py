@@ -31,7 +31,7 @@ class PreparePlan:
 
 
 def recorded(services: Services, job: Job) -> PreparePlan | None:
-    """The plan of this revision, if one was recorded."""
+    """Return the plan of this revision, if one was recorded."""
     return services.ledger.idempotency.get(job.id, _key(job.revision))
 
 
@@ -48,7 +48,8 @@ def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
 
 
 def data_limit_bytes(settings: Settings, item: Data) -> int:
-    """The limit of one data source: the manifest's, or the platform's where that is lower or the manifest has none."""
+    """Return the limit of one data source: the manifest's, or the platform's where that is lower or the manifest has
+    none."""
     return min(item.limit_bytes or settings.data_limit_bytes, settings.data_limit_bytes)
 
 

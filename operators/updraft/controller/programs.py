@@ -121,7 +121,7 @@ def git_proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _code_credentials(secret: str | None) -> list[objects.Manifest]:
-    """The entries that give git the secret; each key of the secret is optional."""
+    """Return the entries that give git the secret; each key of the secret is optional."""
     from updraft.kubernetes.secrets import object_name
 
     if secret is None:

@@ -50,7 +50,7 @@ class ProgressMonitor:
         self._dumps = 0
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
-        """Why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
+        """Return why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
         if self._clock() < self._next or self._launch.role != TRAIN_ROLE:
             return None
         self._next = self._clock() + PACE.turn_seconds()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def enqueue(services: Services, job: Job) -> None:
-    """Puts the job in line with what its manifest asks for; once in line it keeps its place."""
+    """Put the job in line with what its manifest asks for; once in line it keeps its place."""
     services.ledger.queue.enqueue(job.id, place_of(job))
 
 
@@ -32,7 +32,7 @@ def requeue(services: Services, job_id: str, role: str) -> None:
 
 
 def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = TRAIN_ROLE) -> GangRequest:
-    """What the job asks for, or will ask for with a revised manifest."""
+    """Return what the job asks for, or will ask for with a revised manifest."""
     from updraft.manifest import parse
 
     manifest = manifest_of(job) if revised is None else parse(revised)
@@ -57,7 +57,7 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
 
 
 def why_never(manifest: Manifest, nodes: Sequence[dict[str, Any]], tolerations: Sequence[Toleration]) -> str | None:
-    """Why the job's gang can never run on these nodes, whatever else does; None if it can."""
+    """Return why the job's gang can never run on these nodes, whatever else does; None if it can."""
     from updraft.allocation import plan_admissions
     from updraft.kubernetes.capacity import capacity_from_nodes
 
@@ -81,7 +81,7 @@ def decide(services: Services, capacity: Capacity) -> None:
 
 
 def ask(services: Services, job_id: str) -> tuple[str, str]:
-    """What the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
+    """Return what the job does now, and why: `granted`, `impossible`, `cancelled`, `halt`, `waiting` or `unplanned`.
 
     The planner's reason for waiting goes into the job's history. Raises RefusedError for a job that is neither in the
     queue nor over.
@@ -106,7 +106,7 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
 
 
 def _left(services: Services, job_id: str) -> tuple[str, str] | None:
-    """Why the job is in line no longer, or shall not be."""
+    """Return why the job is in line no longer, or shall not be."""
     book = services.ledger
     job = book.jobs.get(job_id)
     if job.ended:

@@ -32,16 +32,16 @@ def memory_mib(manifest: Manifest) -> int:
 
 
 def disk_amounts(settings: Settings, manifest: Manifest) -> tuple[str, str]:
-    """What one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a manifest
-    names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
+    """Return what one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a
+    manifest names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
     named = manifest.resources.disk_bytes
     limit = f"{-(-(named or settings.learner_disk_bytes) // 1024**2)}Mi"
     return (limit if named else "0"), limit
 
 
 def memory_limit_mib(settings: Settings, manifest: Manifest, role: str) -> int:
-    """The limit of the role's program. The pod that prepares data requests what a learner was granted, and may use what
-    its judgement is allowed."""
+    """Return the limit of the role's program. The pod that prepares data requests what a learner was granted, and may
+    use what its judgement is allowed."""
     if role != PREPARE_ROLE:
         return memory_mib(manifest)
     return max(memory_mib(manifest), settings.validation_memory_bytes // 1024**2 + PREPARE_SPARE_MIB)
@@ -52,7 +52,7 @@ def learners_of(manifest: Manifest, role: str) -> int:
 
 
 def place_learners(manifest: Manifest, role: str) -> int:
-    """What the job needs room for while this role is to come: before the training, its whole gang."""
+    """Return what the job needs room for while this role is to come: before the training, its whole gang."""
     return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
 
 

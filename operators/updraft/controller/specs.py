@@ -102,7 +102,7 @@ def spec_of(
 def _config(
     settings: Settings, manifest: Manifest, launch: Launch, facts: JobFacts, *, first: bool, checkpoint: str | None
 ) -> contract.PodConfig:
-    """The configuration of the first learner's sidecar."""
+    """Return the configuration of the first learner's sidecar."""
     inputs = JobFacts() if launch.role in WITHOUT_INPUTS else facts
     return contract.PodConfig(
         job_id=launch.job_id,

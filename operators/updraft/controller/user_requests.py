@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
-    """The job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is answered."""
+    """Return the job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is
+    answered."""
     book = services.ledger
     job, halt = book.jobs.get(job_id), book.requests.pending(job_id, "halt")
     if halt is None and job.state is not State.HALTED:
@@ -52,7 +53,7 @@ def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
 
 
 def resumed(services: Services, job_id: str) -> Request | None:
-    """The resume request of a halted job, if one waits. The job is in line again when this returns one.
+    """Return the resume request of a halted job, if one waits. The job is in line again when this returns one.
 
     Its revision, if it brings one, is the job's manifest from here on.
     """

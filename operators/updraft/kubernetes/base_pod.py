@@ -64,7 +64,7 @@ def base_pod_outside_a_task(launch: Launch, program: Program, conn_id: str) -> M
 
 
 def _template(program: Program) -> Manifest:
-    """What the operator adds its own to."""
+    """Return what the operator adds its own to."""
     container: Manifest = {
         "name": contract.MAIN_CONTAINER,
         "image": program.image,

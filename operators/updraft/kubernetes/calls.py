@@ -88,7 +88,8 @@ def call(
 
 
 def failed_handshake(exc: AttributeError) -> Any:
-    """The ApiException with status 0 that the client means where TLS failed, and trips over; None for anything else."""
+    """Return the ApiException with status 0 that the client means where TLS failed, and trips over; None for anything
+    else."""
     from kubernetes.client.exceptions import ApiException
 
     meant = exc.__context__

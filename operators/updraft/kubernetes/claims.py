@@ -41,8 +41,8 @@ def claims_of(data: Sequence[Mapping[str, Any]] | None) -> tuple[Claim, ...]:
 
 
 def with_claims(pod: Manifest, claims: Sequence[Claim]) -> Manifest:
-    """The pod with one volume per claim, mounted into the program's container alone. Nobody can write to it there:
-    a volume that is read-only is also left as it is by the change of owner that `fsGroup` asks for."""
+    """Return the pod with one volume per claim, mounted read-only into the program's container alone. Kubernetes does
+    not change the owner of its files either: `fsGroup` leaves a read-only volume as it is."""
     if not claims:
         return pod
     result = copy.deepcopy(pod)
@@ -62,7 +62,7 @@ def with_claims(pod: Manifest, claims: Sequence[Claim]) -> Manifest:
 
 
 def why_not(found: Manifest | None, name: str, namespace: str, learners: int) -> str | None:
-    """Why learners cannot read the claim, and what to do; None if they can. `found` is the claim in API form."""
+    """Return why learners cannot read the claim, and what to do; None if they can. `found` is the claim in API form."""
     where = f"claim {name!r} of namespace {namespace}"
     if found is None:
         return (
@@ -85,7 +85,7 @@ def why_not(found: Manifest | None, name: str, namespace: str, learners: int) ->
 
 
 def read_claim(core: CoreV1Api, namespace: str, name: str, learners: int) -> Manifest:
-    """The claim in API form. Raises RefusedError for one that learners cannot read."""
+    """Return the claim in API form. Raises RefusedError for one that learners cannot read."""
     answer = calls.call(
         f"read claim {name}", core.read_namespaced_persistent_volume_claim, name, namespace, ok=calls.GONE
     )

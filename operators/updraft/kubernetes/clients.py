@@ -108,7 +108,8 @@ async def async_client(conn_id: str) -> AsyncApiClient:
 
 
 def _context(path: str | None, inside: str | Mapping[str, Any] | None, context: str | None) -> str | None:
-    """The one that is meant in the connection's kubeconfig; the client alone would take the one that kubectl used last.
+    """Return the one that is meant in the connection's kubeconfig; the client alone would take the one that kubectl
+    used last.
 
     Takes what FIELDS hold. Raises RefusedError as `choose` does.
     """

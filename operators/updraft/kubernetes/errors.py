@@ -96,7 +96,7 @@ def _class(status: int, reason: str, message: str) -> type[ApiError]:
 
 
 def _told(exc: Any) -> Mapping[str, Any]:
-    """The Status that the API server answers with; empty where something else did."""
+    """Return the Status that the API server answers with; empty where something else did."""
     try:
         told = json.loads(exc.body)
     except (ValueError, TypeError):

@@ -86,7 +86,7 @@ def _listed(core: CoreV1Api, launch: Launch) -> list[Manifest]:
 
 
 def observe(core: CoreV1Api, launch: Launch) -> list[PodFacts]:
-    """The launch's pods in order of their learner."""
+    """Return the launch's pods in order of their learner."""
     return sorted(map(pod_facts, _listed(core, launch)), key=lambda facts: facts.learner)
 
 
@@ -116,7 +116,7 @@ def delete(core: CoreV1Api, namespace: str, selector: str, *, grace_seconds: int
 
 
 def wait_gone(core: CoreV1Api, namespace: str, selector: str, *, timeout_seconds: float) -> bool:
-    """Whether no pod matches any more within the time."""
+    """Return whether no pod matches any more within the time."""
     deadline, pause_seconds = time.monotonic() + timeout_seconds, 0.05
     while True:
         pods = call("list pods", core.list_namespaced_pod, namespace, label_selector=selector, ok=GONE)

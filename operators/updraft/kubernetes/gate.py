@@ -35,7 +35,7 @@ def gated(command: str) -> list[str]:
 
 
 def started_probe() -> dict[str, Any]:
-    """Tells the cluster when the wait is over: until then the container runs and has not started."""
+    """Tell the cluster when the wait is over: until then the container runs and has not started."""
     return {
         "exec": {"command": ["/bin/sh", "-c", f"test -e {contract.STAGED_FILE}"]},
         "periodSeconds": 1,

@@ -27,7 +27,7 @@ class Chosen:
 
 
 def choose(path: Path, context: str | None = None) -> Chosen:
-    """The context that is meant. Raises RefusedError naming the file, what is in it, and what to do."""
+    """Return the context that is meant. Raises RefusedError naming the file, what is in it, and what to do."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -42,12 +42,12 @@ def choose(path: Path, context: str | None = None) -> Chosen:
 
 
 def choose_inside(document: str | Mapping[str, Any], context: str | None = None) -> str:
-    """The same of a kubeconfig that Airflow's connection holds itself."""
+    """Return the same of a kubeconfig that Airflow's connection holds itself."""
     return _choose("kube_config of Airflow's connection", document, context)[0]
 
 
 def _choose(where: str, document: str | Mapping[str, Any], context: str | None) -> tuple[str, str]:
-    """The context's name and its server."""
+    """Return the context's name and its server."""
     contexts, servers = _read(where, document)
     if not contexts:
         raise RefusedError(

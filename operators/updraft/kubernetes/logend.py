@@ -24,7 +24,7 @@ TIME_BYTES = 64  # of a line, that hold its time
 
 
 async def read_end(api: Any, namespace: str, pod: str, container: str) -> list[bytes]:
-    """The last `END_LINES` lines with their times. Raises what the client raises."""
+    """Return the last `END_LINES` lines with their times. Raises what the client raises."""
     query = [("tailLines", str(END_LINES)), ("limitBytes", str(END_BYTES))]
     response = await _open(api, namespace, pod, container, query, END_SECONDS)
     async with response:
@@ -34,7 +34,8 @@ async def read_end(api: Any, namespace: str, pod: str, container: str) -> list[b
 async def count_between(
     api: Any, namespace: str, pod: str, container: str, cursor: Cursor, end: Sequence[bytes]
 ) -> int | None:
-    """How many lines of the log lie after the cursor and before `end`; None if that takes too long to find out."""
+    """Return how many lines of the log lie after the cursor and before `end`; None if that takes too long to find
+    out."""
     query = [("sinceTime", cursor.t.partition(".")[0] + "Z")] if cursor.t else []
     counter = Counter(cursor, end)
     try:
@@ -80,7 +81,7 @@ class Counter:
         self.counted: int | None = None
 
     def read(self, part: bytes) -> bool:
-        """Whether the counting is over: the end has begun, or more was read than is worth it."""
+        """Return whether the counting is over: the end has begun, or more was read than is worth it."""
         *whole, rest = (self._rest + part).split(b"\n")
         self._rest = rest[:TIME_BYTES]
         if whole and self._cursor.t > self._recorded[1] and _time(whole[-1]) < self._until:
@@ -100,7 +101,7 @@ def _time(raw: bytes) -> str:
 
 
 def raw_lines(data: bytes) -> list[bytes]:
-    """The last `END_LINES` lines of an answer of the log API, with their times."""
+    """Return the last `END_LINES` lines of an answer of the log API, with their times."""
     return [line for line in data.split(b"\n") if line][-END_LINES:]
 
 
@@ -109,10 +110,10 @@ def texts(end: Iterable[bytes]) -> list[str]:
 
 
 def lines_after(cursor: Cursor, end: Sequence[bytes], skipped: int | None) -> list[Line]:
-    """What is left to record of a log's end; its first line says how many lines before it are not kept.
+    """Return what is left to record of a log's end; its first line says how many lines before it are not kept.
 
-    `skipped`: the number of lines between the cursor and `end`, None if it is not known. Moves the cursor on. Empty
-    if everything is recorded.
+    `skipped`: the number of lines between the cursor and `end`, None if it is not known. Moves the cursor on. Empty if
+    everything is recorded.
     """
     reader, notice = LogReader(cursor), []
     if begins(end) > cursor.t and skipped != 0:
@@ -122,7 +123,7 @@ def lines_after(cursor: Cursor, end: Sequence[bytes], skipped: int | None) -> li
 
 
 def begins(end: Sequence[bytes]) -> str:
-    """The time of the first of these lines."""
+    """Return the time of the first of these lines."""
     return _time(end[0]) if end else ""
 
 

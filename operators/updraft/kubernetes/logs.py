@@ -58,7 +58,8 @@ class Cursor:
     same: int = 0
 
     def accept(self, time: str, skip: int) -> bool:
-        """Whether a line read again from the cluster is new. `skip` counts lines seen with the cursor's own time."""
+        """Return whether a line read again from the cluster is new. `skip` counts lines seen with the cursor's own
+        time."""
         return time > self.t or (time == self.t and skip > self.same)
 
     def advance(self, time: str) -> int:
@@ -128,7 +129,7 @@ class LogReader:
         self._cursor, self._start, self._seen_same = cursor, cursor.t, 0
 
     def take(self, raw: bytes) -> Line | None:
-        """The line with its number, or None if it is recorded already."""
+        """Return the line with its number, or None if it is recorded already."""
         time, text = split_line(raw.decode("utf-8", "replace"))
         time = time or self._cursor.t
         if self._start:
@@ -142,7 +143,7 @@ class LogReader:
 
 
 def _chunk(pending: Iterable[Line]) -> list[Line]:
-    """The first lines, up to a number and a size; at least one."""
+    """Return the first lines, up to a number and a size; at least one."""
     chunk: list[Line] = []
     characters = 0
     for line in pending:

@@ -216,7 +216,8 @@ def _away_from(nodes: tuple[str, ...], affinity: Manifest) -> Manifest:
 def role_to_pods(
     pod: Manifest, launch: Launch, config: PodConfig, *, restores: Mapping[int, str] | None = None
 ) -> list[Manifest]:
-    """The pods of the gang's members, from the pod of its first learner; they differ in name, rank and label only.
+    """Return the pods of the gang's members, from the pod of its first learner; they differ in name, rank and label
+    only.
 
     `pod` may have been made for another attempt: what names the attempt in it is set anew. `restores`: the checkpoint
     of each learner that goes on from another one than the configuration's.
@@ -262,7 +263,7 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
 
 
 def headless_service(launch: Launch) -> Manifest:
-    """Gives each learner a name that the others resolve, before it is ready."""
+    """Give each learner a name that the others resolve, before it is ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -277,8 +278,8 @@ def headless_service(launch: Launch) -> Manifest:
 
 
 def credentials_secret(launch: Launch, credentials: Mapping[str, Any], endpoint_token: str) -> Manifest:
-    """What the sidecar may use, mounted as a file, never as an environment variable; and by itself the
-    token of the sidecar's MLflow endpoint, which the program gets too."""
+    """Return what the sidecar may use, mounted as a file, never as an environment variable; and by itself the token of
+    the sidecar's MLflow endpoint, which the program gets too."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -57,7 +57,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _namespace_of(host: str, own: str) -> str | None:
-    """The namespace of a service's name in the cluster's DNS: `minio`, `minio.storage`, `minio.storage.svc...`."""
+    """Return the namespace of a service's name in the cluster's DNS: `minio`, `minio.storage`,
+    `minio.storage.svc...`."""
     labels = host.rstrip(".").split(".")
     if len(labels) == 1:
         return None if host in ("", "localhost") else own
@@ -65,7 +66,8 @@ def _namespace_of(host: str, own: str) -> str | None:
 
 
 def network_policy(launch: Launch, outside: Outside) -> Manifest:
-    """The learners of one launch reach each other, DNS and what is outside of the cluster; nobody else reaches them.
+    """Return the learners of one launch reach each other, DNS and what is outside of the cluster; nobody else reaches
+    them.
 
     An older attempt on a node that does not answer is somebody else. No rule names a port of the outside: data sources
     are the program's business.

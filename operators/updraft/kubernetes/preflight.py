@@ -63,7 +63,7 @@ def examine(
 
 
 def answers(core: CoreV1Api) -> bool:
-    """Whether a Kubernetes API server is there, whatever it says."""
+    """Return whether a Kubernetes API server is there, whatever it says."""
     try:
         _ask(core, core.get_code)
     except _Stop as stop:
@@ -144,7 +144,7 @@ def _unreachable(server: str, exc: Exception) -> PreflightFinding:
 
 
 def too_old(version: str) -> str | None:
-    """Why this version cannot run jobs; None if it can. A version that cannot be read is not judged."""
+    """Return why this version cannot run jobs; None if it can. A version that cannot be read is not judged."""
     match = re.match(r"v?(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) >= OLDEST:
         return None

@@ -15,9 +15,11 @@ _EXCEEDED = re.compile(
 
 
 def never_fits(words: str, learners: int) -> str | None:
-    """Why a launch of so many learners finds no room even when all others have left, from the words of a refusal.
+    """Return why a launch of so many learners finds no room even when all others have left, from the words of a
+    refusal.
 
-    None if it would, or if the words do not tell. Learners are alike, so one pod's request stands for each."""
+    None if it would, or if the words do not tell. Learners are alike, so one pod's request stands for each.
+    """
     if (found := _EXCEEDED.search(words)) is None:
         return None
     requested, limited = _amounts(found["requested"]), _amounts(found["limited"])

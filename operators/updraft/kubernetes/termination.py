@@ -55,5 +55,5 @@ fi
 
 
 def pre_stop() -> dict[str, Any]:
-    """The hook, in API form."""
+    """Return the hook, in API form."""
     return {"exec": {"command": ["/bin/sh", "-c", PASS_ON_SIGTERM]}}

@@ -42,7 +42,7 @@ class TokenBucket:
         self.shared, self._clock, self._sleep, self._at = shared, clock, sleep, clock()
 
     def owed_seconds(self, size_bytes: int, lines: int) -> float:
-        """How long to wait, now that so much has been read."""
+        """Return how long to wait, now that so much has been read."""
         now = self._clock()
         passed, self._at = max(0.0, now - self._at), now
         owed = 0.0

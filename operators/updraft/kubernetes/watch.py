@@ -80,7 +80,8 @@ class PodWatch:
         return [*first, *sorted(found.values(), key=lambda facts: facts.learner)]
 
     async def lacks_secret(self, name: str) -> bool:
-        """Whether the cluster says that there is none of this name; an answer that does not come says nothing."""
+        """Return whether the cluster says that there is none of this name; an answer that does not come says
+        nothing."""
         from aiohttp import ClientError
         from kubernetes_asyncio.client import CoreV1Api
 
@@ -180,8 +181,8 @@ class PodWatch:
                 self._wake(key)
 
     async def _ask(self, seconds: float, **query: Any) -> Any:
-        """The learners' pods as the server writes them: the client's objects of a thousand pods take ten seconds to be
-        made, in which no trigger of this process runs. Raises ApiException."""
+        """Return the learners' pods as the server writes them: the client's objects of a thousand pods take ten seconds
+        to be made, in which no trigger of this process runs. Raises ApiException."""
         from kubernetes_asyncio.client import ApiException, CoreV1Api
 
         response: Any = await CoreV1Api(self.api).list_namespaced_pod(

@@ -27,7 +27,7 @@ Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # of the queu
 
 
 def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
-    """Puts the job in the queue. There, or granted, it keeps its place; after a release it joins at the end."""
+    """Put the job in the queue. There, or granted, it keeps its place; after a release it joins at the end."""
     if request.job_id != job_id:
         raise RefusedError(f"request: is of job {request.job_id!r}, not of {job_id!r}")
     job = job_rows.get(connection, job_id, lock=True)
@@ -64,7 +64,7 @@ def requeue(connection: Connection, job_id: str, request: GangRequest, now: date
 
 
 def in_line(connection: Connection, job_id: str) -> bool:
-    """Whether the job has a place in the queue, or a grant."""
+    """Return whether the job has a place in the queue, or a grant."""
     row = _row(connection, job_id)
     return row is not None and row.released_at is None
 
@@ -81,8 +81,8 @@ def take_place(connection: Connection, job_id: str, reason: str, now: datetime) 
 
 
 def plan(connection: Connection, decide: Decide, now: datetime) -> None:
-    """Writes what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for
-    each other one its place and why it waits.
+    """Write what `decide` makes of the queue and of what is granted: grants to every job whose turn it is, and for each
+    other one its place and why it waits.
 
     Jobs that ended or were asked to cancel are no longer in the queue; what they were granted counts until released.
     """
@@ -105,13 +105,13 @@ def hold(connection: Connection, problem: str) -> None:
 
 
 def plan_is_due(connection: Connection) -> bool:
-    """Whether the queue has changed since the newest plan."""
+    """Return whether the queue has changed since the newest plan."""
     row = connection.execute(select(queue)).one()
     return bool(row.changes != row.planned)
 
 
 def admission(connection: Connection, job_id: str) -> Admission:
-    """What the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+    """Return what the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
     row = _row(connection, job_id)
     if row is None or row.released_at is not None:
         raise RefusedError(f"job: {job_id!r} is not in line; enqueue it first")
@@ -119,7 +119,7 @@ def admission(connection: Connection, job_id: str) -> Admission:
 
 
 def news(connection: Connection, since: int | None) -> QueueNews:
-    """The rows that changed after the counter had this value; None: only its value now."""
+    """Return the rows that changed after the counter had this value; None: only its value now."""
     changes = connection.execute(select(queue.c.changes)).scalar_one()
     if since is None or changes == since:
         return QueueNews(changes, {})
@@ -128,7 +128,7 @@ def news(connection: Connection, since: int | None) -> QueueNews:
 
 
 def release(connection: Connection, job_id: str, now: datetime) -> bool:
-    """Gives back what was granted, or leaves the queue. Whether there was anything to give back."""
+    """Give back what was granted, or leaves the queue. Whether there was anything to give back."""
     live = (grants.c.job_id == job_id) & grants.c.released_at.is_(None)
     if connection.execute(select(grants.c.job_id).where(live)).first() is None:
         return False
@@ -137,13 +137,13 @@ def release(connection: Connection, job_id: str, now: datetime) -> bool:
 
 
 def live_grants(connection: Connection) -> list[Grant]:
-    """What is granted and not released, oldest first."""
+    """Return what is granted and not released, oldest first."""
     query = select(grants).where(grants.c.released_at.is_(None), grants.c.granted_at.is_not(None))
     return [Grant(_request(row), row.granted_at) for row in connection.execute(query.order_by(grants.c.granted_at))]
 
 
 def count_change(connection: Connection) -> int:
-    """Counts a change of what the planner plans; until the transaction ends, nobody else changes the queue."""
+    """Count a change of what the planner plans; until the transaction ends, nobody else changes the queue."""
     counted = update(queue).values(changes=queue.c.changes + 1).returning(queue.c.changes)
     return int(connection.execute(counted).scalar_one())
 
@@ -164,12 +164,12 @@ def _waiting(connection: Connection) -> dict[str, Row[Any]]:
 
 
 def _decision(**decided: Any) -> dict[str, Any]:
-    """The planner's columns of a row."""
+    """Return the planner's columns of a row."""
     return {"granted_at": None, "place": None, "reason": None, "impossible": False, **decided}
 
 
 def _write(connection: Connection, waiting: Mapping[str, Row[Any]], decided: Mapping[str, dict[str, Any]]) -> None:
-    """Writes the decisions that are new. The jobs' own rows are left alone: others lock a job first, then the queue."""
+    """Write the decisions that are new. The jobs' own rows are left alone: others lock a job first, then the queue."""
     new = [
         {"of": job_id, **{f"new_{name}": value for name, value in decision.items()}}
         for job_id, decision in decided.items()

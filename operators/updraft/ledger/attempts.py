@@ -35,10 +35,10 @@ def ensure_attempt(
     learners: int,
     now: datetime,
 ) -> Attempt:
-    """The attempt that follows the closed attempt `after`, made once whoever asks, with so many learners.
+    """Return the attempt that follows the closed attempt `after`, made once whoever asks, with so many learners.
 
-    The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first.
-    Raises RefusedError when the job has ended, a cancel was requested, or the job is halted or in line again.
+    The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first. Raises
+    RefusedError when the job has ended, a cancel was requested, or the job is halted or in line again.
     """
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
@@ -68,7 +68,7 @@ def ensure_attempt(
 
 
 def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt | None:
-    """The newest of the role, open or closed."""
+    """Return the newest of the role, open or closed."""
     query = select(attempts).where(attempts.c.job_id == job_id, attempts.c.role == role)
     row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
     return None if row is None else _attempt(connection, row)
@@ -129,7 +129,7 @@ def close_attempt(
 
 
 def change_members(connection: Connection, job_id: str, role: str, number: int, membership: Membership) -> Attempt:
-    """Gives the attempt its next generation of members. The same generation again changes nothing.
+    """Give the attempt its next generation of members. The same generation again changes nothing.
 
     Raises StaleAttemptError for an attempt that is closed or not the newest, and RefusedError for a generation that
     does not follow the attempt's: another process has changed the members meanwhile.
@@ -150,14 +150,14 @@ def change_members(connection: Connection, job_id: str, role: str, number: int, 
 
 
 def changed_members(connection: Connection) -> dict[tuple[str, str], int]:
-    """The generation of each open attempt whose members have changed since it began, by job and role."""
+    """Return the generation of each open attempt whose members have changed since it began, by job and role."""
     query = select(attempts.c.job_id, attempts.c.role, attempts.c.generation)
     query = query.where(attempts.c.ended_at.is_(None), attempts.c.generation > 1)
     return {(row.job_id, row.role): row.generation for row in connection.execute(query)}
 
 
 def note_steps(connection: Connection, job_id: str, role: str, number: int, first: int, last: int) -> Attempt:
-    """Widens the attempt's range of steps. What a closed attempt still reports is not its own any more."""
+    """Widen the attempt's range of steps. What a closed attempt still reports is not its own any more."""
     job_rows.get(connection, job_id, lock=True)
     known = _get(connection, job_id, role, number)
     if known.ended_at is not None or covers(known, first, last):
@@ -172,7 +172,7 @@ def note_steps(connection: Connection, job_id: str, role: str, number: int, firs
 
 
 def covers(known: Attempt, first: int, last: int) -> bool:
-    """Whether these steps are in the attempt's record already."""
+    """Return whether these steps are in the attempt's record already."""
     if known.first_step is None or known.last_step is None:
         return False
     return known.first_step <= first and last <= known.last_step
@@ -213,7 +213,7 @@ def _get(connection: Connection, job_id: str, role: str, number: int) -> Attempt
 
 
 def _members(membership: Membership) -> dict[str, Any]:
-    """The columns of a membership."""
+    """Return the columns of a membership."""
     return {"generation": membership.generation, "membership": membership.to_json()}
 
 

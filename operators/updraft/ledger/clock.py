@@ -22,7 +22,8 @@ def utc_now() -> datetime:
 
 
 def clock_of(engine: Engine) -> Callable[[], datetime]:
-    """The time of the database's machine. All that share a SQLite file are on one machine, whose own clock it is."""
+    """Return the time of the database's machine. All that share a SQLite file are on one machine, whose own clock it
+    is."""
     if engine.dialect.name == "sqlite":
         return utc_now
 

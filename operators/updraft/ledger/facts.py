@@ -158,7 +158,7 @@ def put_idempotency_record(connection: Connection, job_id: str, key: Idempotency
 
 
 def _mark(connection: Connection, job_id: str, name: str, **values: Any) -> Checkpoint:
-    """The time, which is named first, says whether it was marked before; then the first mark stands."""
+    """Return the time, which is named first, says whether it was marked before; then the first mark stands."""
     job_rows.get(connection, job_id, lock=True)
     key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
     unmarked = checkpoints.c[next(iter(values))].is_(None)

@@ -66,7 +66,7 @@ def record(connection: Connection, new: NewJob, now: datetime) -> Job:
 
 
 def manifest_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that hold a manifest and what is taken from it."""
+    """Return the columns that hold a manifest and what is taken from it."""
     return {"manifest": manifest, "shown": Shown.of(manifest).to_json()}
 
 
@@ -80,7 +80,7 @@ def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
 
 
 def of_run(connection: Connection, dag_id: str, run_id: str) -> Job | None:
-    """The job of a DAG run, if it was recorded."""
+    """Return the job of a DAG run, if it was recorded."""
     query = select(*WHOLE).where(jobs.c.dag_id == dag_id, jobs.c.run_id == run_id)
     row = connection.execute(query).one_or_none()
     return None if row is None else _job(row)
@@ -191,7 +191,8 @@ def set_run(connection: Connection, job_id: str, mlflow_run_id: str, mlflow_expe
 
 
 def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data: Sequence[Mapping[str, Any]]) -> Job:
-    """What the job really used: the code's tree, and per data set a description (tree, source, fingerprint, …)."""
+    """Return what the job really used: the code's tree, and per data set a description (tree, source, fingerprint,
+    …)."""
     get(connection, job_id, lock=True)
     code = None if code_tree is None else bounds.identifier("code_tree", code_tree, WORD_LENGTH)
     values = {"code_tree": code, "data": bounds.document("data", list(data))}
@@ -229,7 +230,7 @@ def note(
 
 
 def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Job:
-    """What a person made Airflow say; the newest stands. It changes neither state nor verdict."""
+    """Return what a person made Airflow say; the newest stands. It changes neither state nor verdict."""
     get(connection, job_id, lock=True)
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(override=bounds.evidence(what)))
     return get(connection, job_id)
@@ -260,7 +261,7 @@ def step(
     now: datetime,
     **more: Any,
 ) -> None:
-    """Writes a step that the caller has checked, with `more` columns of the job."""
+    """Write a step that the caller has checked, with `more` columns of the job."""
     values: dict[str, Any] = {"state": to.value, "reason": reason, **more}
     if to is State.PROCESSING and job.started_at is None:
         values["started_at"] = now

@@ -36,7 +36,7 @@ def lease(
     wait_seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Waits for the lock, holds it, gives it back. Raises UnavailableError after `wait_seconds`."""
+    """Wait for the lock, holds it, gives it back. Raises UnavailableError after `wait_seconds`."""
     owner = secrets.token_hex(16)
     deadline = time.monotonic() + wait_seconds
     while not take_lease(engine, name, owner, clock(), lease_seconds):
@@ -69,7 +69,7 @@ def take_lease(engine: Engine, name: str, owner: str, now: datetime, lease_secon
 
 
 def give_lease(engine: Engine, name: str, owner: str) -> None:
-    """Gives the lock back, if it is this owner's."""
+    """Give the lock back, if it is this owner's."""
     with writing(engine) as connection:
         mine = (locks.c.name == _key(name)) & (locks.c.owner == owner)
         connection.execute(update(locks).where(mine).values(owner=None, expires_at=None))

@@ -27,7 +27,7 @@ _open_lock = threading.Lock()
 
 
 def open_ledger(url: str) -> Ledger:
-    """The ledger of this process. A forked child gets its own: database connections do not survive a fork."""
+    """Return the ledger of this process. A forked child gets its own: database connections do not survive a fork."""
     key = (os.getpid(), url)
     with _open_lock:
         # A parent's entry stays in the child's dictionary on purpose: closing its connections here would hurt it.

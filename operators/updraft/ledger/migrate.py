@@ -18,7 +18,7 @@ _MIGRATION_LOCK = 0x75706472  # any number that nobody else of this database use
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Runs all missing migrations in one transaction. Callers at the same time wait for each other."""
+    """Run all missing migrations in one transaction. Callers at the same time wait for each other."""
     engine = make_engine(url)
     try:
         with writing(engine) as connection:

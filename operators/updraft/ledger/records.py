@@ -149,7 +149,7 @@ class Admission:
 
     @property
     def planned(self) -> bool:
-        """Whether the planner has decided about the job."""
+        """Return whether the planner has decided about the job."""
         return self.reason != UNPLANNED
 
     @property

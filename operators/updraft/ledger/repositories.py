@@ -67,7 +67,7 @@ class Jobs(_Repository):
             return jobs.get(connection, job_id)
 
     def of_run(self, dag_id: str, run_id: str) -> Job:
-        """The job whose controller is this DAG run. Raises NotFoundError."""
+        """Return the job whose controller is this DAG run. Raises NotFoundError."""
         with self._reading() as connection:
             found = jobs.of_run(connection, dag_id, run_id)
         if found is None:
@@ -134,7 +134,7 @@ class Jobs(_Repository):
             return endings.finish(connection, job_id, verdict, self._clock())
 
     def override(self, job_id: str, what: Mapping[str, Any]) -> Job:
-        """What a person made Airflow say against the evidence; the newest stands."""
+        """Return what a person made Airflow say against the evidence; the newest stands."""
         with self._writing() as connection:
             return jobs.override(connection, job_id, what)
 
@@ -173,7 +173,7 @@ class Jobs(_Repository):
             return halting.rejoin(connection, job_id, seq, place, self._clock())
 
     def revise(self, job_id: str, manifest: Mapping[str, Any], changes: Mapping[str, Any], by: str) -> Revision:
-        """The job's manifest from now on; the one that it has already is no new revision."""
+        """Return the job's manifest from now on; the one that it has already is no new revision."""
         with self._writing() as connection:
             return revisions.revise(connection, job_id, manifest, changes, by, self._clock())
 
@@ -197,7 +197,7 @@ class Requests(_Repository):
             return requests.list_requests(connection, jobs.get(connection, job_id).id)
 
     def pending(self, job_id: str, kind: RequestKind) -> Request | None:
-        """The newest unanswered one of the kind."""
+        """Return the newest unanswered one of the kind."""
         with self._reading() as connection:
             return requests.pending(connection, job_id, kind)
 
@@ -225,7 +225,7 @@ class Outbox(_Repository):
             outbox.delivered(connection, message_id, self._clock())
 
     def failed(self, message_id: int, error: str) -> None:
-        """Counts a try that failed."""
+        """Count a try that failed."""
         with self._writing() as connection:
             outbox.undelivered(connection, message_id, error)
 
@@ -251,17 +251,17 @@ class Queue(_Repository):
             admission.hold(connection, problem)
 
     def plan_is_due(self) -> bool:
-        """Whether the queue has changed since the newest plan."""
+        """Return whether the queue has changed since the newest plan."""
         with self._reading() as connection:
             return admission.plan_is_due(connection)
 
     def admission(self, job_id: str) -> Admission:
-        """What the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+        """Return what the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
         with self._reading() as connection:
             return admission.admission(connection, job_id)
 
     def news(self, since: int | None) -> QueueNews:
-        """What changed in the queue after its counter had this value; None: only the value now."""
+        """Return what changed in the queue after its counter had this value; None: only the value now."""
         with self._reading() as connection:
             return admission.news(connection, since)
 
@@ -271,7 +271,7 @@ class Queue(_Repository):
             admission.requeue(connection, job_id, request, self._clock())
 
     def holds(self, job_id: str) -> bool:
-        """Whether the job has a place in line, or a grant."""
+        """Return whether the job has a place in line, or a grant."""
         with self._reading() as connection:
             return admission.in_line(connection, job_id)
 
@@ -281,7 +281,7 @@ class Queue(_Repository):
             return admission.take_place(connection, job_id, reason, self._clock())
 
     def release(self, job_id: str) -> bool:
-        """Whether there was anything to give back."""
+        """Return whether there was anything to give back."""
         with self._writing() as connection:
             return admission.release(connection, job_id, self._clock())
 
@@ -298,7 +298,7 @@ class Attempts(_Repository):
         resume: ResumePlan | None = None,
         learners: int = 1,
     ) -> Attempt:
-        """The attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
+        """Return the attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
 
         Raises RefusedError when the job has ended or was cancelled.
         """
@@ -308,7 +308,7 @@ class Attempts(_Repository):
             )
 
     def change_members(self, job_id: str, role: str, number: int, membership: Membership) -> Attempt:
-        """Gives an open attempt its next generation of members.
+        """Give an open attempt its next generation of members.
 
         Raises StaleAttemptError for another attempt than the open one, and RefusedError for a generation that does not
         follow the attempt's own.
@@ -317,7 +317,7 @@ class Attempts(_Repository):
             return attempts.change_members(connection, job_id, role, number, membership)
 
     def changed_members(self) -> dict[tuple[str, str], int]:
-        """The generation of each open attempt whose members have changed since it began, by job and role."""
+        """Return the generation of each open attempt whose members have changed since it began, by job and role."""
         with self._reading() as connection:
             return attempts.changed_members(connection)
 
@@ -344,7 +344,7 @@ class Attempts(_Repository):
             return attempts.close_attempt(connection, job_id, role, number, closure, self._clock())
 
     def note_steps(self, job_id: str, role: str, number: int, first: int, last: int) -> None:
-        """Widens the range of steps of an open attempt."""
+        """Widen the range of steps of an open attempt."""
         with self._reading() as connection:  # most calls need no lock
             known = attempts.current_attempt(connection, job_id, role)
         if known is not None and known.number == number and attempts.covers(known, first, last):
@@ -372,7 +372,7 @@ class Leases(_Repository):
         return leases.take_lease(self._engine, name, owner, self._clock(), lease_seconds)
 
     def give(self, name: str, owner: str) -> None:
-        """Ends the lease, if it is this owner's."""
+        """End the lease, if it is this owner's."""
         leases.give_lease(self._engine, name, owner)
 
 

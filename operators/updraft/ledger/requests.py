@@ -29,7 +29,7 @@ def request(
     revision: Mapping[str, Any] | None,
     now: datetime,
 ) -> Request:
-    """Records the request, or finds the one of this kind that is unanswered. Raises RefusedError with advice."""
+    """Record the request, or finds the one of this kind that is unanswered. Raises RefusedError with advice."""
     if kind not in get_args(RequestKind):
         raise RefusedError(f"request: {kind!r} is none of {', '.join(get_args(RequestKind))}")
     bounds.identifier("by", by, NAME_LENGTH)
@@ -61,7 +61,7 @@ def list_requests(connection: Connection, job_id: str) -> list[Request]:
 
 
 def pending(connection: Connection, job_id: str, kind: RequestKind) -> Request | None:
-    """The newest unanswered one of the kind."""
+    """Return the newest unanswered one of the kind."""
     query = select(requests).where(
         requests.c.job_id == job_id, requests.c.kind == kind, requests.c.answered_at.is_(None)
     )

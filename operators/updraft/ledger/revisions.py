@@ -23,7 +23,8 @@ def revise(
     by: str,
     now: datetime,
 ) -> Revision:
-    """The job's manifest from now on. The manifest that it has already is no new revision: doing it twice is once."""
+    """Return the job's manifest from now on. The manifest that it has already is no new revision: doing it twice is
+    once."""
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
         raise RefusedError(f"changes: job {job_id!r} has ended {job.state}; submit it again with them")

@@ -28,7 +28,7 @@ class Member:
 
     @property
     def belongs(self) -> bool:
-        """Whether it has its part in the attempt's work."""
+        """Return whether it has its part in the attempt's work."""
         return self.until is None
 
 
@@ -69,22 +69,23 @@ class Membership:
 
     @property
     def learners(self) -> tuple[int, ...]:
-        """The numbers of those that belong, ascending."""
+        """Return the numbers of those that belong, ascending."""
         return tuple(member.learner for member in self.members if member.belongs)
 
     @property
     def ever(self) -> tuple[int, ...]:
-        """The numbers of all learners that the attempt ever had: whose logs, metrics and checkpoints there are."""
+        """Return the numbers of all learners that the attempt ever had: whose logs, metrics and checkpoints there
+        are."""
         return tuple(member.learner for member in self.members)
 
     @property
     def joined_later(self) -> tuple[int, ...]:
-        """The numbers of those that belong and were not there at the attempt's begin."""
+        """Return the numbers of those that belong and were not there at the attempt's begin."""
         return tuple(member.learner for member in self.members if member.belongs and member.since > 1)
 
     @property
     def size(self) -> int:
-        """How many belong: the world size of the collective."""
+        """Return how many belong: the world size of the collective."""
         return len(self.learners)
 
     def rank(self, learner: int) -> int:

@@ -22,7 +22,7 @@ def job_id(name: str, now: datetime, entropy: bytes) -> str:
 
 
 def job_id_of_run(dag_id: str, run_id: str, name: str) -> str:
-    """The id of the job that an Airflow run guards: the run's id where it can be one, otherwise derived from it,
+    """Return the id of the job that an Airflow run guards: the run's id where it can be one, otherwise derived from it,
     always in the same way (Airflow's own run ids hold colons and plus signs)."""
     if is_job_id(run_id):
         return run_id

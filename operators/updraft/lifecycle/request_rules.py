@@ -8,7 +8,7 @@ WITHDRAWN = "withdrawn"  # beginning of the answer to a request that a later one
 
 
 def obeyed(kind: str, answer: str, state: State) -> bool:
-    """Whether what was asked for has happened. `state` is the job's, read after the answer."""
+    """Return whether what was asked for has happened. `state` is the job's, read after the answer."""
     if answer.startswith(WITHDRAWN):
         return False
     if kind == "cancel":

@@ -87,7 +87,7 @@ class ManifestError(UpdraftError):
 def wrong(
     problem: str, allowed: str, suggestion: str | None = None, *, at: str = "", value: object = None
 ) -> PydanticCustomError:
-    """The error of one value; `at` is a path below the field that the validator belongs to."""
+    """Return the error of one value; `at` is a path below the field that the validator belongs to."""
     return all_wrong([(FieldError(at, None, problem, allowed, suggestion), value)])
 
 
@@ -97,7 +97,7 @@ def all_wrong(fields: Sequence[tuple[FieldError, object]]) -> PydanticCustomErro
 
 
 def filled(field: FieldError, path: str, value: object) -> FieldError:
-    """The error at its full path, with the value put in, unless it might be a secret."""
+    """Return the error at its full path, with the value put in, unless it might be a secret."""
     shown = HIDDEN if is_sensitive(path) else show(value)
     problem = field.problem.replace(VALUE, shown)
     # A suggestion may be made from the value.
@@ -110,7 +110,7 @@ def is_sensitive(path: str) -> bool:
 
 
 def show(value: object) -> str:
-    """The value in a few characters, without the credentials that a URL may hold."""
+    """Return the value in a few characters, without the credentials that a URL may hold."""
     if isinstance(value, str):
         text = repr(redact(value[:2000]))
     elif value is None:
@@ -129,7 +129,7 @@ def show(value: object) -> str:
 
 
 def redact(text: str) -> str:
-    """The text without user names and passwords in URLs."""
+    """Return the text without user names and passwords in URLs."""
     return _USER_INFO.sub("***", text)
 
 
@@ -151,7 +151,7 @@ def join_path(base: str, part: str | int) -> str:
 
 
 def shown_key(key: str) -> str:
-    """The key as part of a path: plain, or quoted when it could be mistaken for more."""
+    """Return the key as part of a path: plain, or quoted when it could be mistaken for more."""
     return key if len(key) <= 80 and _PLAIN_KEY.fullmatch(key) else f"[{show(key)}]"
 
 

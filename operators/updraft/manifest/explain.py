@@ -54,7 +54,7 @@ def _explain(error: ErrorDetails) -> Iterator[FieldError]:
 
 
 def _meaning(info: FieldInfo | None) -> str:
-    """What a missing field is for, to follow "write"."""
+    """Return what a missing field is for, to follow "write"."""
     text = info.description.split(";")[0] if info and info.description else "a value"
     return f"the {text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
 
@@ -80,7 +80,7 @@ def _problem(kind: str, context: dict[str, Any]) -> tuple[str, str]:
 
 
 def _unknown(location: tuple[int | str, ...], path: str) -> FieldError:
-    """The nearest name among the siblings, then anywhere in the manifest."""
+    """Return the nearest name among the siblings, then anywhere in the manifest."""
     name = str(location[-1])
     siblings = names_of(_model_at(location[:-1]))
     prefix = path[: -len(shown_key(name))]
@@ -112,7 +112,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 
 def names_of(model: type[BaseModel]) -> list[str]:
-    """The model's fields as a manifest writes them."""
+    """Return the model's fields as a manifest writes them."""
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
@@ -134,14 +134,14 @@ def _find(model: type[BaseModel], name: str) -> FieldInfo | None:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `X | None`, `tuple[X, ...]` or Annotated."""
+    """Return the model inside `X | None`, `tuple[X, ...]` or Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for inner in get_args(annotation) if (found := model_in(inner))), None)
 
 
 def literals(info: FieldInfo | None) -> list[Any]:
-    """The values that a Literal inside the field's type allows."""
+    """Return the values that a Literal inside the field's type allows."""
 
     def inside(annotation: Any) -> list[Any]:
         arguments = get_args(annotation)
@@ -153,7 +153,7 @@ def literals(info: FieldInfo | None) -> list[Any]:
 
 
 def example_of(info: FieldInfo | None) -> str | None:
-    """The field's first example, as YAML would write it on one line."""
+    """Return the field's first example, as YAML would write it on one line."""
     if info is None or not info.examples:
         return None
     example = info.examples[0]

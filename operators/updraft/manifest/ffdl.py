@@ -63,7 +63,7 @@ class Converted:
 
 
 def is_ffdl(mapping: Mapping[str, Any]) -> bool:
-    """Whether this is FfDL's form and not ours: the command lies inside `framework`, or it has data stores."""
+    """Return whether this is FfDL's form and not ours: the command lies inside `framework`, or it has data stores."""
     if "command" in mapping or "resources" in mapping:
         return False
     framework = mapping.get("framework")

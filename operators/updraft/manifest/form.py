@@ -125,7 +125,7 @@ def read_form(
 
 
 def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The box's mapping, and warnings; FfDL's form is converted, and must not bring credentials."""
+    """Return the box's mapping, and warnings; FfDL's form is converted, and must not bring credentials."""
     if value is None or value == "":
         return {}, ()
     raw = read_mapping(value, "form") if isinstance(value, str) else plain_mapping(value, "form")
@@ -146,7 +146,7 @@ def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:
 
 
 def _read_params(stated: dict[str, Any], defaults: Mapping[str, Any]) -> list[FieldError]:
-    """Replaces params that were written as text by values of their defaults' types; returns those that are none."""
+    """Replace params that were written as text by values of their defaults' types; returns those that are none."""
     wrong = []
     for name, value in stated.items():
         default = defaults.get(name)
@@ -160,7 +160,7 @@ def _read_params(stated: dict[str, Any], defaults: Mapping[str, Any]) -> list[Fi
 
 
 def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapping[str, Any]) -> dict[str, Any]:
-    """The form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
+    """Return the form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
     changed = {name for name, value in stated.items() if value != defaults.get(name)}
     whole = bool(box.get("name"))
     left = () if whole else (name for name in stated if _get(box, _path_of(name)) is None)
@@ -263,7 +263,7 @@ def _param_field(name: str, value: Any) -> FormField:
 
 
 def _schema_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """The schema of one field of the manifest."""
+    """Return the schema of one field of the manifest."""
     node: dict[str, Any] = dict(schema)
     for part in path:
         node = leaf(node["properties"][part], schema["$defs"])
@@ -295,7 +295,7 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _rest(raw: Mapping[str, Any], base: Manifest | None) -> dict[str, Any]:
-    """What of the manifest has no field, without the defaults."""
+    """Return what of the manifest has no field, without the defaults."""
     if base is None:
         return {}
     rest = _without_defaults(base.model_dump(mode="json", by_alias=True, exclude_defaults=True))
@@ -311,7 +311,7 @@ def _without_defaults(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remove(raw: dict[str, Any], path: tuple[str, ...]) -> None:
-    """Removes one value, and the mappings that it leaves empty."""
+    """Remove one value, and the mappings that it leaves empty."""
     parents: list[dict[str, Any]] = [raw]
     for part in path[:-1]:
         inner = parents[-1].get(part)

@@ -151,7 +151,7 @@ def with_files(manifest: Manifest, base_dir: Path, *, source: str = "manifest") 
 
 
 def with_roots(manifest: Manifest, folder: Path) -> Manifest:
-    """The manifest with its local paths made absolute, seen from `folder`."""
+    """Return the manifest with its local paths made absolute, seen from `folder`."""
     changed: dict[str, Any] = {}
     code = manifest.parsed_code()
     if code and code.kind == "local":

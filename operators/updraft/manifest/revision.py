@@ -25,7 +25,7 @@ _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 def revision(
     manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
 ) -> dict[str, Any] | None:
-    """What a request to resume carries: `{"manifest", "changes"}`; None if the changes change nothing.
+    """Return what a request to resume carries: `{"manifest", "changes"}`; None if the changes change nothing.
 
     Raises ManifestError as `revised`.
     """
@@ -38,7 +38,8 @@ def revision(
 def revised(
     manifest: Mapping[str, Any], changes: Mapping[str, Any], *, tenants: Sequence[str] = ("default",)
 ) -> Manifest:
-    """The manifest with the changes in it. A mapping in `changes` is merged, null takes a value back to its default.
+    """Return the manifest with the changes in it. A mapping in `changes` is merged, null takes a value back to its
+    default.
 
     Raises ManifestError naming every wrong field, and every one that may not change.
     """
@@ -73,7 +74,7 @@ def unknown_params(given: object, known: Mapping[str, Any]) -> list[FieldError]:
 
 
 def _retyped(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
-    """The values as of the types of those that they replace, and an error for each that cannot be."""
+    """Return the values as of the types of those that they replace, and an error for each that cannot be."""
     values, wrong = dict(given), []
     for name, value in given.items():
         found = retyped(name, value, known[name]) if name in known else value

@@ -41,7 +41,7 @@ class PromotionRule:
     offset: float = 0.0
 
     def __str__(self) -> str:
-        """The rule without its metric, as a manifest writes it."""
+        """Return the rule without its metric, as a manifest writes it."""
         if self.threshold is not None:
             return f"{self.op} {_short(self.threshold)!r}"
         if not self.offset:

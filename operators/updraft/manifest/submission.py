@@ -102,7 +102,7 @@ def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
 
 
 def tag_of(image: str) -> str:
-    """The tag of an image without its digest; empty where it has none."""
+    """Return the tag of an image without its digest; empty where it has none."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 

@@ -73,7 +73,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def read_mapping(text: str, source: str) -> dict[str, Any]:
-    """The mapping that `text` (YAML or JSON) holds. Raises ManifestError, with line and column."""
+    """Return the mapping that `text` (YAML or JSON) holds. Raises ManifestError, with line and column."""
     if len(text) > limits.TEXT_CHARACTERS:
         raise _unreadable(source, "text", f"has more than {limits.TEXT_CHARACTERS} characters", "a shorter manifest")
     return plain_mapping(_read(text, source), source)

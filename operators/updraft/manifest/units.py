@@ -71,7 +71,7 @@ def nearest_memory(value: object, example: str = "2GiB") -> str:
 
 
 def format_memory(amount_bytes: int) -> str:
-    """The shortest exact writing: 2147483648 -> 2GiB."""
+    """Return the shortest exact writing: 2147483648 -> 2GiB."""
     for letter in reversed("KMGT"):
         for unit in (f"{letter}iB", f"{letter}B"):
             if amount_bytes % _UNITS[unit] == 0:
@@ -106,7 +106,7 @@ def nearest_duration(value: object) -> str:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The canonical writing: 5400 s -> 1h30m."""
+    """Return the canonical writing: 5400 s -> 1h30m."""
     rest = int(duration.total_seconds())
     text = ""
     for unit, seconds in _SECONDS.items():

@@ -51,7 +51,7 @@ def reserved_env_names() -> frozenset[str]:
 
 
 def slug(text: str) -> str:
-    """The nearest valid name."""
+    """Return the nearest valid name."""
     name = re.sub(r"[^a-z0-9]+", "-", text[:200].lower()).strip("-")
     if not name[:1].isalpha():
         name = f"job-{name}".strip("-")
@@ -265,7 +265,7 @@ def check_expectations(value: object) -> str | dict[str, Any]:
 
 
 def _each(value: object, check: Callable[[str, Any], object], allowed: str, example: str) -> dict[str, Any]:
-    """Checks every item of a mapping and reports all that are wrong together."""
+    """Check every item of a mapping and reports all that are wrong together."""
     if not isinstance(value, dict):
         raise wrong(f"{VALUE} is not a mapping", allowed, example, value=value)
     found: list[tuple[FieldError, object]] = []

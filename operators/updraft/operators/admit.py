@@ -249,7 +249,7 @@ class AdmitOperator(UsesServices, BaseOperator):
 
 
 def _amounts(manifest: Manifest) -> str:
-    """What is granted, as its submitter wrote it: `2 x (0.5 CPU, 256 MiB)`."""
+    """Return what is granted, as its submitter wrote it: `2 x (0.5 CPU, 256 MiB)`."""
     resources = manifest.resources
     parts = [f"{resources.cpus:g} CPU", f"{memory_mib(manifest)} MiB"]
     if resources.gpus:
@@ -258,7 +258,7 @@ def _amounts(manifest: Manifest) -> str:
 
 
 def _described(manifest: Manifest) -> dict[str, Any]:
-    """What is worth comparing between runs, beside the user's own params."""
+    """Return what is worth comparing between runs, beside the user's own params."""
     resources = manifest.resources
     return {
         "updraft.learners": resources.learners,

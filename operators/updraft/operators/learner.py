@@ -132,7 +132,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             )
 
     def _end(self, context: Context, job: Job, manifest: Manifest, attempt: Attempt | None, reason: str) -> None:
-        """Ends the task as the role ended; before that, what its trigger may have left is freed."""
+        """End the task as the role ended; before that, what its trigger may have left is freed."""
         if attempt is None:
             stop_if_over(self.services, context, job.id)
         if (
@@ -174,7 +174,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         say_last_lines(f"Last lines of learner {learner}:", [str(line["line"]) for line in lines])
 
     def _told(self, job: Job, attempt: Attempt) -> str | None:
-        """What the attempt itself says of its failure, where that is more than its pods show."""
+        """Return what the attempt itself says of its failure, where that is more than its pods show."""
         return None
 
     def on_kill(self) -> None:

@@ -60,7 +60,7 @@ class RegisterOperator(UsesServices, BaseOperator):
             self.log.info("Model %s version %s", version.name, version.version)
 
     def _exported_by(self, job: Job) -> int:
-        """The attempt whose report counts: the ledger says that it ended, and how."""
+        """Return the attempt whose report counts: the ledger says that it ended, and how."""
         attempt = self.services.ledger.attempts.current(job.id, EXPORT_ROLE)
         if attempt is None or attempt.outcome != FailureClass.DONE:
             raise DataError("the export did not end well; look at the log of export_model")

@@ -139,7 +139,7 @@ class RequestOperator(UsesServices, BaseOperator):
         return self.asked_job
 
     def _recorded(self, context: Context, job_id: str) -> Request | None:
-        """What this run has asked already: this task may run twice."""
+        """Return what this run has asked already: this task may run twice."""
         seq = self.services.ledger.idempotency.get(job_id, _key(context))
         return next((item for item in self.services.ledger.requests.of_job(job_id) if item.seq == seq), None)
 

@@ -86,7 +86,7 @@ class StageOperator(LearnerOperator):
     # --- what is there, and what a pod has to do ------------------------------------------------------------------
 
     def _plan(self, context: Context, job: Job, manifest: Manifest) -> PreparePlan:
-        """Looks at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
+        """Look at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
         stop_if_over(self.services, context, job.id)
         known: dict[str, Staged] = {}
         requests: list[SourceRequest] = []
@@ -284,7 +284,7 @@ class ValidateOperator(UsesServices, BaseOperator):
         return [f"{item.source}: {text}" for text in texts]
 
     def _reported(self, job: Job, name: str, item: Data, fingerprint: str, digest: str) -> Validation:
-        """What the job's pod says of this very data, recorded. Raises what it could not judge, as an error."""
+        """Return what the job's pod says of this very data, recorded. Raises what it could not judge, as an error."""
         report = prepared_of(self.services, job).report
         judgement = report.judged.get(name) if report is not None else None
         if judgement is not None and judgement.tree == fingerprint:
@@ -315,7 +315,7 @@ def prepared_of(services: Services, job: Job) -> Prepared:
 
 
 def _made(services: Services, job: Job, plan: PreparePlan) -> dict[str, Staged]:
-    """The trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
+    """Return the trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
     from updraft.storage.sources import staged_of
 
     prepared = prepared_of(services, job)

@@ -66,5 +66,5 @@ _FIRST: Mapping[str, FailureRule] = MappingProxyType({row.label: row for row in 
 
 
 def row_of(label: str) -> FailureRule | None:
-    """The row of a label, for its text; None for a label that is not ours, such as a tenant's."""
+    """Return the row of a label, for its text; None for a label that is not ours, such as a tenant's."""
     return _FIRST.get(label)

@@ -57,7 +57,7 @@ class Meaning:
 
 
 def _as_in(label: str, *, catalogue_first: bool = False) -> Meaning:
-    """The cause and the action of the catalogue's row."""
+    """Return the cause and the action of the catalogue's row."""
     row = next(row for row in CONTROLLER_ROWS if row.label == label)
     return Meaning(row.cause, row.label, row.action, catalogue_first)
 

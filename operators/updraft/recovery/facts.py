@@ -30,7 +30,7 @@ class ContainerFacts:
 
     @property
     def blocked(self) -> bool:
-        """Whether it waits for something that does not come by itself."""
+        """Return whether it waits for something that does not come by itself."""
         return self.state == "waiting" and self.reason in WAITING_REASONS
 
 
@@ -83,13 +83,13 @@ class PodFacts:
 
     @property
     def building(self) -> str | None:
-        """What the local node says while it builds the environment of one of the pod's images."""
+        """Return what the local node says while it builds the environment of one of the pod's images."""
         containers = (self.sidecar, self.main)
         return next((c.message for c in containers if c.state == "waiting" and c.reason == BUILDING), None)
 
     @property
     def blocked(self) -> str | None:
-        """Why the pod waits for something that does not come by itself."""
+        """Return why the pod waits for something that does not come by itself."""
         for container in (self.sidecar, self.main):
             if container.blocked:
                 return f"{container.reason}: {container.message}".rstrip(": ")
@@ -100,8 +100,9 @@ class PodFacts:
 
 
 def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
-    """The pods as they are, and those that are gone as they were `last` seen, where that tells how their program ended
-    or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`."""
+    """Return the pods as they are, and those that are gone as they were `last` seen, where that tells how their program
+    ended or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`.
+    """
     there = {pod.learner for pod in pods}
     ends = {p.learner: p.asked_to_leave for p in last if p.main.exit_code is not None}
     now = [replace(pod, asked_to_leave=ends.get(pod.learner, pod.asked_to_leave)) for pod in pods]

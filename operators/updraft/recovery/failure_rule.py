@@ -61,7 +61,7 @@ class FailureRule:
     told: bool = False
 
     def fits(self, *, code: int | None = None, reason: str = "", lines: tuple[str, ...] = ()) -> str | None:
-        """The line that shows it ("" where no line is asked for), or None."""
+        """Return the line that shows it ("" where no line is asked for), or None."""
         if self.codes and code not in self.codes:
             return None
         if self.reasons and not any(_same(pattern, reason) for pattern in self.reasons):

@@ -96,14 +96,14 @@ def failure_of(
 
 
 def _staging_failed(tail: Sequence[str], main: ContainerFacts) -> str | None:
-    """What the program's container said in place of the program, which then has no line before it."""
+    """Return what the program's container said in place of the program, which then has no line before it."""
     said = next((line for line in (*tail, *main.message.splitlines()) if line.strip()), "")
     return said.removeprefix(STAGING_FAILED).strip() if said.startswith(STAGING_FAILED) else None
 
 
 def _disrupted(pod: PodFacts) -> bool:
-    """Whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends. A program that
-    ends with 0 as its pod is deleted has not done its work; one that had ended before has."""
+    """Return whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends. A
+    program that ends with 0 as its pod is deleted has not done its work; one that had ended before has."""
     code = pod.main.exit_code
     if not pod.disruption or code == LEFT:
         return False
@@ -165,7 +165,7 @@ def _rule_met(rule: TenantRule, code: int | None, tail: Sequence[str]) -> str | 
 def _first(
     rows: Sequence[FailureRule], *, code: int | None = None, reason: str = "", lines: tuple[str, ...]
 ) -> tuple[FailureRule, str] | None:
-    """The first row that fits and says what of; rows that ask for nothing are left to the caller."""
+    """Return the first row that fits and says what of; rows that ask for nothing are left to the caller."""
     for row in rows:
         if not (row.codes or row.reasons or row.says or row.pattern) or (row.reasons and not reason):
             continue
@@ -184,10 +184,11 @@ def _made(pod: PodFacts, row: FailureRule, line: str, reason: str) -> LearnerFai
 
 
 def decisive(tail: Sequence[str]) -> tuple[str, ...]:
-    """The lines that may say why a program ended.
+    """Return the lines that may say why a program ended.
 
     Of a Python traceback (or a chain of them) the exceptions and what follows, without frames; otherwise the last few
-    lines without C++ frames. Warnings are left out, and an earlier line about a failure that the program got over."""
+    lines without C++ frames. Warnings are left out, and an earlier line about a failure that the program got over.
+    """
     lines = [_RANK_PREFIX.sub("", line.rstrip()) for line in tail]
     lines = [line for line in lines if line.strip() and not line.startswith(("[W", "frame #"))]
     heads = [number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]

@@ -88,10 +88,11 @@ def judge(
 
 
 def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, every_seconds: float) -> Outcome:
-    """The end of a training that is done and whose manifest asks for checkpoints, `final` the newest one.
+    """Return the end of a training that is done and whose manifest asks for checkpoints, `final` the newest one.
 
     Failed without any, unless the programs, which ran for `ran_seconds`, were over before one can be said to have been
-    due."""
+    due.
+    """
     if final is not None:
         return replace(outcome, evidence=replace(outcome.evidence, final_checkpoint=final))
     if ran_seconds < 2 * every_seconds + BEFORE_FIRST_STEP_SECONDS:

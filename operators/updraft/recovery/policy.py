@@ -88,7 +88,7 @@ def decide(
     preempted_before: int = 0,
     had_room: bool = False,
 ) -> Relaunch | Stop:
-    """What becomes of a role whose newest attempt ended so.
+    """Return what becomes of a role whose newest attempt ended so.
 
     `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request; `had_room`:
     whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
@@ -128,7 +128,8 @@ def decide(
 
 
 def releases_grant(label: str | None) -> bool:
-    """Whether a job whose attempt ended so waits without what it was granted: others can use that, and it cannot."""
+    """Return whether a job whose attempt ended so waits without what it was granted: others can use that, and it
+    cannot."""
     return label == NO_QUOTA
 
 

@@ -93,9 +93,10 @@ class ProgressHistory:
 def observe(
     watch: ProgressHistory, seen: ProgressReport, now_seconds: float, limits: ProgressLimits
 ) -> tuple[ProgressHistory, ProgressFinding | None]:
-    """The history with this status in it, and what it shows, one finding at a time.
+    """Return the history with this status in it, and what it shows, one finding at a time.
 
-    Called for each learner at each look, with the newest status even if it is an old one."""
+    Called for each learner at each look, with the newest status even if it is an old one.
+    """
     old = watch.tracks.get(seen.learner)
     track = _begun(seen) if old is None else _followed(old, seen)
     others = [t for n, t in watch.tracks.items() if n != seen.learner]
@@ -149,7 +150,7 @@ def _followed(old: Track, seen: ProgressReport) -> Track:
 
 
 def _with_loss(track: Track, seen: ProgressReport) -> Track:
-    """The smoothed loss with a new value in it."""
+    """Return the smoothed loss with a new value in it."""
     value = seen.loss
     if value is None or not math.isfinite(value):
         return track

@@ -77,7 +77,7 @@ class Leave:
 def reap(
     ward: OrphanCandidate, *, calm_seconds: float = CALM_SECONDS, orphan_seconds: float = ORPHAN_SECONDS
 ) -> Reap | Leave:
-    """What the reaper does about one job now."""
+    """Return what the reaper does about one job now."""
     pods = tuple(sorted(pod.name for pod in ward.pods))
     if ward.state is None:
         return Leave("the ledger does not say how the job stands")
@@ -94,7 +94,7 @@ def reap(
 
 
 def _given_up(ward: OrphanCandidate, calm_seconds: float, orphan_seconds: float) -> str | None:
-    """Why the job has no controller any more; None while it has one, or nobody can say."""
+    """Return why the job has no controller any more; None while it has one, or nobody can say."""
     quiet = ward.quiet_seconds
     if ward.run in OVER:
         needed = orphan_seconds if _live(ward) else calm_seconds

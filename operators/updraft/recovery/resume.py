@@ -26,7 +26,7 @@ class ResumeCandidate:
 
     @property
     def age(self) -> tuple[int, int, datetime]:
-        """Sorts older before newer, as retention does."""
+        """Sort older before newer, as retention does."""
         return (self.step, self.attempt, self.created_at)
 
 
@@ -58,12 +58,13 @@ def plan_resume(
     tries_per_checkpoint: int = 2,
     older: bool = False,
 ) -> ResumePlan:
-    """The newest checkpoint that is not refused.
+    """Return the newest checkpoint that is not refused.
 
     `older`: the newest attempt's end calls for a checkpoint before the one that it left behind: before its own newest
     one, or before the one that it went on from if it stored none. One is refused as well after `tries_per_checkpoint`
     attempts from it failed without storing anything; a lost node does not count, it says nothing about a checkpoint.
-    What an earlier plan has passed over stays passed over."""
+    What an earlier plan has passed over stays passed over.
+    """
     refused = _refused(stored, tried, tries_per_checkpoint, older=older)
     ordered = sorted(stored, key=lambda s: (s.age, s.name))
     good = [s for s in ordered if s.name not in refused]

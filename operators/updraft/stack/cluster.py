@@ -30,7 +30,7 @@ class ClusterConfig(BaseModel):
 
 
 def pointed_at(current: ClusterConfig | None, given: Mapping[str, str]) -> ClusterConfig | None:
-    """The cluster after a command gave some of `kubeconfig`, `context`, `address`. Raises StackError."""
+    """Return the cluster after a command gave some of `kubeconfig`, `context`, `address`. Raises StackError."""
     from updraft.kubernetes.kubeconfig import choose
 
     if not given:
@@ -52,7 +52,8 @@ def pointed_at(current: ClusterConfig | None, given: Mapping[str, str]) -> Clust
 
 
 def answers(cluster: ClusterConfig) -> bool:
-    """Whether there is an API server still, whatever it says. Raises StackError where the kubeconfig does not tell."""
+    """Return whether there is an API server still, whatever it says. Raises StackError where the kubeconfig does not
+    tell."""
     from updraft.kubernetes import preflight
     from updraft.kubernetes.clients import cluster_api
     from updraft.kubernetes.kubeconfig import choose, client_of
@@ -67,7 +68,8 @@ def answers(cluster: ClusterConfig) -> bool:
 
 
 def own_address(server: str) -> str:
-    """The address from which this machine reaches the API server, which the cluster's pods most likely reach too."""
+    """Return the address from which this machine reaches the API server, which the cluster's pods most likely reach
+    too."""
     parts = urlsplit(server)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -62,7 +62,7 @@ class Config(BaseModel):
     cluster: ClusterConfig | None = None  # in place of the local node
 
     def url(self, part: str) -> str:
-        """Where a part listens: those that learners reach may do so beyond this machine."""
+        """Return where a part listens: those that learners reach may do so beyond this machine."""
         host = self.cluster.address if self.cluster and part in ("s3", "mlflow") else HOST
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{getattr(self.ports, part)}"
@@ -179,7 +179,7 @@ def save_secrets(home: Home, secrets: Secrets) -> None:
 
 
 def port_taken(port: int, host: str = HOST) -> bool:
-    """Whether something listens on this port of an address of this machine."""
+    """Return whether something listens on this port of an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)

@@ -85,7 +85,7 @@ def parts_of(home: Home) -> tuple[Part, ...]:
 
 
 def running(home: Home) -> SupervisorRecord | None:
-    """The supervisor that watches this home, if one does."""
+    """Return the supervisor that watches this home, if one does."""
     record = records.read_supervisor(home)
     return record if record is not None and record.alive() else None
 
@@ -143,7 +143,7 @@ def build_needed(home: Home, say: Say) -> None:
 
 
 def supervise(home: Home) -> int:
-    """The detached process itself: holds the lock, runs the parts.
+    """Return the detached process itself: holds the lock, runs the parts.
 
     Returns its exit status: 0 stopped, 1 a part did not start, 2 another supervisor holds this home.
     """

@@ -67,7 +67,7 @@ class Timings:
 
 
 def run_demo(home: Home, console: Console | None = None) -> int:
-    """Returns the exit code: 0 only if the example's model is in the registry."""
+    """Return the exit code: 0 only if the example's model is in the registry."""
     console = console or Console(soft_wrap=True, highlight=False)
     os.environ[MARK_VARIABLE] = str(home.root)  # whatever is started from here belongs to this home
     os.environ["UPDRAFT_HOME"] = str(home.root)
@@ -121,7 +121,7 @@ def _demo(home: Home, console: Console) -> int:
 
 
 def describe(job_id: str) -> dict[str, Any] | None:
-    """The job as the platform knows it, after its end; None when it is not known."""
+    """Return the job as the platform knows it, after its end; None when it is not known."""
     try:
         with Client() as client:
             return client.job(job_id).model_dump(mode="json")

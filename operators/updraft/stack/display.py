@@ -74,7 +74,7 @@ def show_addresses(home: Home, console: Console | None = None) -> None:
 
 
 def _activation() -> str:
-    """How to have `updraft` on the PATH, where it is not."""
+    """Return how to have `updraft` on the PATH, where it is not."""
     script = Path(sys.prefix) / "bin" / "activate"
     if program() == "updraft" or not script.is_file():
         return ""

@@ -193,7 +193,7 @@ def _parts(home: Home) -> Iterator[Check]:
 
 
 def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterator[Check]:
-    """The cluster that is named, the home's own, or its local node where that runs."""
+    """Yield the cluster that is named, the home's own, or its local node where that runs."""
     from updraft.kubernetes.clients import cluster_api
     from updraft.kubernetes.kubeconfig import choose, client_of
     from updraft.kubernetes.preflight import examine

@@ -61,7 +61,7 @@ def downloads(say: Callable[[str], None]) -> Progress:
 
 
 def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:
-    """The uv of the bootstrap, of the PATH or of `.tools`. Raises StackError when there is none."""
+    """Return the uv of the bootstrap, of the PATH or of `.tools`. Raises StackError when there is none."""
     environment = os.environ if environment is None else environment
     named = environment.get("UPDRAFT_UV")
     local = home.repository / ".tools" / "bin" / "uv"

@@ -32,7 +32,7 @@ def write_all(home: Home, config: Config, secrets: Secrets) -> None:
 
 
 def platform_credentials(shown: dict[str, str]) -> str:
-    """What `updraft.settings.Credentials` reads."""
+    """Return what `updraft.settings.Credentials` reads."""
     return (
         json.dumps(
             {

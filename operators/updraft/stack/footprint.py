@@ -44,7 +44,7 @@ DEMO = (AIRFLOW, MLFLOW, SIDECAR, DATA, PYTORCH)
 
 
 def known(environment: Mapping[str, str] | None = None) -> dict[str, Footprint]:
-    """All environments by key; UPDRAFT_TORCH_INDEX makes PyTorch's the small one."""
+    """Return all environments by key; UPDRAFT_TORCH_INDEX makes PyTorch's the small one."""
     environment = os.environ if environment is None else environment
     pytorch = PYTORCH_CPU if environment.get("UPDRAFT_TORCH_INDEX") else PYTORCH
     return {f.key: f for f in (AIRFLOW, MLFLOW, SIDECAR, DATA, SKLEARN, pytorch)}
@@ -61,14 +61,14 @@ def location(key: str, home: Path, repository: Path) -> Path:
 
 
 def present(key: str, home: Path, repository: Path) -> bool:
-    """Whether an environment seems to be there already (its builder still checks that it is current)."""
+    """Return whether an environment seems to be there already (its builder still checks that it is current)."""
     folder = location(key, home, repository)
     marker = "bin/airflow" if key == AIRFLOW.key else READY_MARKER
     return (folder / marker).exists()
 
 
 def announcement(keys: Iterable[str], home: Path, repository: Path, environment: Mapping[str, str]) -> str:
-    """What will be downloaded and what it needs on disk, for people to read before it begins."""
+    """Return what will be downloaded and what it needs on disk, for people to read before it begins."""
     footprints = [known(environment)[key] for key in keys]
     lines = [f"  {'':34}{'download':>10}{'on disk':>10}"]
     for f in footprints:
@@ -116,7 +116,7 @@ def missing_space(keys: Iterable[str], home: Path, repository: Path, environment
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where uv keeps packages."""
+    """Return where uv keeps packages."""
     if named := environment.get("UV_CACHE_DIR"):
         return Path(named).expanduser()
     base = environment.get("XDG_CACHE_HOME") or "~/.cache"

@@ -43,7 +43,7 @@ class Home:
 
     @property
     def secrets_file(self) -> Path:
-        """What only the stack itself and its owner's CLI need: log-ins and signing keys."""
+        """Return what only the stack itself and its owner's CLI need: log-ins and signing keys."""
         return self.root / "secrets.json"
 
     @property
@@ -117,7 +117,7 @@ class Home:
 
 
 def find_repository(start: Path | None = None) -> Path:
-    """The checkout: the folder with the lock file and the image catalogue, above `start` or this package."""
+    """Return the checkout: the folder with the lock file and the image catalogue, above `start` or this package."""
     candidates = [start] if start is not None else [Path(__file__), Path.cwd()]
     for candidate in candidates:
         resolved = candidate.resolve()
@@ -131,7 +131,7 @@ def find_repository(start: Path | None = None) -> Path:
 
 
 def find_home(environment: Mapping[str, str] | None = None, *, root: Path | None = None) -> Home:
-    """The home that a command means: `root`, else UPDRAFT_HOME, else `.updraft` in the checkout."""
+    """Return the home that a command means: `root`, else UPDRAFT_HOME, else `.updraft` in the checkout."""
     environment = os.environ if environment is None else environment
     repository = find_repository()
     if root is None:
@@ -141,7 +141,7 @@ def find_home(environment: Mapping[str, str] | None = None, *, root: Path | None
 
 
 def bin_folder() -> Path:
-    """Where the programs of the running environment lie."""
+    """Return where the programs of the running environment lie."""
     return Path(sys.executable).parent
 
 

@@ -21,7 +21,7 @@ class ManifestWatch:
         self._known: frozenset[tuple[str, int]] | None = None
 
     def look(self) -> bool:
-        """Whether something has changed since the last look, and Airflow was told."""
+        """Return whether something has changed since the last look, and Airflow was told."""
         found = frozenset(_files(self._jobs))
         known, self._known = self._known, found
         if known is None or found == known:

@@ -25,7 +25,7 @@ class TaskQueue:
 
 
 def tasks_not_starting(database: Path, *, slots: int, now: datetime | None = None) -> str | None:
-    """What is wrong when tasks have been queued for more than `LATE_SECONDS` though slots are free, else None.
+    """Return what is wrong when tasks have been queued for more than `LATE_SECONDS` though slots are free, else None.
 
     `database`: Airflow's SQLite file. None too when it does not answer: that is for the checks of the parts to say.
     """
@@ -38,7 +38,7 @@ def tasks_not_starting(database: Path, *, slots: int, now: datetime | None = Non
 
 
 def scheduler_starts_nothing(database: Path, *, slots: int, processes: int, now: datetime | None = None) -> str | None:
-    """What is wrong when the scheduler is to blame that queued tasks do not start, else None.
+    """Return what is wrong when the scheduler is to blame that queued tasks do not start, else None.
 
     On a busy machine, or while the api-server is away, a task stays queued though its process runs: the process itself
     tells the api-server that it has begun. So the scheduler is to blame only if tasks lack a process, and if its loop

@@ -62,11 +62,11 @@ class Stamp:
         return made and self.file.is_file() and self.file.read_text() == self.text
 
     def to_be_made(self) -> bool:
-        """Whether the service makes all of it anew, so that the task has nothing to bring up to date."""
+        """Return whether the service makes all of it anew, so that the task has nothing to bring up to date."""
         return self.made_by is not None and not any(product.exists() for product in self.products)
 
     def set_unfinished_aside(self) -> list[Path]:
-        """Where they are now, under names that nobody asks for."""
+        """Return where they are now, under names that nobody asks for."""
         if self.file.exists():
             return []
         found = [path for product in self.products for path in product.parent.glob(f"{product.name}*")]
@@ -107,7 +107,7 @@ class Part:
 
 
 def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment that every process of the stack starts from."""
+    """Return the environment that every process of the stack starts from."""
     names = {f"UPDRAFT_{name.upper()}" for name in Settings.model_fields}
     kept = {
         name: value
@@ -180,7 +180,7 @@ def airflow_environment(home: Home, config: Config) -> dict[str, str]:
 def build_parts(
     home: Home, config: Config, secrets: Secrets, inherited: Mapping[str, str] | None = None
 ) -> tuple[Part, ...]:
-    """All parts, each after those that it waits for."""
+    """Return all parts, each after those that it waits for."""
     shown = reveal(secrets)
     base = _reaching(config, base_environment(home, os.environ if inherited is None else inherited))
     python = str(bin_folder() / "python")

@@ -26,7 +26,7 @@ class NoAnswerError(StackError):
 
 
 def ask(probe: Probe, timeout_seconds: float) -> bytes:
-    """The body of the answer. Raises NoAnswerError."""
+    """Return the body of the answer. Raises NoAnswerError."""
     try:
         with _opener.open(probe.url, timeout=timeout_seconds) as response:
             return bytes(response.read())
@@ -50,8 +50,8 @@ def not_ready_because(probe: Probe, *, since: float = 0.0) -> str | None:
 
 
 def heartbeat_age_seconds(component: str, body: bytes, now: float) -> float | None:
-    """How old a daemon's last heartbeat is by Airflow's health report; None when the report does not tell, as when
-    Airflow's database does not answer. `now`: unix seconds."""
+    """Return how old a daemon's last heartbeat is by Airflow's health report; None when the report does not tell, as
+    when Airflow's database does not answer. `now`: unix seconds."""
     try:
         beat = datetime.fromisoformat(json.loads(body)[component][f"latest_{component}_heartbeat"])
     except (KeyError, TypeError, ValueError):

@@ -78,8 +78,8 @@ _FILTER = 'drop=$1; shift; exec "$@" > >(exec grep --line-buffered -a -v -E -e "
 
 
 def without_lines(argv: Iterable[str], drop: str) -> tuple[str, ...]:
-    """The command with output that lacks the lines that match `drop`, an extended regular expression; as it is where
-    there is no bash."""
+    """Return the command with output that lacks the lines that match `drop`, an extended regular expression; as it is
+    where there is no bash."""
     bash = shutil.which("bash")
     return tuple(argv) if bash is None else (bash, "-c", _FILTER, "bash", drop, *argv)
 
@@ -103,7 +103,7 @@ def session_members(leader: Identity) -> list[psutil.Process]:
 
 
 def children(leader: Identity) -> list[psutil.Process]:
-    """The living processes that `leader` itself has started."""
+    """Return the living processes that `leader` itself has started."""
     process = leader.process()
     if process is None:
         return []

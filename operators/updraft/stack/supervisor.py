@@ -57,7 +57,7 @@ class SupervisedPart:
 
 
 def hold_lock(home: Home) -> IO[str] | None:
-    """The right to supervise this home, for as long as the file stays open; None when another process has it."""
+    """Return the right to supervise this home, for as long as the file stays open; None when another process has it."""
     home.run.mkdir(parents=True, exist_ok=True)
     file = (home.run / "supervisor.lock").open("a")
     try:
@@ -69,7 +69,7 @@ def hold_lock(home: Home) -> IO[str] | None:
 
 
 def log_tail(part: Part, lines: int = LOG_TAIL_LINES) -> str:
-    """The end of a part's log since its last start."""
+    """Return the end of a part's log since its last start."""
     try:
         with part.log.open("rb") as file:
             file.seek(max(0, part.log.stat().st_size - 64 * 1024))

@@ -65,7 +65,7 @@ class WatchedPart:
 
 
 def patience_seconds(before: WorkDone, now: WorkDone, *, beats: bool, answers: bool = False) -> float:
-    """How long a part may fail before it is killed.
+    """Return how long a part may fail before it is killed.
 
     before, now: at the first and the latest failure. beats: it fails by late heartbeats, not by missing answers.
     answers: it does answer, with an error.
@@ -130,7 +130,7 @@ class Watchdog:
             self._watched.pop(name, None)
 
     def given_up(self, name: str) -> str | None:
-        """Why the part has to be killed, else None."""
+        """Return why the part has to be killed, else None."""
         with self._lock:
             watched = self._watched.get(name)
             return None if watched is None else watched.hangs or watched.starts_nothing
@@ -218,7 +218,7 @@ class Watchdog:
                 watched.hangs = f"it was killed: {what}{', its process is stopped' if work.stopped else ''}"
 
     def _current(self, watched: WatchedPart) -> bool:
-        """Whether it is still the process that is meant; the lock is held."""
+        """Return whether it is still the process that is meant; the lock is held."""
         return self._watched.get(watched.part.name) is watched
 
     def _start(self, name: str, look: Callable[[], None]) -> None:

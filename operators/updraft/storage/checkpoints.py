@@ -99,7 +99,7 @@ def look(
 
 
 def verify(store: ObjectStore, keys: Keys, job_id: str, name: str, *, digests: bool) -> str | None:
-    """What is wrong with it; None when nothing is. Raises StorageError when the store cannot be asked."""
+    """Return what is wrong with it; None when nothing is. Raises StorageError when the store cannot be asked."""
     prefix = f"{keys.checkpoint(job_id, name)}/"
     text = _marker(store, keys, job_id, name)
     note = store.get_bytes(f"{prefix}{QUARANTINE_MARKER}", SIGNAL_LIMIT_BYTES)
@@ -155,7 +155,7 @@ def _marker(store: ObjectStore, keys: Keys, job_id: str, name: str) -> bytes | s
 def _joined(
     store: ObjectStore, keys: Keys, job_id: str, name: str, sizes: dict[str, int], damaged: dict[str, str]
 ) -> bool:
-    """Whether its parts are one checkpoint now."""
+    """Return whether its parts are one checkpoint now."""
     if not any(is_part(path) for path in sizes):
         return False
     try:

@@ -47,7 +47,7 @@ class ContentStore:
             return blobs.missing(self.store, self.keys, digests)
 
     def put_blob(self, content: Path | BinaryIO, sha256: str, *, limit_bytes: int | None = None) -> None:
-        """Stores content under its digest. Raises DataError when it has another one, LimitError when too large."""
+        """Store content under its digest. Raises DataError when it has another one, LimitError when too large."""
         _digest(sha256)
         if isinstance(content, Path):
             found, size_bytes = hash_file(content)
@@ -61,7 +61,7 @@ class ContentStore:
             self._put(sha256, Path(file.name))
 
     def put_blobs(self, files: Mapping[str, Path]) -> int:
-        """Stores those files, by digest, that are not stored yet and returns how many these were."""
+        """Store those files, by digest, that are not stored yet and returns how many these were."""
         with platform_errors():
             return blobs.put_blobs(self.store, self.keys, files)
 
@@ -71,7 +71,7 @@ class ContentStore:
             return self.store.open(self.keys.blob(_digest(sha256)))
 
     def put_tree(self, tree: Tree) -> str:
-        """Stores the document and returns its digest. Raises DataError when blobs of it are not stored."""
+        """Store the document and returns its digest. Raises DataError when blobs of it are not stored."""
         absent = self.missing(tree)
         if absent:
             names = [file.path for file in tree.files if file.sha256 in absent]

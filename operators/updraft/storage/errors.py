@@ -35,7 +35,7 @@ def source_errors() -> Iterator[None]:
 
 
 def error_of(error: SourceError) -> UpdraftError:
-    """The platform's error of that kind, with the same message."""
+    """Return the platform's error of that kind, with the same message."""
     kinds: dict[Kind, type[UpdraftError]] = {
         "data": DataError,
         "limit": LimitError,

@@ -43,7 +43,7 @@ class LogBook:
 
     @classmethod
     def open(cls, tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore) -> LogBook:
-        """Where an earlier writer stopped."""
+        """Return where an earlier writer stopped."""
         prefix = Keys(tenant).logs(job_id, role, attempt, learner)
         lines: list[dict[str, Any]] = []
         with platform_errors():
@@ -60,7 +60,7 @@ class LogBook:
         )
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Stores lines that follow each other. Raises UnavailableError; the same call again is harmless."""
+        """Store lines that follow each other. Raises UnavailableError; the same call again is harmless."""
         if not lines:
             return
         key = f"{self.prefix}/{int(lines[0]['n']):012d}.jsonl"
@@ -123,7 +123,7 @@ def read_log(
 def read_log_end(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, limit: int, store: ObjectStore
 ) -> list[dict[str, Any]]:
-    """The last `limit` lines. Only the chunks that hold them are fetched."""
+    """Return the last `limit` lines. Only the chunks that hold them are fetched."""
     prefix = Keys(tenant).logs(job_id, role, attempt, learner)
     lines: list[dict[str, Any]] = []
     with platform_errors():

@@ -64,7 +64,8 @@ class Exported:
 def read_status(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> LearnerStatus | None:
-    """The learner's latest word; None before the first one, or when it cannot be read just now, or is too large."""
+    """Return the learner's latest word; None before the first one, or when it cannot be read just now, or is too
+    large."""
     text = _word(store, Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)
@@ -75,13 +76,14 @@ def read_status(
 def read_done(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> dict[str, Any] | None:
-    """The completion marker: only then is everything of this learner stored."""
+    """Return the completion marker: only then is everything of this learner stored."""
     text = _word(store, Keys(tenant).done(job_id, role, attempt, learner))
     return None if text is None else _object(text)
 
 
 def _word(store: ObjectStore, key: str) -> bytes | None:
-    """What a sidecar says, unless it is larger than what one of ours writes: one process reads it for all learners."""
+    """Return what a sidecar says, unless it is larger than what one of ours writes: one process reads it for all
+    learners."""
     try:
         with platform_errors():
             return store.get_bytes(key, STATUS_LIMIT_BYTES)
@@ -98,7 +100,7 @@ def look_at_checkpoints(
     only: str | None = None,
     store: ObjectStore,
 ) -> Looked:
-    """Which are whole, damaged, unfinished and set aside; parts that are all there become a checkpoint first."""
+    """Return which are whole, damaged, unfinished and set aside; parts that are all there become a checkpoint first."""
     with platform_errors():
         return checkpoints.look(store, Keys(tenant), job_id, sure=sure, only=only)
 
@@ -112,7 +114,7 @@ def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore) -> list[Ch
 
 
 def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore) -> str | None:
-    """The newest: the highest step; the lowest learner's where several learners have one at that step."""
+    """Return the newest: the highest step; the lowest learner's where several learners have one at that step."""
     found = list_checkpoints(tenant, job_id, store=store)
     return found[-1].name if found else None
 
@@ -169,7 +171,7 @@ def fetch_export(
     limit_bytes: int,
     store: ObjectStore,
 ) -> Exported | None:
-    """What this attempt of the export left, laid out below `folder`; None when there is no report.
+    """Return what this attempt of the export left, laid out below `folder`; None when there is no report.
 
     It lies where only sidecars of the role `export` write, of which the newest attempt's alone is not fenced; the pod
     runs the platform's program. `trust_code` lets the job's own MLflow folder pass.

@@ -24,7 +24,7 @@ def platform_credentials(settings: Settings) -> S3Credentials:
 
 
 def platform_store(settings: Settings) -> S3Store:
-    """The store of the platform's bucket; one client per process and credentials, as making one takes time."""
+    """Return the store of the platform's bucket; one client per process and credentials, as making one takes time."""
     credentials = platform_credentials(settings)  # read each time, so that a rotated secret is used
     key = (os.getpid(), settings.bucket, credentials)
     with _lock:

@@ -48,7 +48,7 @@ class Result(_Read):
     duration_seconds: float = 0.0
 
     def verdict(self) -> ValidationResult:
-        """The same as the ledger keeps it; what has failures is no success, whatever the report says."""
+        """Return the same as the ledger keeps it; what has failures is no success, whatever the report says."""
         return ValidationResult(
             success=self.success and not self.failed,
             evaluated=self.evaluated,
@@ -107,7 +107,7 @@ def put_request(tenant: str, job_id: str, attempt: int, request: PrepareRequest,
 
 
 def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> Prepared | None:
-    """What the attempt left; None when it left nothing.
+    """Return what the attempt left; None when it left nothing.
 
     Raises UnavailableError, UpdraftError for what is no such document.
     """
@@ -123,7 +123,7 @@ def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore)
 
 
 def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> str | None:
-    """The reason that the attempt itself gave for its failure, if it gave one that can be read."""
+    """Return the reason that the attempt itself gave for its failure, if it gave one that can be read."""
     try:
         found = read_prepared(tenant, job_id, attempt, store=store)
     except UnavailableError:

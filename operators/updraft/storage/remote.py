@@ -28,7 +28,7 @@ def look_at_bucket(
     credentials: Mapping[str, str] | None,
     say: Callable[[str], None],
 ) -> Staged | None:
-    """The tree of `s3://bucket/key`, if it is listed as it was when it was copied; None if a pod has to look.
+    """Return the tree of `s3://bucket/key`, if it is listed as it was when it was copied; None if a pod has to look.
 
     Only the platform's own object store is asked: another address, which a secret may name, is for the pod. Raises
     SourceError, and what `look` raises.

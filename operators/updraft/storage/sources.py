@@ -46,7 +46,7 @@ def look(
     base: Path | None = None,
     unpack_zip: bool = True,
 ) -> Staged | SourceRequest:
-    """What `source` is, if the content store has it as it is now; otherwise what a pod is asked for.
+    """Return what `source` is, if the content store has it as it is now; otherwise what a pod is asked for.
 
     Args:
         name: of the source in what the pod is asked for.
@@ -110,7 +110,7 @@ def _repository(
 
 
 def _archive(wanted: SourceRequest, packed: Staged, content: ContentStore) -> Staged | SourceRequest:
-    """What an archive that lies in the content store was unpacked to, if it was."""
+    """Return what an archive that lies in the content store was unpacked to, if it was."""
     sha256 = content.get_tree(packed.tree_sha256).files[0].sha256
     known = _made(memory.archive(sha256), wanted, content)
     if known is None:
@@ -119,7 +119,7 @@ def _archive(wanted: SourceRequest, packed: Staged, content: ContentStore) -> St
 
 
 def _made(what: list[str], wanted: SourceRequest, content: ContentStore) -> Staged | None:
-    """What was made of it before, while all of that is in the store."""
+    """Return what was made of it before, while all of that is in the store."""
     with platform_errors():
         digest = memory.remembered(content.store, content.keys, what)
     if digest is None or (tree := content.find_tree(digest)) is None or content.missing(tree):

@@ -31,7 +31,7 @@ class VersionRef:
 
 
 def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | None:
-    """The version that this run has registered under the name, if any."""
+    """Return the version that this run has registered under the name, if any."""
     found = [v for v in client.search_model_versions(f"run_id = '{run_id}'") if v.name == name]
     return _ref(min(found, key=lambda v: int(v.version))) if found else None
 
@@ -211,7 +211,7 @@ def _made_by(client: MlflowClient, versions: Sequence[ModelVersion]) -> str | No
 
 
 def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, float]] | None:
-    """The version that holds the alias, and the metrics of its run (none, if it has no run any more)."""
+    """Return the version that holds the alias, and the metrics of its run (none, if it has no run any more)."""
     from mlflow.exceptions import MlflowException
 
     with answering(client):

@@ -66,7 +66,7 @@ class TimeBudget:
             raise Enough(f"it takes longer than {self._seconds:g} s")
 
     def half(self) -> TimeBudget:
-        """The first half of what is left."""
+        """Return the first half of what is left."""
         return TimeBudget(max(0.0, self._end - self._clock()) / 2, self._clock)
 
 
@@ -173,7 +173,7 @@ def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
 
 
 def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: TimeBudget) -> int:
-    """Copies chunks, the newest first, until the deadline; returns how many are not there."""
+    """Copy chunks, the newest first, until the deadline; returns how many are not there."""
 
     def fetched(name: str) -> bool:
         try:

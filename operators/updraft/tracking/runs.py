@@ -42,7 +42,7 @@ def open_run(
     tags: Mapping[str, str],
     manifest: Mapping[str, Any],
 ) -> RunRef:
-    """The job's run, created at the first call and found by its tag at every later one.
+    """Return the job's run, created at the first call and found by its tag at every later one.
 
     Raises UnavailableError when the tracking server does not answer.
     """
@@ -96,8 +96,8 @@ def _error(client: MlflowClient, status: int | None, code: str, text: str) -> Up
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
-    """The server's authentication grants its maker an experiment a moment after it exists: another first job of the
-    series, asking in between, is refused what is its own a moment later."""
+    """Return the server's authentication grants its maker an experiment a moment after it exists: another first job of
+    the series, asking in between, is refused what is its own a moment later."""
     from mlflow.exceptions import MlflowException
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 

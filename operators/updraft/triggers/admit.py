@@ -64,7 +64,7 @@ class AdmitTrigger(UsesServices, BaseTrigger):
                 await place.look_again(self.log, at_first_plan=kind == "unplanned")
 
     def _look(self) -> tuple[str, str]:
-        """What the job does now; what users ask of it is obeyed first."""
+        """Return what the job does now; what users ask of it is obeyed first."""
         job, _ = user_requests.wanted(self.services, self.job_id)
         if (
             job.state is State.HALTED

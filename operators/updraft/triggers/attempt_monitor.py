@@ -62,7 +62,7 @@ class AttemptMonitor:
         return EndSignal(kind, reason, self._followers.tails, last)
 
     async def _watch_pods(self) -> tuple[EndKind, str, tuple[PodFacts, ...]]:
-        """What ended, why, and every pod as it was last seen."""
+        """Return what ended, why, and every pod as it was last seen."""
         key = launch_key(self._launch)
         woken = self._watch.subscribe(key)
         try:
@@ -127,7 +127,7 @@ class AttemptMonitor:
             woken.clear()
 
     async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
-        """The first detector whose finding has lasted for its patience."""
+        """Return the first detector whose finding has lasted for its patience."""
         for detector in DETECTORS:
             reason = detector.finds(view)
             if not self._lasts(detector.name, reason, detector.patience(view)):
@@ -144,7 +144,7 @@ class AttemptMonitor:
             self._since.pop(detector.name, None)
 
     def _lasts(self, what: str, holds: object, seconds: float | None) -> bool:
-        """Whether it has been so for longer than that, by this process's monotonic clock; None: at once."""
+        """Return whether it has been so for longer than that, by this process's monotonic clock; None: at once."""
         now = time.monotonic()
         if not holds:
             self._since.pop(what, None)

@@ -157,7 +157,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
 
 
 def _record(services: Services, job: Job, info: CheckpointInfo) -> list[Checkpoint]:
-    """The checkpoint, or nothing if the ledger refuses it; then it counts no more in the store either."""
+    """Return the checkpoint, or nothing if the ledger refuses it; then it counts no more in the store either."""
     from updraft.exceptions import RefusedError, StaleAttemptError
     from updraft.storage import objects
 

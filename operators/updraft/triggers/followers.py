@@ -149,7 +149,7 @@ class Followers:
             raise error
 
     async def _read_end(self, source: Source, learner: int, finished: asyncio.Event) -> Sequence[bytes]:
-        """The last lines as soon as the container has ended; none if the cluster does not give them."""
+        """Return the last lines as soon as the container has ended; none if the cluster does not give them."""
         await finished.wait()
         for attempt in range(1, END_ATTEMPTS + 1):
             try:

@@ -183,7 +183,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         return await asyncio.get_running_loop().run_in_executor(CALLS, partial(here.run, function, *args))
 
     async def _cluster(self) -> Any:
-        """The synchronous client; its connection can only be asked for from a thread that knows this loop."""
+        """Return the synchronous client; its connection can only be asked for from a thread that knows this loop."""
         from asgiref.sync import sync_to_async
 
         if self._core is None:

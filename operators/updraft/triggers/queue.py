@@ -73,7 +73,7 @@ class WaitingJob:
         self._news.set()
 
     async def news(self) -> Admission | None:
-        """Waits for what is told next. None: look at the job in the ledger."""
+        """Wait for what is told next. None: look at the job in the ledger."""
         try:
             async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.8, 1.2)):  # not all at the same moment
                 await self._news.wait()
@@ -217,7 +217,7 @@ def _give_lease(services: Services, owner: str) -> None:
 
 
 def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
-    """Plans if there is something to plan; whether it did."""
+    """Plan if there is something to plan; whether it did."""
     if not anew and not services.ledger.queue.plan_is_due():
         return False
     if isinstance(basis, str):

@@ -186,7 +186,8 @@ async def _answer(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _not_found(detail: Mapping[str, Any] | None) -> bool:
-    """Whether the API answered that there is no such run; a proxy's or a wrong path's 404 gives no such reason."""
+    """Return whether the API answered that there is no such run; a proxy's or a wrong path's 404 gives no such
+    reason."""
     told = (detail or {}).get("detail")
     inner = told.get("detail") if isinstance(told, Mapping) else None
     return (
@@ -195,5 +196,5 @@ def _not_found(detail: Mapping[str, Any] | None) -> bool:
 
 
 def _text(job: Job | None) -> str | None:
-    """The controller's last touch, so that the task sees whether it has come back since."""
+    """Return the controller's last touch, so that the task sees whether it has come back since."""
     return None if job is None or job.controller_seen_at is None else job.controller_seen_at.isoformat()

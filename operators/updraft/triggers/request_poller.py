@@ -56,16 +56,16 @@ class RequestPoller:
                 del self._guarded[job_id]
 
     async def asked(self, job_id: str) -> bool:
-        """Whether a user waits for this job to be halted, resumed or cancelled. Raises UpdraftError."""
+        """Return whether a user waits for this job to be halted, resumed or cancelled. Raises UpdraftError."""
         return job_id in await self.all_asked()
 
     async def all_asked(self) -> frozenset[str]:
-        """The jobs that users wait for to be halted, resumed or cancelled. Raises UpdraftError."""
+        """Return the jobs that users wait for to be halted, resumed or cancelled. Raises UpdraftError."""
         await self._looked()
         return self._asked
 
     async def generation(self, job_id: str, role: str) -> int:
-        """The generation of the members of the role's open attempt. Raises UpdraftError."""
+        """Return the generation of the members of the role's open attempt. Raises UpdraftError."""
         await self._looked()
         return self._generations.get((job_id, role), 1)
 

@@ -192,7 +192,7 @@ def schema_text() -> str:
 
 
 def _tables(part: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The table of a part's fields, then those of the parts inside it."""
+    """Yield the table of a part's fields, then those of the parts inside it."""
     fields = {name: leaf(node, definitions) for name, node in part["properties"].items()}
     needed = part.get("required", ())
     rows = [

@@ -100,7 +100,7 @@ def _path(source: str, relative: str) -> str:
 
 
 def access(credentials: Mapping[str, str] | None, secret_name: str | None, platform: S3Credentials) -> S3Credentials:
-    """The platform's own access, or that of a secret {access_key, secret_key, endpoint?, region?}.
+    """Return the platform's own access, or that of a secret {access_key, secret_key, endpoint?, region?}.
 
     A secret without an endpoint is for the platform's own object store. Raises SourceError for a secret that cannot be
     one of a bucket; its values are in no message.

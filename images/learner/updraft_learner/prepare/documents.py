@@ -42,7 +42,7 @@ class SourceRequest:
     judged: tuple[str, ...] = ()  # trees on which the suite's verdict is known
 
     def made(self) -> bool:
-        """Whether the program makes its files, and not the copy."""
+        """Return whether the program makes its files, and not the copy."""
         return self.kind == "git" or self.unpack
 
 
@@ -99,6 +99,6 @@ def outcome(
     report: Mapping[str, Any] | None = None,
     error: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The document at `Keys.prepared`: trees by source's name, what the program reported, what went wrong."""
+    """Return the document at `Keys.prepared`: trees by source's name, what the program reported, what went wrong."""
     document = {"sources": sources or {}, "report": report, "error": error}
     return json.dumps(document, sort_keys=True).encode()

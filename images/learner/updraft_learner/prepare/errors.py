@@ -22,7 +22,7 @@ class SourceError(Exception):
 
     @property
     def code(self) -> ExitCode:
-        """What a container of the pod ends with."""
+        """Return what a container of the pod ends with."""
         return ExitCode.STORAGE if self.kind == "unavailable" else ExitCode.DATA
 
     def to_json(self) -> dict[str, str]:
@@ -30,7 +30,7 @@ class SourceError(Exception):
 
     @classmethod
     def from_json(cls, document: Mapping[str, object]) -> SourceError:
-        """The error that `to_json` made `document` of; of kind `data` where that is not known."""
+        """Return the error that `to_json` made `document` of; of kind `data` where that is not known."""
         kind = document.get("kind")
         return cls(cast(Kind, kind) if kind in get_args(Kind) else "data", str(document.get("message")))
 

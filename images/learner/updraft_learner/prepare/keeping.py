@@ -87,7 +87,7 @@ def _stored(source: SourceRequest, folder: Path, limit_files: int, store: Object
 
 
 def _report(paths: PodPaths) -> dict[str, Any]:
-    """What the program wrote, if that is a mapping of a bounded size."""
+    """Return what the program wrote, if that is a mapping of a bounded size."""
     relative = str(Path(contract.PREPARE_REPORT_FILE).relative_to(contract.ROOT_DIR))
     try:
         with open_below(paths.root, relative) as file:

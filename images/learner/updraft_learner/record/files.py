@@ -131,7 +131,7 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
 
 
 def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int]) -> list[str]:
-    """The largest of these files that have holes, beyond what is stored of them.
+    """Return the largest of these files that have holes, beyond what is stored of them.
 
     A file system may tell late how many blocks a file has, so a hole has to be found in it.
     """
@@ -141,7 +141,7 @@ def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _beyond(sizes: Mapping[str, int], left_bytes: int) -> list[str]:
-    """The largest, for which no room is left by the others."""
+    """Return the largest, for which no room is left by the others."""
     ordered = sorted(sizes, key=lambda path: (sizes[path], path))
     for count, path in enumerate(ordered):
         left_bytes -= sizes[path]

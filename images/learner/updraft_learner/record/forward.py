@@ -88,7 +88,7 @@ class Forwarder:
 
     @property
     def pending(self) -> int:
-        """How many points, params, tags and calls of the journal are not in MLflow yet."""
+        """Return how many points, params, tags and calls of the journal are not in MLflow yet."""
         return self._backlog + self._journal.appended_points - self._appended_before - self._handled
 
     @property

@@ -38,7 +38,7 @@ class JournalPosition:
 
 
 def points(entry: Entry) -> int:
-    """How many things of this entry are to reach MLflow."""
+    """Return how many things of this entry are to reach MLflow."""
     if "call" in entry:
         return 1
     return sum(len(entry[kind]) for kind in ("metrics", "params", "tags") if kind in entry)
@@ -122,7 +122,8 @@ class Journal:
             position = JournalPosition(position.segment + 1, 0)
 
     def settle(self, position: JournalPosition) -> JournalPosition:
-        """The same place, told as the beginning of the next segment when `position` is the end of a closed one."""
+        """Return the same place, told as the beginning of the next segment when `position` is the end of a closed
+        one."""
         with self._changed:
             while position.segment < self._segment and position.offset >= self._size_of(position.segment):
                 position = JournalPosition(position.segment + 1, 0)

@@ -27,7 +27,7 @@ class LogLines(io.TextIOBase):
 
 
 def cut(text: str, characters: int = TEXT_CHARACTERS) -> str:
-    """What a program wrote, for people: names of files and metrics may have any length."""
+    """Return what a program wrote, for people: names of files and metrics may have any length."""
     return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 

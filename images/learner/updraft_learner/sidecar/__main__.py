@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _stage(config: PodConfig, paths: PodPaths, credentials: PodCredentials, stop: threading.Event) -> StageError | None:
-    """What went wrong. A pod that is removed meanwhile does not wait for the rest: this process ends at once."""
+    """Return what went wrong. A pod that is removed meanwhile does not wait for the rest: this process ends at once."""
     failures: list[StageError] = []
 
     def work() -> None:

@@ -42,7 +42,7 @@ class Described:
 
 
 def describe(name: str, held: FolderSnapshot, learners: int) -> Described:
-    """The program's own manifest, as far as it is used.
+    """Return the program's own manifest, as far as it is used.
 
     Raises:
         Damaged: it is unreadable, or files are missing or of another size.

@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _chunks(self) -> Iterator[bytes]:
-        """The request's body, of known length or chunked."""
+        """Yield the request's body, of known length or chunked."""
         if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
             while size := _length(self.rfile.readline(100).split(b";")[0].strip().decode("latin-1"), 16):
                 yield from self._exactly(size)

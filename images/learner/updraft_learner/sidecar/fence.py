@@ -77,7 +77,7 @@ class Fence:
             raise ServerUnavailable(text, ambiguous=False) from exc
 
     def _read(self) -> int:
-        """The newest attempt of this role; 0 where no fence was ever written."""
+        """Return the newest attempt of this role; 0 where no fence was ever written."""
         self._error = None
         try:
             text = self._store.get_bytes(self._key, SIGNAL_LIMIT_BYTES)

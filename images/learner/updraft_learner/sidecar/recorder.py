@@ -27,8 +27,8 @@ _IGNORED_TAGS = ("mlflow.user", "mlflow.runName", "mlflow.parentRunId", "mlflow.
 
 
 def is_name(name: str) -> bool:
-    """Whether MLflow takes it as the name of a metric, param or tag. Said at once: in a batch, one bad name makes the
-    server refuse all others with it."""
+    """Return whether MLflow takes it as the name of a metric, param or tag. Said at once: in a batch, one bad name
+    makes the server refuse all others with it."""
     plain = posixpath.normpath(name) == name and name != "." and not name.startswith(("/", ".."))
     return plain and _NAME.fullmatch(name) is not None
 
@@ -171,7 +171,7 @@ class Recorder:
         return found
 
     def run_data(self) -> dict[str, Any]:
-        """What this process knows of the run, as MLflow's API writes it."""
+        """Return what this process knows of the run, as MLflow's API writes it."""
         with self._lock:
             return {
                 "metrics": [

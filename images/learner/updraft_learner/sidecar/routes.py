@@ -41,7 +41,7 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, *names: str) -> str | None:
-        """The first of these fields that is there, in body or query."""
+        """Return the first of these fields that is there, in body or query."""
         for name in names:
             value = self.body.get(name, self.query.get(name))
             if value not in (None, ""):
@@ -89,7 +89,7 @@ class Routes:
         }
 
     def answer(self, call: Call) -> Json:
-        """The response's body.
+        """Return the response's body.
 
         Raises:
             Refused: the request is not for this run, not supported, invalid, or the server is away.
@@ -136,7 +136,7 @@ class Routes:
         return {"runs": [self._localised(run) for run in own]}
 
     def _run_document(self) -> Json:
-        """The run as the server has it; as this process knows it while the server is away."""
+        """Return the run as the server has it; as this process knows it while the server is away."""
         if self._server.seems_up:
             self._catch_up()
             try:

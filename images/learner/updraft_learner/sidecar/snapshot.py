@@ -46,11 +46,11 @@ class FolderSnapshot:
         return os.fdopen(os.dup(held.fileno()), "rb", buffering=0)
 
     def written_to(self) -> bool:
-        """Whether a file that is held was written to since."""
+        """Return whether a file that is held was written to since."""
         return any(not self.found[path].same_content(_facts(file)) for path, file in self._open.items())
 
     def still_there(self) -> bool:
-        """Whether the folder holds what it held, no more and no less."""
+        """Return whether the folder holds what it held, no more and no less."""
         return find_below(self._root, self._folder) == (self.found, self.refused)
 
 

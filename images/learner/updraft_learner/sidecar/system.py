@@ -42,7 +42,7 @@ MOST = 1e9  # percent, MiB or watts; a file that the program wrote may say anyth
 
 
 def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float] = time.time) -> float:
-    """When this learner's first attempt began; noted in the store by that attempt. Raises StorageError."""
+    """Return when this learner's first attempt began; noted in the store by that attempt. Raises StorageError."""
     key = Keys(config.prefix).first_seen(config.job_id, config.role, config.learner)
     try:
         return float(json.loads(store.get_bytes(key, SIGNAL_LIMIT_BYTES) or b"")["t"])
@@ -125,8 +125,8 @@ class SystemMetrics:
         return {**values, **parse_memory(memory), **parse_gpus(self._probed(GPU_FILE, now))}
 
     def _probed(self, path: str, now: float, intervals: int = 1) -> str:
-        """What the probe left there. Nothing where no sample is, or an old one: the pod has no GPU, or its image or its
-        driver tells nothing. `intervals`: from one sample to the next."""
+        """Return what the probe left there. Nothing where no sample is, or an old one: the pod has no GPU, or its image
+        or its driver tells nothing. `intervals`: from one sample to the next."""
         try:
             with open_below(self._root, str(Path(path).relative_to(ROOT_DIR))) as file:
                 age_seconds = abs(now - os.fstat(file.fileno()).st_mtime)

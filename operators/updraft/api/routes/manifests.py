@@ -42,7 +42,7 @@ def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manife
 
 
 def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
-    """What is well-formed but not possible on this platform, all of it at once."""
+    """Return what is well-formed but not possible on this platform, all of it at once."""
     fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
     try:
         image_of(manifest, settings.framework_images)

@@ -39,7 +39,7 @@ router = APIRouter()
 
 @router.get("/")
 def start() -> RedirectResponse:
-    """The address that people type."""
+    """Return the address that people type."""
     return RedirectResponse(PAGES_PREFIX, status_code=307)
 
 

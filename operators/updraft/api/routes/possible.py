@@ -131,7 +131,7 @@ def _missing_secrets(parts: Parts, manifest: Manifest, coming: set[str]) -> Iter
 
 
 def _catalogue(node: dict[str, object]) -> set[str] | None:
-    """The images that a local node can have; None for a node that pulls images."""
+    """Return the images that a local node can have; None for a node that pulls images."""
     labels = (node.get("metadata") or {}).get("labels") or {}  # type: ignore[attr-defined]
     images = (node.get("status") or {}).get("images")  # type: ignore[attr-defined]
     if labels.get(LOCAL_NODE) != "true" or images is None:
