@@ -62,7 +62,8 @@ def _on_event_loop() -> bool:
 
 
 def _is_audit(row: object) -> bool:
-    """Only these may come later: nothing that is read after the commit depends on them."""
+    """Return whether `row` belongs to the audit log: nothing that is read after the commit depends on such a row, so it
+    may be written later."""
     return getattr(row, "__tablename__", None) == "log"
 
 
@@ -72,7 +73,8 @@ def _is_cleanup(statement: object) -> bool:
 
 @cache
 def _writer() -> ThreadPoolExecutor:
-    """One thread, so that rows keep their order; what is waiting is written before the process ends."""
+    """Return an executor with one thread, so that rows keep their order. It writes what waits before the process
+    ends."""
     return ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
 
 

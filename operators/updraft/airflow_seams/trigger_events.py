@@ -51,7 +51,8 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
                 self._stop_event.set()
 
     async def cancel_triggers(self) -> None:
-        """At most once per second: a trigger that is asked again before it has gone loses the rest of its `on_kill`."""
+        """Cancel at most once per second: a trigger that is cancelled again before it has ended loses the rest of its
+        `on_kill`."""
         if time.monotonic() - self._cancelled_at < CANCEL_SECONDS:
             self.to_cancel.clear()  # each answer of the supervisor names them again, until they have gone
         elif self.to_cancel:

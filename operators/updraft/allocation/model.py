@@ -33,7 +33,7 @@ class GangRequest:
 
     @property
     def amounts(self) -> Amounts:
-        """Of one learner."""
+        """Return what one learner needs."""
         return (math.ceil(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
 

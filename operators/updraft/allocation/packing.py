@@ -88,7 +88,8 @@ def _sums_allow(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
 
 
 def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
-    """Smaller is a better place: CPU work avoids nodes with accelerators, then the tightest fit wins."""
+    """Return a sort key of a node for a learner; the smallest is the best place. CPU work avoids nodes with
+    accelerators, then the tightest fit wins."""
     wasted_gpus = space.free[2] if need[2] == 0 else 0
     whole = space.node.amounts
     return wasted_gpus, sum((f - n) / max(1, w) for f, n, w in zip(space.free, need, whole, strict=True))
@@ -119,7 +120,7 @@ def _best_fit(
 
 
 def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """Depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
+    """Search depth first over "how many learners of gang g go to node n", most first; bounded by SEARCH_STEPS."""
     spaces = [_Space(node, node.amounts) for node in nodes]
     steps = 0
 

@@ -16,10 +16,10 @@ from updraft.allocation.packing import add_to, free_after, never_fits
 
 
 def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity) -> Plan:
-    """Who starts now, who waits and why, who never can.
+    """Decide which jobs start now, which wait and why, and which can never start.
 
-    `queue` may come in any order; it is served by (requested_at, job_id). Impossible is judged against all nodes,
-    also those that are not ready now: a lost node makes jobs wait, not fail.
+    `queue` may come in any order; it is served by (requested_at, job_id). Impossible is judged against all nodes, also
+    those that are not ready now: a lost node makes jobs wait, not fail.
     """
     running = [grant.request for grant in granted]
     started: list[str] = []

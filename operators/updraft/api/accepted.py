@@ -43,7 +43,7 @@ class AcceptedRun:
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """As it was sent whole; else the form's fields."""
+        """Return the manifest as it was sent, or the fields of Airflow's form."""
         sent = self.conf.get("manifest")
         return sent if isinstance(sent, Mapping) else self.conf
 
@@ -64,7 +64,8 @@ class AcceptedRuns(Protocol):
     """Airflow's runs of DAGs that train, newest first."""
 
     def unrecorded(self, recorded: Callable[[Collection[tuple[str, str]]], set[tuple[str, str]]]) -> list[AcceptedRun]:
-        """Those that `recorded`, asked with (DAG, run) pairs, does not give back."""
+        """Return the accepted runs that the ledger does not know. `recorded` is called with (DAG, run) pairs and
+        returns those that are recorded."""
 
 
 def detail(run: AcceptedRun, airflow_url: str) -> JobDetail:

@@ -40,7 +40,8 @@ class Guards:
 
 
 def airflow_guards() -> Guards:
-    """Whoever may see runs of the training DAG may read; whoever may start one may write."""
+    """Return the guards of reading and writing routes: reading needs the right to see runs of the training DAG, writing
+    the right to start one."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api.security import get_user
@@ -66,21 +67,24 @@ def airflow_guards() -> Guards:
 
 
 def refuse_cookie(request: Request) -> None:
-    """What acts needs the token in a header. A browser adds the cookie of Airflow's UI to whatever another page on the
-    same host makes it send, whichever its port; the header it does not."""
+    """Raise HTTPException for a request whose token came in the cookie: a request that acts needs it in a header. A
+    browser adds the cookie of Airflow's UI to the requests of any page on the same host, whichever its port, but not
+    the header."""
     if request.method not in ("GET", "HEAD") and not request.headers.get("authorization"):
         raise HTTPException(403, "this needs the token as a bearer header; a browser's cookie is good for reading only")
 
 
 def refuse_foreign_page(request: Request) -> None:
-    """Of the cookie, only what our own pages send: they have Airflow's origin, port included, and add a header that a
-    page of another origin cannot add without asking first. Raises HTTPException 403."""
+    """Raise HTTPException 403 for a request with the cookie that does not come from the platform's own pages. Those
+    have Airflow's origin, port included, and add a header that a page of another origin cannot add without a preflight
+    request."""
     if not (request.headers.get(PAGE_HEADER) and _own_origin(request)):
         refuse_cookie(request)
 
 
 def _own_origin(request: Request) -> bool:
-    """Browsers set `Origin` with each POST, and no script can change it; `Sec-Fetch-Site` likewise, over HTTPS."""
+    """Return whether the request comes from Airflow's origin. Browsers set `Origin` with each POST, and no script can
+    change it; `Sec-Fetch-Site` likewise, over HTTPS."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = urlsplit(request.headers.get("origin", ""))
@@ -100,7 +104,8 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
 def team_policy(tenants: Iterable[str]) -> Policy:
-    """The one tenant is everybody's; where there are several, an Airflow user sees those named by the user's teams."""
+    """Return the policy of tenants: every user sees the only tenant; where there are several, a user sees those that
+    the user's teams name."""
     known = frozenset(tenants)
 
     def allows(caller: Caller, tenant: str) -> bool:
@@ -110,6 +115,7 @@ def team_policy(tenants: Iterable[str]) -> Policy:
 
 
 def check_owner(policy: Policy, caller: Caller, tenant: str, what: str) -> None:
-    """Raises NotFoundError, the same as for something that does not exist, so that nothing is given away."""
+    """Raise NotFoundError for another tenant's object, the same error as for an object that does not exist, so that the
+    answer reveals nothing."""
     if not policy(caller, tenant):
         raise NotFoundError(f"{what} does not exist")

@@ -30,7 +30,7 @@ WRITE_ROUTERS: tuple[APIRouter, ...] = (possible.router, trees.router, secrets.r
 
 
 def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
-    """Every route needs a guard: a test asks each of them without a token."""
+    """Create the application of the routes. Every route needs a guard: a test requests each of them without a token."""
     app = FastAPI(title="Updraft", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.parts = parts
     app.state.policy = policy
@@ -66,7 +66,7 @@ def _description(app: FastAPI) -> APIRouter:
 
 
 def refusing_app(problem: UpdraftError) -> FastAPI:
-    """An application that answers every request with 503 and the problem."""
+    """Create an application that answers every request with 503 and the problem."""
     app = FastAPI(title="Updraft", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")

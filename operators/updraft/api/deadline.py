@@ -81,7 +81,8 @@ class Deadline:
 
 
 def import_client(part: str) -> None:
-    """By this alone are clients imported in a process of many threads."""
+    """Import the client libraries of a part. In a process with many threads, clients are imported by this function
+    only."""
     if part in _imported:
         return
     with _importing[part]:

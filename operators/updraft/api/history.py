@@ -23,7 +23,7 @@ LOST = {
 
 
 def attempts(found: Sequence[Attempt]) -> tuple[schemas.Attempt, ...]:
-    """Oldest first, each with the words for what followed it."""
+    """Return the attempts, oldest first, each with a sentence about what followed it."""
     following = [_next(found, attempt) for attempt in found]
     return tuple(_attempt(attempt, then) for attempt, then in zip(found, following, strict=True))
 
@@ -54,7 +54,8 @@ def _next(found: Sequence[Attempt], attempt: Attempt) -> Attempt | None:
 
 
 def action(attempt: Attempt) -> str | None:
-    """In the words of the failure catalogue's actions; `wait` for a halted one, None while it runs."""
+    """Return the platform's action in the words of the failure catalogue; `wait` for a halted attempt, None while the
+    attempt runs."""
     if attempt.ended_at is None:
         return None
     if attempt.outcome == FailureClass.DONE:
@@ -131,7 +132,7 @@ def checkpoint(item: Checkpoint) -> schemas.Checkpoint:
 
 
 def finite(metrics: Mapping[str, float | str]) -> dict[str, float]:
-    """JSON has no NaN and no infinity: such a value is left out."""
+    """Return the metrics without NaN and infinities, which JSON does not have."""
     numbers = {name: float(value) for name, value in metrics.items()}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
@@ -149,7 +150,7 @@ def request(item: Request) -> schemas.Request:
 
 
 def _changes(revision: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A resume's revision is recorded as the changes and the whole manifest that they make."""
+    """Return the changes that a resume asks for. Its revision holds them beside the whole manifest that they make."""
     changes = (revision or {}).get("changes")
     return dict(changes) if isinstance(changes, Mapping) else {}
 

@@ -32,10 +32,10 @@ class Tracking(Protocol):
     def last(self, run_id: str) -> Mapping[str, float]: ...
 
     def last_of(self, experiment_ids: Sequence[str], run_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
-        """Last value of each metric of each run, by run."""
+        """Return the last value of each metric of each run, by run id."""
 
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
-        """(step, unix seconds, value) in the order of steps."""
+        """Return (step, Unix time in seconds, value) in the order of steps."""
 
 
 class Cluster(Protocol):
@@ -44,13 +44,13 @@ class Cluster(Protocol):
     def check(self) -> str: ...
 
     def nodes(self) -> list[dict[str, Any]]:
-        """As the API lists them, in plain JSON."""
+        """Return the nodes as the API lists them, in plain JSON."""
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
-        """Raises RefusedError for a claim that so many learners cannot read."""
+        """Raise RefusedError for a claim that so many learners cannot read."""
 
     def addresses(self) -> Sequence[str]:
-        """Of its API server, as far as they are known."""
+        """Return the known addresses of the API server."""
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None: ...
 
@@ -99,7 +99,7 @@ class MlflowTracking:
     services: Services
 
     def check(self) -> str:
-        """Also tells a wrong log-in, which `/health` does not."""
+        """Return MLflow's version. Fails on a wrong log-in too, which `/health` does not notice."""
         from updraft_learner.mlflow_rest import ServerUnavailable
 
         uri = self.services.settings.mlflow_uri
@@ -183,7 +183,7 @@ class KubernetesCluster:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What the Kubernetes client raises instead of an answer."""
+        """Turn the Kubernetes client's errors into the platform's."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 

@@ -29,7 +29,7 @@ class UpdraftPlugin(AirflowPlugin):
 
 
 def __getattr__(name: str) -> type[AirflowPlugin] | None:
-    """`by_entry_point`: the plugin, unless the plugins folder has registered it."""
+    """Return the plugin for `by_entry_point`, unless the plugins folder has registered it."""
     if name == "by_entry_point":
         return None if OF_THE_FOLDER in sys.modules else UpdraftPlugin
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,13 +40,13 @@ class JobReader:
     caller: Caller
 
     def job(self, job_id: str) -> Job:
-        """Raises NotFoundError, alike for a job that is not there and for another tenant's."""
+        """Return the job. Raises NotFoundError, the same for a job that does not exist and for another tenant's job."""
         job = self.parts.deadline.call("ledger", lambda: self.parts.ledger().jobs.get(job_id))
         check_owner(self.policy, self.caller, job.tenant, f"job: {job_id!r}")
         return job
 
     def jobs(self, state: str | None, name: str | None, limit: int) -> list[JobSummary]:
-        """Newest first, with those that Airflow has accepted and nothing has recorded."""
+        """Return the jobs, newest first, including those that Airflow has accepted and no task has recorded yet."""
         wanted = state_of(state)
         accepted = self._accepted(wanted, name)  # first: one that is recorded meanwhile is found in the ledger then
         records = self.records(limit, wanted, name)
@@ -145,7 +145,8 @@ class JobReader:
         raise NotFoundError(f"job {job.id} has no attempt {number} of {role}; it has {numbers}")
 
     def learners(self, job: Job | ListedJob, launched: Sequence[Attempt]) -> Learners:
-        """The statuses are left out while the store does not answer: the ledger's part of a job is shown without."""
+        """Return the state of the job's learners. Their statuses are left out while the store does not answer; the
+        ledger's part is returned without them."""
         latest = {attempt.role: attempt for attempt in launched}
         attempts = tuple(sorted(latest.values(), key=lambda attempt: attempt.number))
 

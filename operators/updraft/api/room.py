@@ -101,7 +101,7 @@ class UploadRoom:
         )
 
     async def _stored_bytes(self, held: Held, newest_seconds: float) -> int:
-        """Bytes that the tenant has stored, as known at most `newest_seconds` ago."""
+        """Return the bytes that the tenant has stored, as known at most `newest_seconds` ago."""
         stored = self._stored.get(held.tenant)
         if stored is None or self._clock() - stored.at > newest_seconds:
             at = self._clock()

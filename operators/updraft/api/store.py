@@ -35,7 +35,8 @@ class JobStore:
     open_store: Callable[[], ObjectStore]
 
     def check(self) -> str:
-        """Raises UnavailableError, or UpdraftError when the bucket or the credentials are wrong."""
+        """Return a description of the store. Raises UnavailableError, or UpdraftError when the bucket or the
+        credentials are wrong."""
         with platform_errors():
             self.open_store().get_bytes("health-check-that-does-not-exist")
         return "the object store answers"
@@ -47,7 +48,7 @@ class JobStore:
         return sorted(self.content(tenant).missing(tree))
 
     def stored_bytes(self, tenant: str) -> int:
-        """Size of the tenant's code and data, uploaded or staged. Lists them all."""
+        """Return the size of the tenant's code and data, uploaded or staged. Lists all of them."""
         with platform_errors():
             return sum(item.size for item in self.open_store().list(Keys(tenant).blob("")))
 
@@ -63,7 +64,7 @@ class JobStore:
     def log(
         self, tenant: str, job_id: str, role: str, attempt: int, learner: int, after: int, limit: int
     ) -> Sequence[LogLine]:
-        """Lines with numbers above `after`, at most `limit` of them."""
+        """Return at most `limit` lines with numbers above `after`."""
         store = self.open_store()
         found = objects.read_log(tenant, job_id, role, attempt, learner, after=after, limit=limit, store=store)
         return [LogLine.model_validate(line) for line in found]
@@ -74,7 +75,7 @@ class JobStore:
         return [LogLine.model_validate(line) for line in found]
 
     def files(self, tenant: str, job_id: str, kind: str) -> list[StoredFile]:
-        """Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
+        """Return the files of a kind. Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
         keys = Keys(tenant)
         prefix, leave_out = _prefix(keys, job_id, kind)
         with platform_errors():

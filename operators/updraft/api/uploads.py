@@ -50,8 +50,8 @@ async def _slot(kind: str, user: str, places: int) -> AsyncIterator[None]:
 
 
 def upload_limiter() -> CapacityLimiter:
-    """Threads for what is being uploaded. Their own, because a slow client keeps one for as long as it sends, and
-    all other routes of Airflow's api-server share the usual ones. Who finds none free waits without a thread."""
+    """Return the limiter of the threads that uploads use. They are apart from the threads of Airflow's other routes,
+    because a slow client keeps one for as long as it sends. A request that finds none free waits without a thread."""
     try:
         return _uploads.get()
     except LookupError:

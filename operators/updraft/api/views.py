@@ -118,7 +118,7 @@ def progress(found: Mapping[str, int]) -> schemas.Progress | None:
 
 
 def slowest(found: Sequence[schemas.Learner]) -> schemas.Progress | None:
-    """A gang is as far as its last member."""
+    """Return the progress of the learner that is furthest behind: a gang is as far as its slowest member."""
     told = [learner.progress for learner in found if learner.role == TRAIN_ROLE and learner.progress is not None]
     return min(told, key=lambda item: item.step or 0, default=None)
 

@@ -8,7 +8,8 @@ from updraft_learner.checkpoint_names import parse_name
 
 
 def learner_of(name: str) -> int:
-    """Whose checkpoint it is, by its name in the store; 1 also for one that all learners saved in parts."""
+    """Return the learner that owns the checkpoint, from its name in the store; 1 also for a checkpoint that all
+    learners saved in parts."""
     parsed = parse_name(name)
     return 1 if parsed is None else parsed.learner
 

@@ -87,7 +87,8 @@ def retain(
 
 
 def _score(checkpoint: Kept, others: Sequence[Kept], metric: str) -> float | None:
-    """Its metric, or the lowest learner's at the same step of the same attempt; None without one, or for NaN."""
+    """Return the checkpoint's metric, or the lowest learner's at the same step of the same attempt; None without a
+    metric, or for NaN."""
     value = checkpoint.metrics.get(metric)
     if value is None and checkpoint.step:
         beside = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command line; the entry point of the console script."""
     from updraft.cli.app import app
 
     app(prog_name="updraft")

@@ -28,7 +28,8 @@ class Removable:
 
 
 def find(home: Home, *, older_than_days: float, now: float | None = None) -> list[Removable]:
-    """Pods' folders and task logs that have not changed for that long, and environments of images that are no more."""
+    """Return the pods' folders and task logs that have not changed for `older_than_days`, and the environments of
+    images that no longer exist."""
     before = (time.time() if now is None else now) - older_than_days * DAY_SECONDS
     found = []
     for path in _folders(home.node / "pods"):
@@ -46,13 +47,13 @@ def find(home: Home, *, older_than_days: float, now: float | None = None) -> lis
 
 
 def remove(found: list[Removable]) -> None:
-    """What has gone meanwhile is no error."""
+    """Remove the folders. A folder that has disappeared meanwhile is no error."""
     for item in found:
         shutil.rmtree(item.path, ignore_errors=True)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Links are not followed: what they name is not ours."""
+    """Return the folders below `folder`. Links are not followed: their targets are not the platform's."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())

@@ -56,8 +56,8 @@ _UNSEEN = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # wh
 
 
 def folded(text: str, console: Console, hang: int) -> str:
-    """On a terminal: lines that are too long are broken between words, and go on after `hang` spaces. A line with a
-    word for which that leaves no room, such as an address, stays whole, as does all text where there is no terminal."""
+    """Break lines that are too long for the terminal between words, and continue them after `hang` spaces. A line with
+    a word that does not fit, such as an address, stays whole, as does all text without a terminal."""
     if not console.is_terminal:
         return text
 
@@ -89,12 +89,12 @@ def err() -> Console:
 
 
 def say(text: str, style: str | None = None) -> None:
-    """What comes from elsewhere is never read as markup, nor by the terminal."""
+    """Print a line. Text from elsewhere is never read as markup, nor as control characters by the terminal."""
     out().print(typed(plain(text)), style=style, markup=False)
 
 
 def note(text: str) -> None:
-    """What is being done, beside the command's own output."""
+    """Print what the command is doing, beside its own output."""
     err().print(typed(plain(text)), markup=False)
 
 
@@ -107,7 +107,7 @@ def print_json(value: BaseModel | Any) -> None:
 
 
 def as_json_text(value: BaseModel | Any, indent: int | None = None) -> str:
-    """One JSON document; characters that a terminal acts on are written as escapes."""
+    """Return one JSON document; characters that a terminal acts on are written as escapes."""
     from pydantic import BaseModel
 
     raw = value.model_dump(mode="json") if isinstance(value, BaseModel) else value

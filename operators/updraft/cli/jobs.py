@@ -156,7 +156,7 @@ def submit(
 
 
 def read_params(assignments: list[str]) -> dict[str, str]:
-    """Raises DataError."""
+    """Parse `name=value` assignments. Raises DataError."""
     given: dict[str, str] = {}
     for item in assignments:
         name, equals, value = item.partition("=")

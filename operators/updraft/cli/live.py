@@ -55,7 +55,7 @@ class Snapshot:
     trouble: str | None = None  # the platform did not answer the last question
 
     def seconds_left(self) -> float | None:
-        """Time until the last training step at the pace so far; None while that is unknown."""
+        """Return the time until the last training step at the pace so far; None while that is unknown."""
         progress = progress_of(self.job)
         if self.pace is None or progress is None or progress.step is None or not progress.total:
             return None
@@ -182,7 +182,7 @@ def progress_of(job: JobDetail) -> Progress | None:
 
 
 def metrics_of(job: JobDetail) -> dict[str, float]:
-    """A few metrics worth a line: losses and accuracies before others, the system's own left out."""
+    """Return a few metrics to show on one line: losses and accuracies first, without the platform's own."""
     names = [name for name in job.metrics if not name.startswith("system/")]
     names.sort(key=lambda name: (not any(word in name.lower() for word in ("loss", "acc", "err")), name))
     return {name: job.metrics[name] for name in names[:SHOWN_METRICS]}
@@ -238,7 +238,7 @@ def notes(job: JobSummary) -> list[str]:
 
 
 def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
-    """One line for each thing that is new: for a log file or a pipe."""
+    """Return one line for each thing that is new, for a log file or a pipe."""
     stamp = current.at.strftime("%H:%M:%S")
     lines: list[str] = []
     if current.trouble:
@@ -272,8 +272,8 @@ def changes(previous: Snapshot | None, current: Snapshot) -> list[str]:
 
 
 def _phase(stage: Stage | None) -> str | None:
-    """A task that has started runs, also while it is deferred or queued to wake up. Airflow gives a start to those that
-    it passes over too."""
+    """Return the phase of a task. A task that has started runs, also while it is deferred or queued to wake up. Airflow
+    gives a start to skipped tasks too."""
     if stage is None or stage.state in ("upstream_failed", "removed"):
         return None
     if stage.state in ("success", "failed", "skipped"):
@@ -282,7 +282,7 @@ def _phase(stage: Stage | None) -> str | None:
 
 
 def _training_moved(previous: Snapshot, current: Snapshot) -> bool:
-    """An epoch further, or, where no epochs are told, another tenth of the way."""
+    """Return whether the training is an epoch further, or, where no epochs are reported, another tenth of the way."""
     old, new = progress_of(previous.job), progress_of(current.job)
     if new is None:
         return False
@@ -294,7 +294,7 @@ def _training_moved(previous: Snapshot, current: Snapshot) -> bool:
 
 
 def training_text(snapshot: Snapshot) -> str:
-    """`epoch 3/10  step 120/400  loss 0.31  2 checkpoints  41 s left`"""
+    """Return a line such as `epoch 3/10 step 120/400 loss 0.31 2 checkpoints 41 s left`."""
     progress, parts = progress_of(snapshot.job), []
     if progress is not None:
         for name, now, end in (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.total)):
@@ -383,7 +383,7 @@ def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def _words(value: Any) -> Any:
-    """A document of any depth as words: no brackets, quotes or Nones of Python."""
+    """Return a document of any depth as words, without the brackets, quotes and Nones of Python."""
     if isinstance(value, dict):
         parts = []
         for key, inner in value.items():

@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """One character per bin of values, low to high; a blank where there is no finite number."""
+    """Return one character per bin of values, low to high; a blank where there is no finite number."""
     bins = _bins(values, width)
     finite = [value for value in bins if value is not None]
     if not finite:
@@ -21,7 +21,7 @@ def sparkline(values: Sequence[float | None], width: int = 24) -> str:
 
 
 def plot(steps: Sequence[int], values: Sequence[float | None], width: int = 64, height: int = 12) -> str:
-    """Lines of a plot with its axes; an empty text when there is no finite number."""
+    """Return the lines of a plot with its axes; an empty text when there is no finite number."""
     bins = _bins(values, width)
     finite = [value for value in bins if value is not None]
     if not finite:

@@ -95,7 +95,7 @@ class PodWatch:
         return bool(answer.status == HTTPStatus.NOT_FOUND)
 
     def launches(self) -> dict[LaunchKey, list[PodFacts]]:
-        """Every launch that has a pod in this namespace."""
+        """Return the pods of every launch that has one in this namespace."""
         return {key: list(pods.values()) for key, pods in self._pods.items() if pods}
 
     def subscribe(self, key: LaunchKey) -> asyncio.Event:
@@ -153,7 +153,8 @@ class PodWatch:
         return str(listed["metadata"]["resourceVersion"])
 
     async def _watch(self, version: str) -> None:
-        """Until the server ends it. Raises ApiException, also for a version that the server has forgotten."""
+        """Watch until the server ends the watch. Raises ApiException, also for a version that the server has
+        forgotten."""
         from kubernetes_asyncio.client import ApiException
 
         seconds = WATCH_SECONDS + 30
@@ -227,7 +228,7 @@ _lock = asyncio.Lock()
 
 @asynccontextmanager
 async def shared_watch(conn_id: str, namespace: str) -> AsyncIterator[PodWatch]:
-    """The watch of this event loop, started for its first user and stopped after its last."""
+    """Give the watch of this event loop; it is started for its first user and stopped after its last."""
     key = (id(asyncio.get_running_loop()), conn_id, namespace)
     async with _lock:
         watch = _shared.get(key)

@@ -58,7 +58,8 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
 
 
 def requeue(connection: Connection, job_id: str, request: GangRequest, now: datetime) -> None:
-    """A job that gave back its grant joins the end of the queue; nothing for one that has a place, or is not QUEUED."""
+    """Add a job that released its grant to the end of the queue. Does nothing for a job that is in the queue, or is not
+    QUEUED."""
     if job_rows.get(connection, job_id, lock=True).state is State.QUEUED:
         enqueue(connection, job_id, replace(request, requested_at=now))
 
@@ -70,8 +71,9 @@ def in_line(connection: Connection, job_id: str) -> bool:
 
 
 def take_place(connection: Connection, job_id: str, reason: str, now: datetime) -> bool:
-    """DEPLOYING, for a QUEUED job whose turn has come. False, and nothing is done, where that is no longer so: whoever
-    was told of the grant may have been stopped since, and the job has launched, given it back and waits again."""
+    """Move a QUEUED job whose turn has come to DEPLOYING. Returns False and does nothing if that no longer holds: the
+    caller may have been stopped since it saw the grant, and the job has launched, released the grant and waits again.
+    """
     job = job_rows.get(connection, job_id, lock=True)
     row = _row(connection, job_id)
     if job.state is not State.QUEUED or row is None or row.granted_at is None or row.released_at is not None:
@@ -97,7 +99,7 @@ def plan(connection: Connection, decide: Decide, now: datetime) -> None:
 
 
 def hold(connection: Connection, problem: str) -> None:
-    """While nobody can tell what is free: nothing is granted, and each job waits for this reason."""
+    """Grant nothing while the capacity is unknown, and let each job wait for this reason."""
     _lock(connection)
     waiting = _waiting(connection)
     _write(connection, waiting, dict.fromkeys(waiting, _decision(reason=problem)))
@@ -149,7 +151,8 @@ def count_change(connection: Connection) -> int:
 
 
 def _lock(connection: Connection) -> None:
-    """One plan at a time: a row lock on PostgreSQL; on SQLite this transaction is the only writer already."""
+    """Let one plan be made at a time: by a row lock on PostgreSQL; on SQLite this transaction is the only writer
+    already."""
     connection.execute(select(queue.c.id).with_for_update()).one()
 
 

@@ -75,7 +75,7 @@ def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt |
 
 
 def list_attempts(connection: Connection, job_id: str) -> list[Attempt]:
-    """Oldest first."""
+    """Return the job's attempts, oldest first."""
     query = select(attempts).where(attempts.c.job_id == job_id)
     query = query.order_by(attempts.c.role != PREPARE_ROLE, attempts.c.number)
     return [_attempt(connection, row) for row in connection.execute(query).all()]
@@ -179,8 +179,8 @@ def covers(known: Attempt, first: int, last: int) -> bool:
 
 
 def runtime_seconds(connection: Connection, job_id: str, role: str, now: datetime) -> float:
-    """From the role's first attempt until now, or until the role's end, without the time in UNCOUNTED states and of
-    attempts that found no room."""
+    """Return the seconds from the role's first attempt until now, or until the role's end, without the time in
+    UNCOUNTED states and of attempts that found no room."""
     of_role = [attempt for attempt in list_attempts(connection, job_id) if attempt.role == role]
     if not of_role:
         return 0.0

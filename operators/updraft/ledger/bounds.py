@@ -17,7 +17,8 @@ DOCUMENT_BYTES = 1024 * 1024
 
 
 def identifier(field: str, value: str, limit_chars: int) -> str:
-    """An identifier: refused when empty, too long or with characters that no identifier has."""
+    """Return an identifier. Raises RefusedError for one that is empty, too long, or has characters that no identifier
+    has."""
     if not value or len(value) > limit_chars or not value.isprintable():
         shown = value if len(value) <= 60 else f"{value[:60]}…"
         raise RefusedError(f"{field}: {shown!r} must be 1 to {limit_chars} printable characters")
@@ -25,13 +26,13 @@ def identifier(field: str, value: str, limit_chars: int) -> str:
 
 
 def message(text: str) -> str:
-    """A reason for people: shortened to PROSE_CHARS, free of what a database refuses."""
+    """Return a reason for people, shortened to PROSE_CHARS and without characters that a database refuses."""
     clean = text.replace("\x00", "").encode("utf-8", "replace").decode()
     return clean if len(clean) <= PROSE_CHARS else clean[: PROSE_CHARS - 1] + "…"
 
 
 def document(field: str, value: Any) -> Any:
-    """A JSON document that must be kept whole. Raises LimitError above DOCUMENT_BYTES."""
+    """Return a JSON document that must be kept whole. Raises LimitError above DOCUMENT_BYTES."""
     plain_value = plain(value)
     size_bytes = len(json.dumps(plain_value))
     if size_bytes > DOCUMENT_BYTES:
@@ -40,7 +41,8 @@ def document(field: str, value: Any) -> Any:
 
 
 def evidence(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Evidence must never be the reason that a verdict is lost: too large a document is shortened, not refused."""
+    """Return evidence as JSON. A document that is too large is shortened, not refused: evidence must never be the
+    reason that a verdict is lost."""
     whole: dict[str, Any] = plain(dict(value or {}))
     if len(json.dumps(whole)) <= EVIDENCE_BYTES:
         return whole
@@ -52,7 +54,7 @@ def evidence(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def verdict(given: Verdict) -> dict[str, Any]:
-    """A verdict as JSON that `Verdict.from_json` reads; what evidence has beside its known fields goes to `details`."""
+    """Return a verdict as JSON that `Verdict.from_json` reads. Evidence beside its known fields goes to `details`."""
     raw: dict[str, Any] = plain(_evidence_fields(given.evidence))
     known = {name: raw.pop(name) for name in [*raw] if name in Evidence.__dataclass_fields__}
     details = evidence({**raw, **(known.pop("details", None) or {})})
@@ -64,7 +66,8 @@ def _evidence_fields(given: Any) -> Mapping[str, Any]:
 
 
 def plain(value: Any, limit_chars: int | None = None) -> Any:
-    """As JSON has it: string keys, NUL removed, NaN and infinities as text (no database takes them as numbers)."""
+    """Return the value as JSON has it: string keys, no NUL, and NaN and infinities as text, because no database takes
+    them as numbers."""
     if isinstance(value, Mapping):
         return {str(plain(str(key))): plain(item, limit_chars) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

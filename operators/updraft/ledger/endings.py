@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime) -> Job:
-    """The first verdict stands; whoever comes later gets the job as it ended."""
+    """End the job. The first verdict stays; later callers get the job as it ended."""
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
         if job.verdict is not None and job.verdict.state != verdict.state:

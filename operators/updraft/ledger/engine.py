@@ -26,7 +26,7 @@ _WRITE = "updraft_write"
 
 
 def make_engine(url: str) -> Engine:
-    """An engine for `url`. Raises UpdraftError when the URL is no SQLAlchemy URL of a supported database."""
+    """Create an engine for `url`. Raises UpdraftError when the URL is no SQLAlchemy URL of a supported database."""
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
@@ -57,14 +57,14 @@ def make_engine(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent snapshot on SQLite; on PostgreSQL a statement each."""
+    """Open a connection for reading: one consistent snapshot on SQLite; on PostgreSQL a snapshot for each statement."""
     with _translated(engine), engine.connect() as connection, connection.begin():
         yield connection
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that commits at the end and rolls back on any exception."""
+    """Open a transaction that commits at the end and rolls back on any exception."""
     with _translated(engine), engine.connect().execution_options(**{_WRITE: True}) as connection, connection.begin():
         yield connection
 
@@ -98,7 +98,8 @@ def _on_connect(connection: Any, _record: Any) -> None:
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """A new file is switched by the first that opens it. SQLite does not wait here, whatever busy_timeout says."""
+    """Switch the file to write-ahead logging; the first process that opens a new file does it. SQLite does not wait
+    here, whatever busy_timeout says."""
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -22,7 +22,8 @@ MOST_JUDGED = 50  # of one suite's verdicts, for a pod that would judge its data
 
 
 def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Checkpoint:
-    """From what the store says: name, step, attempt, metrics, bytes, uri, created_at. It was verified just now."""
+    """Return the record of a checkpoint that the store has: name, step, attempt, metrics, bytes, uri, created_at. It
+    counts as verified now."""
     return Checkpoint(
         job_id=job_id,
         name=found["name"],
@@ -37,10 +38,11 @@ def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Chec
 
 
 def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
-    """Idempotent by name: the first record stands, only a missing `verified_at` is filled in later.
+    """Record a checkpoint. Idempotent by name: the first record stays, and only a missing `verified_at` is filled in
+    later.
 
-    Raises StaleAttemptError for a new one of an attempt that is closed: its learners were given up, and what they
-    still store must have no effect.
+    Raises StaleAttemptError for a new checkpoint of a closed attempt: its learners were given up, and what they still
+    store must have no effect.
     """
     job_rows.get(connection, new.job_id, lock=True)
     if _checkpoint_row(connection, new.job_id, new.name) is None:
@@ -53,7 +55,7 @@ def record_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
 
 
 def put_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
-    """As `record_checkpoint`, whatever its attempt. The caller has locked the job."""
+    """Record a checkpoint as `record_checkpoint` does, whatever its attempt. The caller has locked the job."""
     existing = _checkpoint_row(connection, new.job_id, new.name)
     key = (checkpoints.c.job_id == new.job_id) & (checkpoints.c.name == new.name)
     if existing is None:
@@ -80,7 +82,7 @@ def put_checkpoint(connection: Connection, new: Checkpoint) -> Checkpoint:
 def list_checkpoints(
     connection: Connection, job_id: str, *, with_deleted: bool, with_quarantined: bool
 ) -> list[Checkpoint]:
-    """Lowest step first."""
+    """Return the job's checkpoints, lowest step first."""
     query = select(checkpoints).where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step, checkpoints.c.name)
     if not with_deleted:
         query = query.where(checkpoints.c.deleted_at.is_(None))
@@ -90,12 +92,14 @@ def list_checkpoints(
 
 
 def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
-    """Called before the objects are removed: the successor of who died in between removes them. Twice is harmless."""
+    """Mark a checkpoint as deleted before its objects are removed: if the caller dies in between, its successor removes
+    them. A second call changes nothing."""
     return _mark(connection, job_id, name, deleted_at=now, delete_reason=bounds.message(reason))
 
 
 def quarantine_checkpoint(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
-    """Found damaged or incomplete: kept as it is, and never gone on from. The first reason stands."""
+    """Set a damaged or incomplete checkpoint aside: it is kept as it is, and no attempt resumes from it. The first
+    reason stays."""
     return _mark(connection, job_id, name, quarantined_at=now, quarantine_reason=bounds.message(reason))
 
 
@@ -110,7 +114,7 @@ def validation(connection: Connection, tenant: str, fingerprint: str, suite_dige
 
 
 def judged(connection: Connection, tenant: str, suite_digest: str) -> tuple[str, ...]:
-    """Fingerprints on which the suite's verdict is known, the latest first."""
+    """Return the fingerprints on which the suite's verdict is known, latest first."""
     query = select(validations.c.fingerprint).where(
         validations.c.tenant == tenant, validations.c.suite_digest == suite_digest
     )
@@ -118,7 +122,7 @@ def judged(connection: Connection, tenant: str, suite_digest: str) -> tuple[str,
 
 
 def record_validation(connection: Connection, new: Validation) -> Validation:
-    """The first result for this data and this suite stands."""
+    """Record the result of a suite on data. The first result for this data and this suite stays."""
     try:
         with connection.begin_nested():
             connection.execute(

@@ -18,9 +18,10 @@ from updraft.lifecycle import State
 
 
 def rest(connection: Connection, job_id: str, kept: str, attempt: int | None, now: datetime) -> bool:
-    """HALTED: what it held is given back and the request is answered. `kept`: what it can go on from.
+    """Move the job to HALTED: its grant is released and the request answered. `kept`: the checkpoint from which it can
+    resume.
 
-    False, and nothing is done, when the halt was withdrawn or a controller has gone on: an attempt is open.
+    Returns False and does nothing if the halt was withdrawn or a controller has gone on (an attempt is open).
     """
     job = job_rows.get(connection, job_id, lock=True)
     asked = requests.pending(connection, job_id, "halt")
@@ -37,9 +38,9 @@ def rest(connection: Connection, job_id: str, kept: str, attempt: int | None, no
 
 
 def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: datetime) -> bool:
-    """The resume request `seq` is obeyed: the job is in line again, with its revision if the request brings one.
+    """Obey the resume request `seq`: put the job into the queue again, with its revision if the request brings one.
 
-    False, and nothing is done, when somebody else has answered it, the job is over, or it runs.
+    Returns False and does nothing if the request is answered, or the job has ended or runs.
     """
     job = job_rows.get(connection, job_id, lock=True)
     asked = requests.pending(connection, job_id, "resume")

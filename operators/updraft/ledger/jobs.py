@@ -32,7 +32,7 @@ TOUCH_EVERY = timedelta(seconds=10)  # controllers look each second or two; the 
 
 
 def record(connection: Connection, new: NewJob, now: datetime) -> Job:
-    """Idempotent by id. Raises RefusedError when the id belongs to another DAG run."""
+    """Record a new job. Idempotent by id. Raises RefusedError when the id belongs to another DAG run."""
     row = {
         "id": bounds.identifier("job id", new.id, ID_LENGTH),
         "tenant": bounds.identifier("tenant", new.tenant, WORD_LENGTH),
@@ -71,7 +71,8 @@ def manifest_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
-    """`lock`: others that lock the same job wait until this transaction ends (PostgreSQL; SQLite has one writer)."""
+    """Return the job. `lock`: others that lock the same job wait until this transaction ends (PostgreSQL; SQLite has
+    one writer)."""
     query = select(*WHOLE).where(jobs.c.id == job_id)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
@@ -95,7 +96,7 @@ def find(
     limit: int,
     before: str | None,
 ) -> list[ListedJob]:
-    """Newest first, without what may be large. `before`: the id of the last job of the page before."""
+    """Return jobs, newest first, without their large fields. `before`: the id of the last job of the page before."""
     if limit < 1:
         raise RefusedError(f"limit: {limit} must be at least 1")
     query = select(*LISTED).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit)
@@ -113,7 +114,7 @@ def find(
 
 
 def recorded(connection: Connection, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those of the runs, as (DAG, run), that are the controllers of jobs."""
+    """Return those of the (DAG, run) pairs that are the controllers of jobs."""
     run_ids = [run_id for _, run_id in runs]
     query = select(jobs.c.dag_id, jobs.c.run_id)
     found = {
@@ -125,7 +126,7 @@ def recorded(connection: Connection, runs: Collection[tuple[str, str]]) -> set[t
 
 
 def history(connection: Connection, job_id: str) -> list[Transition]:
-    """Oldest first."""
+    """Return the job's transitions, oldest first."""
     rows = connection.execute(select(transitions).where(transitions.c.job_id == job_id).order_by(transitions.c.seq))
     found = [
         Transition(
@@ -155,10 +156,10 @@ def move(
     tell: Mapping[str, Any] | None = None,
     only_from: State | None = None,
 ) -> Job:
-    """One step of the life cycle. The same state again is a note, or nothing when the reason is the same too.
+    """Take one step of the life cycle. The same state again is a note, or nothing when the reason is the same too.
 
-    `tell`: {"state", "tags"} of the message to MLflow that goes with the step; without "state", the new one's.
-    `only_from`: nothing is done in any other state.
+    `tell`: {"state", "tags"} of the message to MLflow that goes with the step; without "state", the new state.
+    `only_from`: do nothing in any other state.
     """
     job = get(connection, job_id, lock=True)
     if only_from is not None and job.state is not only_from:
@@ -178,7 +179,7 @@ def move(
 
 
 def set_run(connection: Connection, job_id: str, mlflow_run_id: str, mlflow_experiment_id: str) -> Job:
-    """A job has one MLflow run for its whole life. Raises RefusedError for a second one."""
+    """Record the job's MLflow run; a job has one for its whole life. Raises RefusedError for a second one."""
     job = get(connection, job_id, lock=True)
     if job.mlflow_run_id is not None and job.mlflow_run_id != mlflow_run_id:
         raise RefusedError(f"mlflow_run_id: {job_id!r} has run {job.mlflow_run_id!r} already, not {mlflow_run_id!r}")
@@ -201,7 +202,7 @@ def set_inputs(connection: Connection, job_id: str, code_tree: str | None, data:
 
 
 def live(connection: Connection) -> list[Job]:
-    """Those that have not ended, oldest first."""
+    """Return the jobs that have not ended, oldest first."""
     query = select(*WHOLE).where(jobs.c.state.not_in([state.value for state in TERMINAL]))
     return [_job(row) for row in connection.execute(query.order_by(jobs.c.submitted_at, jobs.c.id))]
 
@@ -214,9 +215,10 @@ def note(
     now: datetime,
     only_from: State | None = None,
 ) -> Transition:
-    """A transition to the same state; the same reason again is nothing. The reason of an end stays the verdict's.
+    """Add a transition to the same state; the same reason again adds nothing. The reason of an ended job stays the
+    verdict's.
 
-    `only_from`: nothing is done in any other state.
+    `only_from`: do nothing in any other state.
     """
     job = get(connection, job_id, lock=True)
     reason = bounds.message(reason)
@@ -237,8 +239,8 @@ def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Jo
 
 
 def touch_controllers(connection: Connection, guarded: Mapping[str, str], now: datetime) -> None:
-    """Who guards these jobs was here (job id -> what). At most once per TOUCH_EVERY, whoever comes; a job that does not
-    exist is passed over."""
+    """Record which task or trigger controls each job (job id -> name) and that it is alive, at most once per
+    TOUCH_EVERY. A job that does not exist is passed over."""
     due = or_(jobs.c.controller_seen_at.is_(None), jobs.c.controller_seen_at <= now - TOUCH_EVERY)
     change = update(jobs).where(jobs.c.id == bindparam("job"), due)
     values = change.values(controller_seen_at=bindparam("now"), controller_what=bindparam("what"))

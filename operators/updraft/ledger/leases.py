@@ -50,7 +50,7 @@ def lease(
 
 
 def take_lease(engine: Engine, name: str, owner: str, now: datetime, lease_seconds: float) -> bool:
-    """Takes the lock, or renews it for its owner. False while another one holds it."""
+    """Take the lock, or renew it for its owner. Returns False while another owner holds it."""
     key = _key(name)
     values = {"owner": owner, "expires_at": now + timedelta(seconds=lease_seconds)}
     with writing(engine) as connection:

@@ -63,5 +63,5 @@ class Ledger:
         self._engine.dispose()
 
     def now(self) -> datetime:
-        """UTC by the one clock that all times of the ledger are of. Raises UnavailableError."""
+        """Return the time (UTC) by the clock that all times of the ledger come from. Raises UnavailableError."""
         return self._clock()

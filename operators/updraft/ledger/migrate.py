@@ -31,7 +31,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def configuration(connection: Connection | None = None) -> Config:
-    """Alembic's configuration without a file: the scripts are part of the package."""
+    """Return Alembic's configuration without a file: the scripts are part of the package."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection

@@ -20,7 +20,7 @@ from updraft.lifecycle import State
 
 
 def put(connection: Connection, job_id: str, state: State, tags: Mapping[str, Any], now: datetime) -> None:
-    """The caller has locked the job, so a job's messages have its order."""
+    """Add a message. The caller has locked the job, so a job's messages keep their order."""
     values = {
         "state": state.value,
         "tags": {bounds.message(str(name)): bounds.message(str(text)) for name, text in tags.items()},
@@ -30,7 +30,8 @@ def put(connection: Connection, job_id: str, state: State, tags: Mapping[str, An
 
 
 def undelivered_messages(connection: Connection, job_id: str | None, limit: int) -> list[Message]:
-    """Each job's in the order of its writing. Jobs whose messages fail come last, so that they keep nobody waiting."""
+    """Return undelivered messages, those of a job in the order in which they were written. Jobs whose messages fail
+    come last, so that they hold up no others."""
     waiting = outbox.c.delivered_at.is_(None)
     query = select(outbox).where(waiting)
     if job_id is not None:
@@ -44,14 +45,14 @@ def undelivered_messages(connection: Connection, job_id: str | None, limit: int)
 
 
 def delivered(connection: Connection, message_id: int, now: datetime) -> None:
-    """Twice is harmless."""
+    """Mark a message as delivered. A second call changes nothing."""
     _find(connection, message_id)
     key = (outbox.c.id == message_id) & outbox.c.delivered_at.is_(None)
     connection.execute(update(outbox).where(key).values(delivered_at=now))
 
 
 def undelivered(connection: Connection, message_id: int, error: str) -> None:
-    """A try that failed. What another has delivered meanwhile stays so."""
+    """Record a failed try. A message that another process has delivered meanwhile stays delivered."""
     _find(connection, message_id)
     key = (outbox.c.id == message_id) & outbox.c.delivered_at.is_(None)
     connection.execute(update(outbox).where(key).values(tries=outbox.c.tries + 1, error=bounds.message(error)))

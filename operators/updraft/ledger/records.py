@@ -41,7 +41,7 @@ class Shown:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Shown:
-        """Takes a manifest of any shape: what stands where it should not is left out."""
+        """Read the fields from a manifest of any shape; values of the wrong type are left out."""
         learners = _part(manifest, "resources").get("learners")
         best = _part(manifest, "checkpoints").get("metric")
         names = [*_part(_part(manifest, "export"), "promote_if"), *([best] if isinstance(best, str) else [])]

@@ -57,12 +57,12 @@ class Jobs(_Repository):
     """Jobs, their states with reasons, and the revisions of their manifests."""
 
     def record(self, new: NewJob) -> Job:
-        """Idempotent by id: the same run again gets the existing job, another run RefusedError."""
+        """Record a new job. Idempotent by id: the same run again gets the existing job, another run RefusedError."""
         with self._writing() as connection:
             return jobs.record(connection, new, self._clock())
 
     def get(self, job_id: str) -> Job:
-        """Raises NotFoundError."""
+        """Return the job. Raises NotFoundError."""
         with self._reading() as connection:
             return jobs.get(connection, job_id)
 
@@ -82,12 +82,12 @@ class Jobs(_Repository):
         limit: int = 100,
         before: str | None = None,
     ) -> list[ListedJob]:
-        """Newest first; `before` is the id of the last job of the page before."""
+        """Return jobs, newest first; `before` is the id of the last job of the page before."""
         with self._reading() as connection:
             return jobs.find(connection, tenant=tenant, state=state, name=name, limit=limit, before=before)
 
     def recorded(self, runs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of the runs, as (DAG, run), that are the controllers of jobs."""
+        """Return those of the (DAG, run) pairs that are the controllers of jobs."""
         with self._reading() as connection:
             return jobs.recorded(connection, runs)
 
@@ -105,10 +105,10 @@ class Jobs(_Repository):
         tell: Mapping[str, Any] | None = None,
         only_from: State | None = None,
     ) -> Job:
-        """Raises IllegalTransitionError; ends are reached by `finish` only.
+        """Move the job to another state. Raises IllegalTransitionError; a terminal state is reached by `finish` only.
 
         `tell`: {"state", "tags"} of a message to MLflow that is written with it. A move that changes nothing tells
-        nothing. `only_from`: nothing is done in any other state; for a caller that looked a while ago.
+        nothing. `only_from`: do nothing in any other state; for a caller that looked a while ago.
         """
         with self._writing() as connection:
             return jobs.move(connection, job_id, to, reason, evidence, self._clock(), tell=tell, only_from=only_from)
@@ -121,15 +121,16 @@ class Jobs(_Repository):
         *,
         only_from: State | None = None,
     ) -> Transition:
-        """A transition to the same state; possible after the end too, whose reason it leaves alone.
+        """Add a transition to the same state. Possible after the job's end too; the verdict's reason stays.
 
-        `only_from`: nothing is done in any other state.
+        `only_from`: do nothing in any other state.
         """
         with self._writing() as connection:
             return jobs.note(connection, job_id, reason, evidence, self._clock(), only_from)
 
     def finish(self, job_id: str, verdict: Verdict) -> Job:
-        """The first verdict stands. With it go its message to MLflow and an answer to all unanswered requests."""
+        """End the job; the first verdict stays. Its message to MLflow and an answer to all unanswered requests are
+        written with it."""
         with self._writing() as connection:
             return endings.finish(connection, job_id, verdict, self._clock())
 
@@ -139,18 +140,18 @@ class Jobs(_Repository):
             return jobs.override(connection, job_id, what)
 
     def live(self) -> list[Job]:
-        """Those that have not ended, oldest first."""
+        """Return the jobs that have not ended, oldest first."""
         with self._reading() as connection:
             return jobs.live(connection)
 
     def touch(self, job_id: str, what: str) -> None:
-        """`what` guards the job and is alive. Written at most once in ten seconds."""
+        """Record that `what`, a task or trigger, controls the job and is alive. Writes at most once in ten seconds."""
         now = self._clock()
         if jobs.touch_is_due(self.get(job_id), now):  # most calls need no lock
             self.touch_all({job_id: what})
 
     def touch_all(self, guarded: Mapping[str, str]) -> None:
-        """`guarded`: job id -> what guards it, for many jobs in one transaction."""
+        """Record for many jobs in one transaction which task or trigger controls each (job id -> name)."""
         with self._writing() as connection:
             jobs.touch_controllers(connection, guarded, self._clock())
 
@@ -163,12 +164,14 @@ class Jobs(_Repository):
             return jobs.set_inputs(connection, job_id, code_tree, data)
 
     def rest(self, job_id: str, kept: str, *, attempt: int | None) -> bool:
-        """HALTED, if that is asked for and nothing runs: gives back what was granted, and answers the request."""
+        """Move the job to HALTED if a halt is requested and nothing runs: its grant is released and the request
+        answered."""
         with self._writing() as connection:
             return halting.rest(connection, job_id, kept, attempt, self._clock())
 
     def rejoin(self, job_id: str, seq: int, place: allocation.GangRequest) -> bool:
-        """Obeys the resume request `seq`: revised if it says so, and in line again. Once, whoever asks."""
+        """Obey the resume request `seq`: revise the job if the request says so, and put it into the queue again.
+        Happens once, whoever calls."""
         with self._writing() as connection:
             return halting.rejoin(connection, job_id, seq, place, self._clock())
 
@@ -178,7 +181,7 @@ class Jobs(_Repository):
             return revisions.revise(connection, job_id, manifest, changes, by, self._clock())
 
     def revisions(self, job_id: str) -> list[Revision]:
-        """Oldest first; number 0 is the manifest as submitted."""
+        """Return the revisions of the manifest, oldest first; number 0 is the manifest as submitted."""
         with self._reading() as connection:
             return revisions.list_revisions(connection, jobs.get(connection, job_id))
 
@@ -187,12 +190,13 @@ class Requests(_Repository):
     """What users ask of a job: to halt, to resume or to end it."""
 
     def make(self, job_id: str, kind: RequestKind, by: str, *, revision: Mapping[str, Any] | None = None) -> Request:
-        """Raises RefusedError with advice. The same again finds the request that is unanswered; see `requests`."""
+        """Record a request. Raises RefusedError with advice. The same request again returns the unanswered one; see
+        `requests`."""
         with self._writing() as connection:
             return requests.request(connection, job_id, kind, by, revision, self._clock())
 
     def of_job(self, job_id: str) -> list[Request]:
-        """Oldest first."""
+        """Return the job's requests, oldest first."""
         with self._reading() as connection:
             return requests.list_requests(connection, jobs.get(connection, job_id).id)
 
@@ -202,12 +206,12 @@ class Requests(_Repository):
             return requests.pending(connection, job_id, kind)
 
     def asked(self) -> frozenset[str]:
-        """Ids of all jobs of which something is asked that nobody has answered."""
+        """Return the ids of all jobs with an unanswered request."""
         with self._reading() as connection:
             return requests.asked(connection)
 
     def answer(self, job_id: str, seq: int, text: str) -> Request:
-        """The first answer stands."""
+        """Answer a request. The first answer stays."""
         with self._writing() as connection:
             return requests.answer(connection, job_id, seq, text, self._clock())
 
@@ -216,7 +220,7 @@ class Outbox(_Repository):
     """Messages to MLflow, written with the facts that they tell, and delivered afterwards."""
 
     def undelivered(self, job_id: str | None = None, limit: int = 100) -> list[Message]:
-        """Undelivered, each job's in order; jobs whose messages failed most often last."""
+        """Return undelivered messages, those of a job in order; jobs whose messages failed most often come last."""
         with self._reading() as connection:
             return outbox.undelivered_messages(connection, job_id, limit)
 
@@ -238,7 +242,7 @@ class Queue(_Repository):
             admission.enqueue(connection, job_id, request)
 
     def plan(self, decide: admission.Decide) -> None:
-        """Grants to all whose turn it is by `decide`, and writes place and reason of each job that waits.
+        """Grant what `decide` says, and write the place and reason of each job that waits.
 
         `decide` is called under the lock of the queue, with the requests in their order and what is granted.
         """
@@ -246,7 +250,7 @@ class Queue(_Repository):
             admission.plan(connection, decide, self._clock())
 
     def hold(self, problem: str) -> None:
-        """Nobody can tell what is free: each job in the queue waits for this reason."""
+        """Let each job in the queue wait for this reason while the capacity is unknown."""
         with self._writing() as connection:
             admission.hold(connection, problem)
 
@@ -266,7 +270,7 @@ class Queue(_Repository):
             return admission.news(connection, since)
 
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
-        """To the end of the line with a QUEUED job that gave its grant back. Once, whoever asks."""
+        """Add a QUEUED job that released its grant to the end of the queue. Happens once, whoever calls."""
         with self._writing() as connection:
             admission.requeue(connection, job_id, request, self._clock())
 
@@ -276,7 +280,7 @@ class Queue(_Repository):
             return admission.in_line(connection, job_id)
 
     def start(self, job_id: str, reason: str) -> bool:
-        """DEPLOYING, if the job is QUEUED and its turn has come."""
+        """Move the job to DEPLOYING if it is QUEUED and its turn has come."""
         with self._writing() as connection:
             return admission.take_place(connection, job_id, reason, self._clock())
 
@@ -336,7 +340,7 @@ class Attempts(_Repository):
         number: int,
         closure: AttemptClosure,
     ) -> Attempt:
-        """The first closure stands.
+        """Close an attempt. The first closure stays.
 
         Raises StaleAttemptError when a newer attempt of the role exists.
         """
@@ -353,7 +357,8 @@ class Attempts(_Repository):
             attempts.note_steps(connection, job_id, role, number, first, last)
 
     def runtime_seconds(self, job_id: str, role: str) -> float:
-        """Since the role's first attempt, until its end or now, without the time halted or in line."""
+        """Return the seconds since the role's first attempt, until its end or now, without the time halted or
+        queued."""
         with self._reading() as connection:
             return attempts.runtime_seconds(connection, job_id, role, self._clock())
 
@@ -364,11 +369,11 @@ class Leases(_Repository):
     def lock(
         self, name: str, *, lease_seconds: float = leases.LEASE_SECONDS, wait_seconds: float = leases.WAIT_SECONDS
     ) -> AbstractContextManager[None]:
-        """One holder of `name` at a time over all processes; see `leases`. Raises UnavailableError."""
+        """Hold the lock `name` in one process at a time; see `leases`. Raises UnavailableError."""
         return leases.lease(self._engine, name, self._clock, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
 
     def take(self, name: str, owner: str, lease_seconds: float) -> bool:
-        """Takes or renews the lock `name` for `owner`. False while another one holds it."""
+        """Take or renew the lock `name` for `owner`. Returns False while another owner holds it."""
         return leases.take_lease(self._engine, name, owner, self._clock(), lease_seconds)
 
     def give(self, name: str, owner: str) -> None:
@@ -392,21 +397,22 @@ class Checkpoints(_Repository):
         created_at: datetime | None = None,
         verified: bool = True,
     ) -> Checkpoint:
-        """The first record of a name stands. Raises StaleAttemptError for a new one of a closed attempt."""
+        """Record a checkpoint; the first record of a name stays. Raises StaleAttemptError for a new checkpoint of a
+        closed attempt."""
         now = self._clock()
         new = Checkpoint(job_id, name, step, attempt, metrics, bytes, uri, created_at or now, now if verified else None)
         with self._writing() as connection:
             return facts.record_checkpoint(connection, new)
 
     def of_job(self, job_id: str, *, with_deleted: bool = False, with_quarantined: bool = False) -> list[Checkpoint]:
-        """Lowest step first."""
+        """Return the job's checkpoints, lowest step first."""
         with self._reading() as connection:
             return facts.list_checkpoints(
                 connection, job_id, with_deleted=with_deleted, with_quarantined=with_quarantined
             )
 
     def quarantine(self, job_id: str, name: str, reason: str) -> Checkpoint:
-        """Never gone on from again. The first reason stands."""
+        """Set a checkpoint aside: no attempt resumes from it. The first reason stays."""
         with self._writing() as connection:
             return facts.quarantine_checkpoint(connection, job_id, name, reason, self._clock())
 
@@ -423,7 +429,7 @@ class Validations(_Repository):
             return facts.validation(connection, tenant, fingerprint, suite_digest)
 
     def judged(self, tenant: str, suite_digest: str) -> tuple[str, ...]:
-        """Fingerprints of the tenant's data on which this suite's verdict is known; of many, the latest."""
+        """Return the fingerprints of the tenant's data on which this suite's verdict is known; of many, the latest."""
         with self._reading() as connection:
             return facts.judged(connection, tenant, suite_digest)
 

@@ -55,7 +55,7 @@ def request(
 
 
 def list_requests(connection: Connection, job_id: str) -> list[Request]:
-    """Oldest first."""
+    """Return the job's requests, oldest first."""
     query = select(requests).where(requests.c.job_id == job_id).order_by(requests.c.seq)
     return [_request(row) for row in connection.execute(query)]
 
@@ -70,13 +70,13 @@ def pending(connection: Connection, job_id: str, kind: RequestKind) -> Request |
 
 
 def asked(connection: Connection) -> frozenset[str]:
-    """Jobs with an unanswered request of any kind. Those of ended jobs are answered."""
+    """Return the jobs with an unanswered request of any kind. Requests to ended jobs are answered."""
     query = select(requests.c.job_id).where(requests.c.answered_at.is_(None)).distinct()
     return frozenset(connection.execute(query).scalars())
 
 
 def answer(connection: Connection, job_id: str, seq: int, text: str, now: datetime) -> Request:
-    """The first answer stands."""
+    """Answer a request. The first answer stays."""
     job_rows.get(connection, job_id, lock=True)
     key = (requests.c.job_id == job_id) & (requests.c.seq == seq)
     values = {"answered_at": now, "answer": bounds.message(text)}
@@ -88,7 +88,7 @@ def answer(connection: Connection, job_id: str, seq: int, text: str, now: dateti
 
 
 def answer_all(connection: Connection, job_id: str, text: str, now: datetime) -> None:
-    """Those that nobody has answered. The caller has locked the job."""
+    """Answer all unanswered requests. The caller has locked the job."""
     key = (requests.c.job_id == job_id) & requests.c.answered_at.is_(None)
     connection.execute(update(requests).where(key).values(answered_at=now, answer=bounds.message(text)))
 
@@ -109,7 +109,7 @@ def _refuse_what_cannot_be(connection: Connection, job: Job, kind: RequestKind) 
 
 
 def _cancel(connection: Connection, job: Job, by: str, now: datetime) -> Request:
-    """The first one stands for good. A job that has ended stays as it is, and the request says so."""
+    """Record a cancellation; the first one stays. A job that has ended stays as it is, and the request says so."""
     for earlier in list_requests(connection, job.id):
         if earlier.kind == "cancel":
             return earlier

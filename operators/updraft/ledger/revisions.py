@@ -43,7 +43,7 @@ def revise(
 
 
 def list_revisions(connection: Connection, job: Job) -> list[Revision]:
-    """Oldest first; the first is the manifest as it was submitted."""
+    """Return the revisions, oldest first; the first is the manifest as submitted."""
     query = select(revisions).where(revisions.c.job_id == job.id).order_by(revisions.c.number)
     found = [Revision(**dict(row._mapping)) for row in connection.execute(query)]
     return found or [Revision(job.id, 0, job.manifest, {}, job.submitted_by, job.submitted_at)]

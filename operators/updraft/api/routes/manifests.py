@@ -30,7 +30,7 @@ router = APIRouter(tags=["manifests"])
     openapi_extra=manifest_body.documented,
 )
 def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manifest_body)]) -> Validation:
-    """Files of the client are not looked at. Stores nothing."""
+    """Validate a manifest without looking at the client's files. Stores nothing."""
     try:
         loaded = parse_any(manifest)
     except ManifestError as exc:

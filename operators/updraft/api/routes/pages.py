@@ -50,7 +50,7 @@ def script() -> Response:
 
 @router.get("/jobs", response_class=HTMLResponse)
 def show_jobs(reader: ReaderDep) -> HTMLResponse:
-    """Without the metrics while MLflow is away."""
+    """Show the list of jobs; without metrics while MLflow does not answer."""
     jobs = reader.jobs(None, None, SHOWN_JOBS)
     metrics: dict[str, ShownMetric] = {}
     trouble = ""
@@ -68,7 +68,7 @@ def show_job(
     attempt: Annotated[int | None, Query(ge=1, description="Of which launch the log is; default: the latest")] = None,
     role: Annotated[str | None, Query(description="Whose log; default: train, or what made the job fail")] = None,
 ) -> HTMLResponse:
-    """Without metrics or log while MLflow or the store is away: the page says so."""
+    """Show a job. While MLflow or the store does not answer, the page says so and has no metrics or log."""
     job = reader.detail(job_id)
     airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
     if not job.transitions:  # accepted, and not recorded: there is nothing more
@@ -111,7 +111,8 @@ def answer(page: Callable[[str], str]) -> HTMLResponse:
 
 
 def _shown_metrics(reader: JobReader) -> dict[str, ShownMetric]:
-    """Of each job the metric that decides about its model, or the first of its program. One request to MLflow."""
+    """Return, for each job, the metric that decides about its model, or the first metric of its program. Makes one
+    request to MLflow."""
     runs = {job.mlflow_run_id: job for job in reader.records(SHOWN_JOBS) if job.mlflow_run_id}
     experiments = sorted({str(job.mlflow_experiment_id) for job in runs.values()})
     if not runs:
@@ -129,9 +130,11 @@ def _decisive(shown: Shown, values: Mapping[str, float]) -> ShownMetric | None:
 
 
 def _end_of_log(reader: JobReader, job_id: str, role: str | None, number: int | None) -> LogPage:
-    """Of the learner that failed, or the first one; a log may be long, so only its end is read.
+    """Return the end of the log of the learner that failed, or of the first learner. A log may be long, so only its end
+    is read.
 
-    Without a number: of the latest attempt, or the one before it while the latest has written nothing.
+    Without a number, the log is that of the latest attempt, or of the attempt before it while the latest has written
+    nothing.
     """
     job = reader.job(job_id)
     attempts = reader.attempts(job)
@@ -145,7 +148,7 @@ def _end_of_log(reader: JobReader, job_id: str, role: str | None, number: int | 
 
 
 def _role_to_show(job: Job, attempts: Sequence[Attempt]) -> str:
-    """`train`; of a job that FAILED, the role of the newest attempt that was not done."""
+    """Return `train`, or, for a job that FAILED, the role of the newest attempt that was not done."""
     lost = [item for item in attempts if item.outcome != FailureClass.DONE] if job.state is State.FAILED else []
     return max(lost, key=lambda item: item.started_at).role if lost else TRAIN_ROLE
 

@@ -38,7 +38,8 @@ router = APIRouter(tags=["manifests"])
 def possible(
     request: Request, parts: PartsDep, caller: CallerDep, body: Annotated[PossibleBody, Depends(possible_body)]
 ) -> Validation:
-    """Also what /validate says. Needs the right to start jobs, as it tells what exists. Stores nothing."""
+    """Check whether the platform can run the manifest, and everything that /validate checks. Needs the right to start
+    jobs, because the answer reveals what exists. Stores nothing."""
     try:
         loaded = parse_any(body.manifest)
     except ManifestError as exc:
@@ -62,13 +63,14 @@ def possible(
 def planned(
     request: Request, parts: PartsDep, caller: CallerDep, body: Annotated[PossibleBody, Depends(possible_body)]
 ) -> Planned:
-    """Made by the functions that make them at the launch. Needs the right to start jobs.
-    Creates nothing, and no secret's content is told. 413 where the objects are larger than 16 MB.
+    """Return the Kubernetes objects that a job of this manifest would create, made by the functions that the launch
+    uses. Needs the right to start jobs. Creates nothing and reveals no secret's content. Answers 413 if the objects are
+    larger than 16 MB.
 
-    What is known only at the launch has a placeholder such as `<job>`. Left out are the labels by which Airflow names
-    the task that launches, and owner references, which are set once the first pod exists. Attempts have the numbers of
-    a job that loses nothing. The pods are what this api-server's `pod_mutation_hook` and proxy variables make of them:
-    give the api-server the same Airflow settings and environment as the workers, which launch.
+    Values that are known only at the launch are placeholders such as `<job>`. Left out are the labels by which Airflow
+    names the task that launches, and owner references, which are set once the first pod exists. Attempts have the
+    numbers of a job that loses nothing. The pods are what this api-server's `pod_mutation_hook` and proxy variables
+    make of them: give the api-server the same Airflow settings and environment as the workers, which launch.
     """
     manifest = parse_any(body.manifest).manifest
     if (wrong := refusals(manifest, parts.settings)) is not None:
@@ -86,7 +88,7 @@ def planned(
 
 
 def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple[str, str]]:
-    """Each field that asks for what is not here, and what to do."""
+    """Yield each field that asks for something that does not exist here, and what to do about it."""
     nodes = parts.deadline.call("cluster", parts.cluster.nodes)
     image = image_of(manifest, parts.settings.framework_images)
     known = [_catalogue(node) for node in nodes]

@@ -26,8 +26,8 @@ def list_requests(reader: ReaderDep, job_id: str) -> RequestList:
 
 @writing.post("/jobs/{job_id}/halt", status_code=202, summary="Ask a job to stop after a checkpoint, to go on later")
 def halt_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
-    """Its learners save a checkpoint and stop, and what they held is free for others. Refused (409) for a job that has
-    ended, is halted, or was cancelled."""
+    """Halt a job: its learners save a checkpoint and stop, and what the job held is free for others. Refused (409) for
+    a job that has ended, is halted, or was cancelled."""
     job = reader.job(job_id)
     request = reader.parts.deadline.call(
         "ledger", lambda: reader.parts.ledger().requests.make(job.id, "halt", caller.name)
@@ -44,8 +44,8 @@ def halt_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
 def resume_job(
     reader: ReaderDep, caller: CallerDep, job_id: str, body: Annotated[ResumeBody | None, Depends(resume_body)]
 ) -> Accepted:
-    """The changes are merged into the job's manifest, null takes a value back to its default, and the result is judged
-    as a whole: 422 with every wrong field, and every field that may not change."""
+    """Resume a halted job. The changes are merged into its manifest; null sets a value back to its default. The result
+    is validated as a whole: 422 with every wrong field, and every field that may not change."""
     job = reader.job(job_id)
     # A job that has ended is refused by the ledger, whatever should change.
     changes = {} if body is None or job.ended else body.changes
@@ -58,7 +58,7 @@ def resume_job(
 
 @writing.post("/jobs/{job_id}/cancel", status_code=202, summary="Ask a job to end as CANCELLED")
 def cancel_job(reader: ReaderDep, caller: CallerDep, job_id: str) -> Accepted:
-    """An end: a job that may go on later is halted instead. Asking again changes nothing."""
+    """Cancel a job. It cannot be resumed; halt a job that may go on later. A second request changes nothing."""
     job = reader.job(job_id)
     if job.ended:
         return Accepted(id=job.id, message=f"It has ended {job.state.value} already.")

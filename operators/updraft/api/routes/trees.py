@@ -25,7 +25,8 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256, in 
 
 @router.post("/trees/missing", summary="Which blobs of a tree the store lacks", openapi_extra=tree_body.documented)
 async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, request: Request) -> Missing:
-    """Takes longer than other routes where the store holds very much. Of one user one tree is read at once."""
+    """Return which blobs of a tree the store does not have. Takes longer than other routes if the store holds very
+    much. One tree of a user is read at a time."""
 
     def ask(text: bytes) -> list[str]:
         tree = _tree(parts, text)
@@ -38,11 +39,11 @@ async def find_missing(parts: PartsDep, caller: CallerDep, tenant: TenantDep, re
 
 @router.put("/blobs/{sha256}", summary="Store a blob; the body is its content")
 async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
-    """The digest is verified and the size limited while the body comes in. An upload that stands still for 30 s, brings
-    less than 8 KiB a second, or less than brings its Content-Length within 2 h, or takes longer than 2 h is ended
-    (408); of one user 4 are stored at once. An upload beyond the tenant's quota is refused (413), and so is one for
-    which the api-server's disk has no room (507). Room is held for what has come and at most 64 MiB more, so uploads
-    that fit alone may not fit together: then the later bytes are refused."""
+    """Store a blob. The digest is verified and the size limited while the body comes in. An upload is ended (408) if it
+    stands still for 30 s, brings less than 8 KiB a second, is too slow to bring its Content-Length within 2 h, or takes
+    longer than 2 h. Four uploads of a user are stored at once. An upload beyond the tenant's quota is refused (413),
+    and so is one for which the api-server's disk has no room (507). Room is reserved for the received bytes and at most
+    64 MiB more, so uploads that fit alone may not fit together; then the later bytes are refused."""
     limit_bytes = parts.settings.data_limit_bytes
     header = request.headers.get("content-length", "")
     announced_bytes = int(header[:16]) if header.isdecimal() else None
@@ -63,7 +64,8 @@ async def put_blob(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256
 
 @router.put("/trees/{sha256}", summary="Store a tree whose blobs are all stored", openapi_extra=tree_body.documented)
 async def put_tree(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256: Digest, request: Request) -> Stored:
-    """Takes longer than other routes where the store holds very much. Of one user one tree is read at once."""
+    """Store a tree. Takes longer than other routes if the store holds very much. One tree of a user is read at a
+    time."""
 
     def store(text: bytes) -> int:
         tree = _tree(parts, text)
@@ -94,9 +96,10 @@ class _Counted:
 
 
 def _tree(parts: Parts, text: bytes) -> Tree:
-    """Raises DataError for a document that is no tree, LimitError for one that no job may use.
+    """Parse a tree. Raises DataError for a document that is no tree, LimitError for one that no job may use.
 
-    The document has up to 100,000 files, so it is read once, and never by the event loop."""
+    The document has up to 100,000 files, so it is read once, and never by the event loop.
+    """
     try:
         tree = Tree.from_json(text)
     except TreeError as exc:
