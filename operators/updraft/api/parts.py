@@ -99,7 +99,8 @@ class MlflowTracking:
     services: Services
 
     def check(self) -> str:
-        """Return MLflow's version. Fails on a wrong log-in too, which `/health` does not notice."""
+        """Return a message that MLflow answers. Raises UnavailableError, also for a wrong log-in, which `/health` does
+        not notice."""
         from updraft_learner.mlflow_rest import ServerUnavailable
 
         uri = self.services.settings.mlflow_uri

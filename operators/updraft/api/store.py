@@ -35,7 +35,7 @@ class JobStore:
     open_store: Callable[[], ObjectStore]
 
     def check(self) -> str:
-        """Return a description of the store. Raises UnavailableError, or UpdraftError when the bucket or the
+        """Return a message that the store answers. Raises UnavailableError, or UpdraftError when the bucket or the
         credentials are wrong."""
         with platform_errors():
             self.open_store().get_bytes("health-check-that-does-not-exist")

@@ -41,7 +41,7 @@ def plot(steps: Sequence[int], values: Sequence[float | None], width: int = 64, 
 
 
 def _bins(values: Sequence[float | None], width: int) -> list[float | None]:
-    """At most `width` means of neighbouring values; those that are not finite are left out."""
+    """Return at most `width` means of neighbouring values, without those that are not finite."""
     if len(values) <= width:
         return [value if value is not None and math.isfinite(value) else None for value in values]
     bins: list[float | None] = []

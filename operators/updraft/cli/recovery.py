@@ -91,8 +91,8 @@ def _told(job: str, message: str, *, as_json: bool) -> None:
 
 
 def read_changes(settings: Sequence[str], params: Sequence[str] = ()) -> dict[str, Any]:
-    """`["resources.memory=4GiB"]` and `["lr=0.01"]` as a partial manifest. A value that is JSON is read as such, all
-    else is text; so are commands and environment variables. Raises DataError."""
+    """Parse assignments such as `["resources.memory=4GiB"]` and `["lr=0.01"]` into a partial manifest. A value that is
+    JSON is read as JSON, all others are text; so are commands and environment variables. Raises DataError."""
     changes: dict[str, Any] = {}
     for item, is_param in [*((item, False) for item in settings), *((item, True) for item in params)]:
         path, equals, text = item.partition("=")

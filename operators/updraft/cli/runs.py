@@ -310,7 +310,8 @@ def open_pages(
 
 
 def attempt_text(job: JobSummary) -> str:
-    """`2`; while it recovers from a loss, or ended by one, `2: infrastructure (pod.evicted)`."""
+    """Return the attempt as `2`, or as `2: infrastructure (pod.evicted)` while the job recovers from a loss or ended by
+    one."""
     if not job.attempt:
         return ""
     if job.loss is None or job.state not in ("RECOVERING", "FAILED"):

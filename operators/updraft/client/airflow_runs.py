@@ -27,7 +27,8 @@ def dag_of(session: Session, name: str) -> str:
 
 
 def start_run(session: Session, dag_id: str, job_id: str, conf: dict[str, Any]) -> None:
-    """Raises ConflictError when the DAG has a run of that id, UnavailableError when Airflow does not know the DAG."""
+    """Start a DAG run. Raises ConflictError when the DAG has a run of that id, UnavailableError when Airflow does not
+    know the DAG."""
     body = {"dag_run_id": job_id, "logical_date": None, "conf": conf}
     try:
         session.json("POST", f"/api/v2/dags/{dag_id}/dagRuns", body=body)

@@ -521,7 +521,7 @@ def _dag_run(dag_id: str, run_id: str) -> str:
 
 
 def _segment(text: str) -> str:
-    """One segment of a path; `.` and `..` would be another path."""
+    """Quote one segment of a path; `.` and `..` would be another path."""
     if text in ("", ".", ".."):
         raise RefusedError(f"{text!r} is no name")
     return quote(text, safe="")

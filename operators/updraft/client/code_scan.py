@@ -38,7 +38,8 @@ def export_warning(manifest: Manifest, code: Path) -> str | None:
 
 
 def _has_call(path: Path) -> bool:
-    """Of Python a call of that name, whosoever's; of other texts the word. Python that cannot be read may have it."""
+    """Return whether a Python file calls a function of that name, or another text has the word. A Python file that
+    cannot be parsed counts as one that may."""
     if path.suffix != ".py" and path.suffix not in TEXTS:
         return False
     if path.stat().st_size > FILE_BYTES:

@@ -80,7 +80,7 @@ def load_config(environment: Mapping[str, str] | None = None, home: Path | None 
 
 
 def _home(environment: Mapping[str, str]) -> Path:
-    """That of the embedded stack; outside of a checkout, `.updraft` in the working directory."""
+    """Return the embedded stack's home folder; outside of a checkout, `.updraft` in the working directory."""
     from updraft.stack.layout import HOME_VARIABLE, StackError, find_home
 
     try:

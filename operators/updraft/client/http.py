@@ -99,7 +99,7 @@ class Session:
 
     @contextmanager
     def download(self, path: str, params: Mapping[str, Any]) -> Iterator[httpx.Response]:
-        """A streamed answer of success; the caller reads it within the context."""
+        """Open a streamed answer of success; the caller reads it within the context."""
         for fresh in (False, True):
             request = self._http.build_request("GET", path, params=_present(params), headers=self._headers(fresh))
             with self._wrap("GET", path):
@@ -216,7 +216,8 @@ def _present(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_refused(response: httpx.Response) -> bool:
-    """Airflow answers 401 to no token or an expired one, but 403 to one that another key has signed."""
+    """Return whether the answer refuses the token. Airflow answers 401 to no token or an expired one, but 403 to one
+    that another key has signed."""
     if response.status_code == 403:
         response.read()
         return "Invalid JWT token" in response.text
@@ -250,7 +251,8 @@ def raise_for(response: httpx.Response, airflow_url: str) -> None:
 
 
 def _message(response: httpx.Response) -> tuple[str, tuple[tuple[str, str], ...], bool]:
-    """Message and wrong fields of our error body or of Airflow's `detail`, and whether the body is ours."""
+    """Return the message and the wrong fields of the platform's error body or of Airflow's `detail`, and whether the
+    body is the platform's."""
     try:
         body = response.json()
     except ValueError:

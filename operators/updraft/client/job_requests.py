@@ -33,8 +33,8 @@ def ask(client: Client, job_id: str, kind: str, body: Mapping[str, Any] | None, 
 
 
 def _answer(client: Client, job_id: str, request: Request, wait_seconds: float) -> str:
-    """Raises UpdraftError when the job answered, but did not do what was asked; UnavailableError when it says nothing
-    in time: the request stays."""
+    """Wait for the job's answer. Raises UpdraftError when the job answered, but did not do what was asked;
+    UnavailableError when it does not answer in time: the request stays."""
     deadline = time.monotonic() + wait_seconds
     while True:
         try:

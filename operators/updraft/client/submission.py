@@ -124,8 +124,8 @@ def base_folder(manifest: str | Path | Mapping[str, Any], base: Path | None) -> 
 
 
 def ask_platform(client: Client, manifest: Manifest, *, secrets: Iterable[str] = ()) -> None:
-    """Raises InvalidRequestError for what only the platform knows: tenants, images, nodes, data, and secrets but for
-    those that are about to be made."""
+    """Let the platform check what only it knows: tenants, images, nodes, data, and secrets other than those about to be
+    made. Raises InvalidRequestError."""
     answer = client.possible(manifest.canonical(), secrets=secrets)
     if not answer.valid:
         fields = tuple((error.field, error.message) for error in answer.errors)

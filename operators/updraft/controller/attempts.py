@@ -75,7 +75,7 @@ def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Att
 
 
 def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
-    """From which checkpoint the next attempt of the training goes on; None for other roles, which begin anew."""
+    """Decide from which checkpoint the next attempt of the training resumes; None for other roles, which begin anew."""
     if role != TRAIN_ROLE:
         return None
     book = services.ledger
@@ -179,7 +179,7 @@ def _close(
 
 
 def _quarantine(services: Services, job: Job, attempt: Attempt, outcome: Outcome) -> None:
-    """The checkpoint that could not be restored is not tried again."""
+    """Set a checkpoint that could not be restored aside, so that it is not tried again."""
     from updraft.storage import objects as stored
 
     name = attempt.resume.checkpoint if attempt.resume else None
@@ -190,7 +190,7 @@ def _quarantine(services: Services, job: Job, attempt: Attempt, outcome: Outcome
 
 
 def _shift(launch: Launch, outcome: Outcome, relaunch: PlannedRelaunch) -> Shift:
-    """RECOVERING, or QUEUED again, with the attempt's number and cause, for users and for MLflow."""
+    """Return the state RECOVERING, or QUEUED again, with the attempt's number and cause, for users and for MLflow."""
     from updraft.ledger import Shift
 
     number, label = launch.attempt, outcome.label or None
@@ -337,7 +337,7 @@ def _statuses(services: Services, launch: Launch) -> list[LearnerStatus]:
 
 
 def note_steps(services: Services, launch: Launch, statuses: Iterable[LearnerStatus]) -> None:
-    """The first and last step that the attempt's learners reported."""
+    """Record the first and last step that the attempt's learners reported."""
     seen = [status.steps for status in statuses]
     firsts = [steps["first"] for steps in seen if "first" in steps]
     lasts = [steps["last"] for steps in seen if "last" in steps]

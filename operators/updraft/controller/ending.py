@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def end(services: Services, job: Job, verdict: Verdict) -> Job:
-    """The verdict needs neither the cluster nor MLflow: one of them being away must not keep the job from its end.
+    """Write the verdict, then free what the job holds and tell MLflow. The verdict needs neither the cluster nor
+    MLflow, so that neither can keep the job from its end.
 
     Raises UnavailableError when something is left to do; the same call again does it.
     """
@@ -53,7 +54,8 @@ def end(services: Services, job: Job, verdict: Verdict) -> Job:
 
 
 def remove(services: Services, job: Job) -> None:
-    """What learners and their helpers left; after a normal end there is nothing. What they say meanwhile is kept."""
+    """Delete the pods that are left of the job; after a normal end there are none. What they write meanwhile is
+    kept."""
     from updraft.kubernetes import gang
     from updraft_learner.contract import LABEL_JOB
 
@@ -77,7 +79,7 @@ def remove(services: Services, job: Job) -> None:
 
 
 def tell(services: Services, job: Job) -> None:
-    """What learners recorded and could not send, then the job's messages. Raises UnavailableError."""
+    """Send MLflow what learners recorded and could not send, then the job's messages. Raises UnavailableError."""
     try:
         replay_metrics(services, job)
     except NotFoundError as exc:  # somebody deleted the run; the ledger keeps the verdict
@@ -118,9 +120,11 @@ def verdict_of(services: Services, job: Job, why_missing: str | None = None) -> 
 
 
 def overrides(services: Services, job: Job, airflow: Mapping[str, str | None]) -> dict[str, Any] | None:
-    """Tasks to which Airflow gives another end than the evidence: somebody marked them, or Airflow gave them up.
+    """Return the tasks to which Airflow gives another end than the evidence: a user marked them, or Airflow gave them
+    up.
 
-    None when all agree."""
+    None when all agree.
+    """
     failure = services.ledger.idempotency.get(job.id, FAILURE)
     found: dict[str, Any] = {}
     for task, role in ROLE_OF_TASK.items():
@@ -151,7 +155,7 @@ def why_marked(marked: Mapping[str, Any] | None) -> str | None:
 
 
 def _close_attempts(services: Services, job: Job, verdict: Verdict) -> None:
-    """A job that has ended has no open attempt, whoever ended its task."""
+    """Close the open attempts of a job that has ended, whatever ended its task."""
     from updraft.ledger import AttemptClosure
 
     cause = FailureClass.CANCELLED if verdict.state is State.CANCELLED else FailureClass.INFRASTRUCTURE
@@ -163,7 +167,7 @@ def _close_attempts(services: Services, job: Job, verdict: Verdict) -> None:
 
 
 def _missing(services: Services, job: Job, version: RegisteredModel | None, promotion: Promotion | None) -> list[str]:
-    """Tasks whose proof of success is not there, whatever colour Airflow gave them."""
+    """Return the tasks that have no proof of success, whatever state Airflow gave them."""
     manifest, book = manifest_of(job), services.ledger
     roles = {TRAIN_ROLE, *({EVALUATE_ROLE} if manifest.evaluate else ()), *({EXPORT_ROLE} if manifest.export else ())}
     missing = []

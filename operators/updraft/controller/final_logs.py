@@ -54,12 +54,13 @@ class FinalLogCollector:
             thread.start()
 
     def wait_begun(self) -> None:
-        """Until every log is being read, and read to its end where the program has ended: then its pod goes at once."""
+        """Wait until every log is being read, and is read to its end if the program has ended: then its pod is deleted
+        at once."""
         for heard in self._heard.values():
             heard.wait(max(0.0, self._deadline - time.monotonic()))
 
     def wait(self) -> None:
-        """Until every log has ended, or the time is over."""
+        """Wait until every log has ended, or the time limit is reached."""
         for thread in self._threads:
             thread.join(max(0.0, self._deadline - time.monotonic()))
 

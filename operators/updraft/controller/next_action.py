@@ -63,8 +63,15 @@ NextAction = Running | BackingOff | LaunchDue | Halted | Queued | Finished
 def next_action(
     job: Job, attempt: Attempt | None, *, halt_asked: bool, now: datetime, placed: bool = True
 ) -> NextAction:
-    """`attempt` is the role's newest; `halt_asked`: a halt waits for its answer; `now`: by the ledger's clock;
-    `placed`: a QUEUED job has a place in line. One that gave back its grant has none before its back-off is over."""
+    """Decide what the controller of a role does next.
+
+    Args:
+        job: The job as the ledger has it.
+        attempt: The role's newest attempt.
+        halt_asked: Whether a halt waits for its answer.
+        now: The time by the ledger's clock.
+        placed: Whether a QUEUED job is in the queue. A job that released its grant is not, until its back-off ends.
+    """
     if job.ended:
         return Finished(f"the job has ended {job.state.value}")
     if attempt is not None and attempt.ended_at is None:

@@ -26,7 +26,8 @@ TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
 
 
 def deliver(services: Services, job_id: str) -> None:
-    """Raises UnavailableError when MLflow does not answer; what is left stays in the ledger."""
+    """Send the job's messages to MLflow. Raises UnavailableError when MLflow does not answer; the rest stays in the
+    ledger."""
     book = services.ledger
     if not book.outbox.undelivered(job_id, limit=1):
         return
@@ -35,9 +36,9 @@ def deliver(services: Services, job_id: str) -> None:
 
 
 def require_tracking(services: Services) -> None:
-    """Raises UnavailableError when MLflow does not answer within `LOOK_SECONDS`.
+    """Raise UnavailableError unless MLflow answers within `LOOK_SECONDS`.
 
-    MLflow's own client goes on trying for minutes, in which a worker's slot would be held.
+    MLflow's own client would retry for minutes and hold a worker's slot meanwhile.
     """
     server = services.open_run("", LOOK_SECONDS)
     try:

@@ -91,14 +91,15 @@ def planned_objects(
 
 
 def _pods_bytes(spec: LaunchSpec) -> int:
-    """About the size of the launch's pods, of which only one is made here."""
+    """Return the approximate size of the launch's pods; only one of them is made for it."""
     one = replace(spec, launch=replace(spec.launch, membership=Membership.first(1)))
     (pod,) = objects_of(one).pods
     return spec.launch.membership.size * len(json.dumps(pod))
 
 
 def _made_limits(settings: Settings, manifest: Manifest) -> list[int]:
-    """Limits in bytes of what the `prepare` pod makes of a repository or an archive, if the store has none of it."""
+    """Return the limits in bytes of what the `prepare` pod makes of repositories and archives, if the store has none of
+    it."""
     limits = [data_limit_bytes(settings, item) for item in manifest.data if _is_made(item.parsed())]
     if manifest.code is not None and _is_made(parse_source(str(manifest.code), git=True)):
         limits.append(settings.code_limit_bytes)
@@ -110,7 +111,7 @@ def _is_made(source: Source) -> bool:
 
 
 def _data(number: int, item: Data) -> dict[str, str]:
-    """As it is recorded once it is staged."""
+    """Return a data set as it is recorded once it is staged."""
     source = item.parsed()
     if source.kind == "pvc":
         return {"claim": source.claim, "path": source.key, "mount": item.mount}

@@ -35,7 +35,7 @@ TOKEN_BYTES = 32
 
 
 def record_template(services: Services, job: Job, role: str, pod: Mapping[str, Any]) -> None:
-    """The pod that every attempt of this role and revision is made from; the first record stands."""
+    """Record the pod that every attempt of this role and revision is made from; the first record stays."""
     services.ledger.idempotency.record(job.id, pod_template(role, job.revision), dict(pod))
 
 
@@ -44,7 +44,7 @@ def has_template(services: Services, job: Job, role: str) -> bool:
 
 
 def grace_seconds(services: Services, attempt: Attempt) -> int:
-    """That of an attempt's pods: what deploys them and what watches them go by the same number."""
+    """Return the grace period of an attempt's pods; deployment and monitoring use the same number."""
     limits = prepare.made_limits(services, attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
     return grace_of(services.settings, attempt.role, limits)
 
@@ -116,14 +116,15 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
 
 
 def deployed_seconds(services: Services, attempt: Attempt) -> float:
-    """For how long all its pods have been there: a cluster that does not answer may take long to take them."""
+    """Return for how long all pods of the attempt have existed; a cluster that does not answer may take long to accept
+    them."""
     known = services.ledger.idempotency.get(attempt.job_id, deployment(attempt.role, attempt.number))
     at = attempt.started_at if known is None else known.at
     return (services.ledger.now() - at).total_seconds()
 
 
 def remove_older(services: Services, core: CoreV1Api, launch: Launch) -> None:
-    """Pods of attempts before this one, and of no later one: this process may have been taken for dead.
+    """Delete the pods of attempts before this one, and of no later one: this process may have been taken for dead.
 
     A node that does not answer keeps its containers; the fence silences them.
     """
@@ -145,8 +146,8 @@ def free(services: Services, core: CoreV1Api, launch: Launch, *, grace_seconds: 
 
 
 def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:
-    """Nodes on which earlier attempts of the role were lost lately for a reason that lies in the node: what the newest
-    decision to launch again says, which has forgotten the others."""
+    """Return the nodes on which earlier attempts of the role were lost lately for a reason that lies in the node, as
+    the newest decision to relaunch names them."""
     for earlier in sorted(services.ledger.attempts.of_job(attempt.job_id), key=lambda a: a.number, reverse=True):
         if earlier.role == attempt.role and earlier.number < attempt.number and earlier.relaunch is not None:
             return tuple(sorted(earlier.relaunch.avoid_nodes))

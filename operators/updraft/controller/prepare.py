@@ -42,7 +42,8 @@ def record(services: Services, job: Job, plan: PreparePlan) -> PreparePlan:
 
 
 def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
-    """Limits in bytes of the sources that the pod of this revision makes, and stores once its program has ended."""
+    """Return the limits in bytes of the sources that the pod of this revision makes, and stores once its program has
+    ended."""
     plan = services.ledger.idempotency.get(job_id, _key(revision)) or PreparePlan()
     return [request.limit_bytes for request in plan.requests if request.made()]
 

@@ -103,7 +103,8 @@ class ProgressMonitor:
         )
 
     def _tell(self, finding: ProgressFinding) -> None:
-        """In the task's log and the job's history; a stalled program is asked for its stacks before it is ended."""
+        """Write a finding to the task's log and the job's history. A stalled program is asked for its stacks before it
+        is ended."""
         from updraft.storage import signals
 
         launch = self._launch

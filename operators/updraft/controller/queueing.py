@@ -26,7 +26,7 @@ def enqueue(services: Services, job: Job) -> None:
 
 
 def requeue(services: Services, job_id: str, role: str) -> None:
-    """A job that gave its grant back goes to the end of the line; one that has its place keeps it."""
+    """Move a job that released its grant to the end of the queue. A job that is in the queue keeps its place."""
     book = services.ledger
     book.queue.requeue(job_id, place_of(book.jobs.get(job_id), role=role))
 

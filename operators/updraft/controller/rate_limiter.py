@@ -24,7 +24,8 @@ class RateLimiter:
         self._last = -math.inf
 
     def turn_seconds(self) -> float:
-        """Until the caller's next look, which is nobody else's turn. Asked for once before each look."""
+        """Return the seconds until the caller's next look, which is no other caller's turn. Call it once before each
+        look."""
         now = self._clock()
         self._last = max(now + self._least_seconds, self._last + self._apart_seconds)
         return self._last - now

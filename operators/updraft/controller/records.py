@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def manifest_of(job: Job) -> Manifest:
-    """As it was accepted, less variables whose names have become the platform's since."""
+    """Return the manifest as it was accepted, without variables whose names the platform has reserved since."""
     from updraft.manifest import parse, reserved_env_names
 
     env = job.manifest.get("env")
@@ -27,7 +27,7 @@ def manifest_of(job: Job) -> Manifest:
 
 
 def memory_mib(manifest: Manifest) -> int:
-    """Memory of one learner's program."""
+    """Return the memory of one learner's program, in MiB."""
     return -(-manifest.resources.memory_bytes // 1024**2)
 
 

@@ -32,7 +32,7 @@ def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
 
 
 def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
-    """Every learner's sidecar is told: the program saves a checkpoint and leaves. Twice is harmless."""
+    """Ask every learner's sidecar to stop: the program saves a checkpoint and exits. A second call changes nothing."""
     from updraft.storage import signals
 
     launch = launch_of(services.settings, job, attempt)
@@ -41,7 +41,8 @@ def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
 
 
 def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
-    """The learners are gone: give back what the job held, show HALTED, answer the request. False if it goes on."""
+    """Halt the job once its learners are gone: release its grant, show HALTED, answer the request. Returns False if the
+    job goes on."""
     book = services.ledger
     checkpoints = book.checkpoints.of_job(job_id)
     kept = (

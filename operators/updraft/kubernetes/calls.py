@@ -18,9 +18,10 @@ GONE = (errors.ObjectNotFoundError,)
 def call(
     what: str, function: Callable[..., Any], *args: Any, ok: tuple[type[errors.ApiError], ...] = (), **kwargs: Any
 ) -> Any:
-    """One request, tried again with back-off where that may help; None for an error in `ok`.
+    """Make one request, with retries and back-off where they may help; return None for an error in `ok`.
 
-    Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError."""
+    Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError.
+    """
     from kubernetes.client.exceptions import ApiException
     from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
     from urllib3.exceptions import HTTPError

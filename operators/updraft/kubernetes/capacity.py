@@ -14,11 +14,11 @@ DISK_RESOURCE = "ephemeral-storage"
 
 
 def capacity_from_nodes(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> Capacity:
-    """Nodes as the API lists them. Those that are cordoned, NotReady or tainted are kept with `ready=False`: all of
-    that may end.
+    """Return the capacity of the nodes that the API lists. Nodes that are cordoned, NotReady or tainted are kept with
+    `ready=False`: all of that may end.
 
     Args:
-        tolerated: by each learner.
+        tolerated: The taints that each learner tolerates.
     """
     return Capacity(tuple(_node(node, tolerated) for node in nodes))
 

@@ -36,7 +36,7 @@ class Claim:
 
 
 def claims_of(data: Sequence[Mapping[str, Any]] | None) -> tuple[Claim, ...]:
-    """Those among the recorded data sets of a job."""
+    """Return the claims among the recorded data sets of a job."""
     return tuple(Claim(d["claim"], d["path"], d["mount"]) for d in data or () if "claim" in d)
 
 

@@ -33,16 +33,16 @@ def _cluster_api_type() -> type:
 
 
 def cluster_api(api_client: ApiClient) -> CoreV1Api:
-    """Every call of the platform as a method of one object."""
+    """Return one object that has every call of the platform as a method."""
     api: CoreV1Api = _cluster_api_type()(api_client)
     return api
 
 
 def core_api(settings: Settings) -> CoreV1Api:
-    """Client of the configured cluster, from Airflow's connection.
+    """Create a client of the configured cluster from Airflow's connection.
 
     Raises UnavailableError when the connection does not lead to a cluster's address: a kubeconfig that is being
-    replaced must not end a job that trains. At submission `check_connection` refuses what is wrong for good.
+    replaced must not end a job that trains. At submission `check_connection` refuses what is permanently wrong.
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -71,7 +71,7 @@ def core_api(settings: Settings) -> CoreV1Api:
 
 
 def check_connection(settings: Settings) -> None:
-    """Raises RefusedError when the connection's kubeconfig does not say which cluster is meant."""
+    """Raise RefusedError when the connection's kubeconfig does not say which cluster is meant."""
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -87,7 +87,7 @@ def check_connection(settings: Settings) -> None:
 
 
 async def async_client(conn_id: str) -> AsyncApiClient:
-    """A client for an event loop, made of what the connection says now; it never reads its kubeconfig twice.
+    """Create a client for an event loop from what the connection says now; it never reads its kubeconfig twice.
 
     Raises UnavailableError for a kubeconfig that does not say which cluster is meant.
     """
@@ -121,7 +121,7 @@ def _context(path: str | None, inside: str | Mapping[str, Any] | None, context: 
 
 
 def api_server_addresses(core: CoreV1Api) -> tuple[str, ...]:
-    """Addresses of the API server as far as they are known, to keep learners away from it."""
+    """Return the known addresses of the API server, to keep learners away from it."""
     from updraft.kubernetes.calls import call
     from updraft.kubernetes.errors import ClientError
 

@@ -40,10 +40,10 @@ def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
 
 
 def create(core: CoreV1Api, launch: Launch, made: LaunchObjects) -> None:
-    """All objects of the launch, or none: what was made is deleted when one is refused.
+    """Create all objects of the launch, or none: if one is refused, those that were created are deleted.
 
-    The secret is first, and owns what guards the pods; the pods own the secret. A caller that dies in the middle leaves
-    a part, which the next call with the same launch completes, and which `delete` finds by its labels.
+    The secret is created first, and owns what guards the pods; the pods own the secret. A caller that dies in between
+    leaves some of them, which the next call with the same launch completes, and which `delete` finds by their labels.
     """
     namespace, as_dict = launch.namespace, core.api_client.sanitize_for_serialization
     try:

@@ -30,7 +30,7 @@ LONGEST_DAYS = 30  # of staging: then the kubelet kills the program's container
 
 
 def gated(command: str) -> list[str]:
-    """Arguments of `/bin/sh -c` that run `command` in a shell of its own once everything is staged."""
+    """Return arguments of `/bin/sh -c` that run `command` in a shell of its own once everything is staged."""
     return [WAIT, command]
 
 

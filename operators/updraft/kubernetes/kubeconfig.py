@@ -72,7 +72,7 @@ def _choose(where: str, document: str | Mapping[str, Any], context: str | None) 
 
 
 def _read(where: str, document: str | Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Contexts and servers' addresses by name. No message repeats the document, which holds secrets."""
+    """Return the contexts and the servers' addresses by name. No message repeats the document, which holds secrets."""
     from yaml import YAMLError, safe_load
 
     try:
@@ -92,7 +92,8 @@ def _no_kubeconfig(where: str) -> str:
 
 
 def client_of(chosen: Chosen) -> ApiClient:
-    """A client that gives up at once. Raises RefusedError for credentials that the file does not hold or cannot get."""
+    """Create a client without retries. Raises RefusedError for credentials that the file does not hold or cannot
+    get."""
     from kubernetes import client, config
     from kubernetes.config import ConfigException
 

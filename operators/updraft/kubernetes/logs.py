@@ -70,7 +70,7 @@ class Cursor:
 
 
 def split_line(raw: str) -> tuple[str, str]:
-    """`2026-01-02T03:04:05.000000006Z text` into time and text; a line without a time keeps an empty one."""
+    """Split `2026-01-02T03:04:05.000000006Z text` into time and text; the time of a line without one is empty."""
     time, _, text = raw.partition(" ")
     if len(time) >= 20 and time[4] == "-" and time[10] == "T":
         return pad_nanoseconds(time), text[:MAX_LINE_CHARACTERS]
@@ -78,7 +78,7 @@ def split_line(raw: str) -> tuple[str, str]:
 
 
 def pad_nanoseconds(time: str) -> str:
-    """Kubernetes trims trailing zeros; nine digits make times comparable as text."""
+    """Pad the time to nine digits, so that times compare as text; Kubernetes trims trailing zeros."""
     body, zone = (time[:-1], "Z") if time.endswith("Z") else (time, "")
     whole, _, fraction = body.partition(".")
     return f"{whole}.{fraction:0<9.9}{zone}"
@@ -87,8 +87,8 @@ def pad_nanoseconds(time: str) -> str:
 async def follow(
     api: Any, namespace: str, pod: str, container: str, cursor: Cursor, flow: TokenBucket | None = None
 ) -> AsyncIterator[Line]:
-    """Lines after the cursor until the container's log ends, no faster than the flow. Raises what the client raises on
-    a cut."""
+    """Yield the lines after the cursor until the container's log ends, no faster than the flow. Raises what the client
+    raises when the connection is cut."""
     flow = flow or TokenBucket()
     query: list[tuple[str, str]] = [("container", container), ("follow", "true"), ("timestamps", "true")]
     if cursor.t:

@@ -34,10 +34,10 @@ _answers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Answer]] = Wea
 
 
 async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
-    """As the API lists them, at most KEPT_SECONDS old.
+    """Return the nodes as the API lists them, at most KEPT_SECONDS old.
 
-    Raises UnavailableError when they cannot be listed; a server that wants to be left alone is not asked again before
-    its time.
+    Raises UnavailableError when they cannot be listed. A server that asks for a pause is not asked again before it
+    ends.
     """
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
     async with answer.lock:  # of those who ask at once, one asks the cluster
@@ -65,7 +65,7 @@ async def _renew(answer: _Answer, conn_id: str) -> None:
 
 
 async def _list(conn_id: str) -> list[dict[str, Any]]:
-    """Made anew each time, the client knows a token that was renewed meanwhile."""
+    """List the nodes with a new client, which knows a token that was renewed meanwhile."""
     from kubernetes_asyncio.client import ApiException, CoreV1Api
 
     async with await async_client(conn_id) as api:

@@ -64,7 +64,8 @@ class Launch:
 
     @property
     def base_name(self) -> str:
-        """Deterministic: creating twice is harmless. Job ids have at most 52 characters, names 63."""
+        """Return the name that the launch's objects begin with. It depends on the launch alone, so that creating twice
+        changes nothing. Job ids have at most 52 characters, names 63."""
         return f"{self.job_id}-{self.role[0]}{self.attempt}"
 
     def pod_name(self, learner: int) -> str:
@@ -196,7 +197,7 @@ def learner_pod(
 
 
 def _on_disk(container: Manifest) -> Manifest:
-    """An emptyDir that may grow as large as the container's limit of disk."""
+    """Return an emptyDir that may grow to the container's limit of disk."""
     limit = (container.get("resources") or {}).get("limits", {}).get(DISK_RESOURCE)
     return {"sizeLimit": limit} if limit else {}
 
@@ -293,7 +294,7 @@ def credentials_secret(launch: Launch, credentials: Mapping[str, Any], endpoint_
 
 
 def environment(base: Mapping[str, str], secrets: tuple[tuple[str, str, str], ...]) -> list[Manifest]:
-    """Environment entries of the program: plain values, then `(env name, secret name, key)` references."""
+    """Return the program's environment entries: plain values, then `(env name, secret name, key)` references."""
     entries: list[Manifest] = [{"name": k, "value": verbatim(v)} for k, v in base.items()]
     entries += [
         {"name": env, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for env, secret, key in secrets
@@ -302,6 +303,6 @@ def environment(base: Mapping[str, str], secrets: tuple[tuple[str, str, str], ..
 
 
 def verbatim(text: str) -> str:
-    """`text` as a container gets it unchanged: Kubernetes would make `$` of `$$`, and of `$(NAME)` the value of a
-    variable, also of a secret, before the shell sees its quotes."""
+    """Escape `text` so that a container gets it unchanged: Kubernetes would turn `$$` into `$`, and `$(NAME)` into the
+    value of a variable, also of a secret, before the shell sees the quotes."""
     return text.replace("$", "$$")

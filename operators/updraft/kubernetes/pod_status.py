@@ -10,7 +10,7 @@ from updraft_learner import contract
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """From a pod in API form (camel case)."""
+    """Read the facts from a pod in API form (camel case)."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     spec = pod.get("spec") or {}
     scheduled = _condition(status, "PodScheduled")

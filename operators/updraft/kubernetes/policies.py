@@ -35,7 +35,8 @@ class Outside:
 
 
 def outside_of(namespace: str, urls: Iterable[str], closed: Iterable[str]) -> Outside:
-    """`urls` as a pod in `namespace` uses them; `closed` are networks or single addresses."""
+    """Return which hosts of `urls` lie outside the cluster for a pod in `namespace`; `closed` are networks or single
+    addresses."""
     namespaces: set[str] = set()
     services: set[tuple[str, int]] = set()
     for url in urls:
@@ -120,9 +121,10 @@ def _all_but(version: int, closed: Sequence[str]) -> Manifest:
 
 
 def disruption_budget(launch: Launch) -> Manifest:
-    """No learner is evicted while its peers train: `kubectl drain` waits until the launch has ended.
+    """Return a budget that keeps each learner from eviction while its peers train: `kubectl drain` waits until the
+    launch has ended.
 
-    A number, since for pods without a controller the API knows nothing else.
+    It is a number: for pods without a controller the API accepts nothing else.
     """
     return {
         "apiVersion": "policy/v1",
@@ -141,7 +143,8 @@ def _metadata(launch: Launch) -> Manifest:
 
 
 def owners(created: Sequence[Manifest]) -> list[Manifest]:
-    """References to objects as the cluster made them. They block nothing and control nothing: they only bury."""
+    """Return references to objects as the cluster made them. They block nothing and control nothing; they only let the
+    cluster delete what depends on them."""
     return [
         {
             "apiVersion": owner["apiVersion"],

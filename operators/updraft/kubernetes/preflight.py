@@ -52,7 +52,7 @@ class _Stop(Exception):
 def examine(
     core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str, str] | None = None
 ) -> list[PreflightFinding]:
-    """Every check. `gpu_types`: a type of GPU that somebody asks for, and who."""
+    """Run every check. `gpu_types`: each requested type of GPU, and who requests it."""
     found: list[PreflightFinding] = []
     try:
         for finding in _findings(core, namespaces, gpu_types or {}):
@@ -92,7 +92,7 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
 def _ask(
     core: CoreV1Api, call: Callable[..., Any], *args: Any, ok: tuple[type[errors.ApiError], ...] = ()
 ) -> dict[str, Any]:
-    """One request without patience. Raises an ApiError in `ok`, _Stop for whatever else is no answer."""
+    """Make one request without retries. Raises an ApiError in `ok`, _Stop for anything else that is no answer."""
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -219,7 +219,8 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> PreflightFinding:
 
 
 def _old_kubelets(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Toleration] = ()) -> str | None:
-    """Of nodes that learners may be given: there a pod would wait for its sidecar's end, which never comes."""
+    """Return which nodes that learners may get have kubelets that are too old: a pod there would wait for its sidecar's
+    end, which never comes."""
     old = [
         f"{node['metadata']['name']} ({version})"
         for node in nodes
@@ -231,13 +232,13 @@ def _old_kubelets(nodes: Sequence[Mapping[str, Any]], tolerated: Sequence[Tolera
 
 
 def _taints_of_the_site(node: Mapping[str, Any], tolerated: Sequence[Toleration] = ()) -> list[str]:
-    """Keys of those that keep learners away, but for Kubernetes' own, which come and go with the node's state."""
+    """Return the keys of taints that keep learners away, without Kubernetes' own, which follow the node's state."""
     keys = [str(taint["key"]) for taint in untolerated(node, (GPU_TAINT, *tolerated))]
     return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
 
 def _gpus(nodes: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> PreflightFinding:
-    """`asked`: type of GPU, and who asks for it."""
+    """Check the types of GPU. `asked`: type of GPU, and who requests it."""
     counted: dict[str, int] = {}
     for node in capacity_from_nodes(nodes).nodes:
         if node.gpus:
@@ -259,9 +260,9 @@ def require(
     rights: Sequence[rbac.Right] = rbac.NAMESPACED,
     tolerations: Sequence[Toleration] = (),
 ) -> None:
-    """`rights`: those that the platform uses there; `tolerations`: of the site, for learners.
+    """Raise RefusedError for a cluster that cannot run the job, UnavailableError for one that does not answer.
 
-    Raises RefusedError for a cluster that cannot run the job; UnavailableError for one that cannot be asked.
+    `rights`: those that the platform uses there; `tolerations`: of the site, for learners.
     """
     body = {"spec": {"namespace": namespace}}
     ask = core.create_self_subject_rules_review

@@ -35,7 +35,7 @@ def never_fits(words: str, learners: int) -> str | None:
 
 
 def _amounts(listed: str) -> Mapping[str, str]:
-    """By the resource's name; what is no quantity is left out."""
+    """Return amounts by the resource's name; texts that are no quantities are left out."""
     pairs = [pair.rpartition("=") for pair in listed.split(",")]
     return {name: amount for name, _, amount in pairs if _is_quantity(amount)}
 

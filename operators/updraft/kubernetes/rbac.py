@@ -58,8 +58,8 @@ ONLY_IF_ALLOWED = frozenset({("create", "", "namespaces")})
 
 
 def needed(configured: Settings) -> tuple[Right, ...]:
-    """Those of NAMESPACED that a platform with these settings uses for every job. A claim is judged where one is named,
-    and then says itself what is missing."""
+    """Return the rights of NAMESPACED that a platform with these settings uses for every job. Rights on claims are
+    checked where a manifest names a claim, and its error says which is missing."""
     off = {"persistentvolumeclaims"}
     off |= set() if configured.network_policy else {"networkpolicies"}
     off |= set() if configured.disruption_budget else {"poddisruptionbudgets"}
@@ -67,14 +67,14 @@ def needed(configured: Settings) -> tuple[Right, ...]:
 
 
 def each(rights: Sequence[Right]) -> Iterator[tuple[str, str, str]]:
-    """(verb, group, resource), one by one."""
+    """Yield (verb, group, resource), one by one."""
     for right in rights:
         for verb in right.verbs:
             yield verb, right.group, right.resource
 
 
 def rules(rights: Sequence[Right]) -> list[dict[str, Any]]:
-    """As they stand in a Role."""
+    """Return the rights as the rules of a Role."""
     return [{"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)} for right in rights]
 
 

@@ -68,7 +68,7 @@ def delete_secret(core: CoreV1Api, namespace: str, name: str) -> None:
 
 
 def read_secret(core: CoreV1Api, namespace: str, name: str) -> dict[str, str]:
-    """Values of a tenant's secret, for who lists or copies a bucket with it. Never log the result."""
+    """Return the values of a tenant's secret, for listing or copying a bucket with it. Never log the result."""
     found = calls.call(f"read secret {name}", core.read_namespaced_secret, object_name(name), namespace, ok=calls.GONE)
     if found is None:
         raise NotFoundError(f"secret {name!r} does not exist; create it with `updraft secrets set {name}`")

@@ -10,7 +10,7 @@ LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for 32 s at most; a mistake must
 
 
 def asked_pause_seconds(failed: BaseException | None) -> float:
-    """For how long the server that refused wants to be left alone; 0 where it asks for nothing."""
+    """Return how long a pause the server that refused asks for; 0 if it asks for none."""
     headers = getattr(failed, "headers", None) or {}
     try:
         seconds = float(headers.get("Retry-After") or 0)

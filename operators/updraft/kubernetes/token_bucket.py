@@ -54,5 +54,5 @@ class TokenBucket:
         return owed if owed >= LEAST_PAUSE_SECONDS else 0.0
 
     async def pass_on(self, size_bytes: int, lines: int) -> None:
-        """Waits; others always have their turn."""
+        """Wait until so many bytes and lines may pass; other callers get their turns meanwhile."""
         await self._sleep(self.owed_seconds(size_bytes, lines))

@@ -54,7 +54,7 @@ class PodWatch:
         self._task = asyncio.create_task(self._run(), name=f"pod watch {self.namespace}")
 
     async def _connect(self) -> None:
-        """With what the connection says now."""
+        """Create the client from what the connection says now."""
         fresh = await async_client(self.conn_id)
         if self.api is not None:
             self._replaced.append(self.api)
@@ -72,8 +72,8 @@ class PodWatch:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
     def last_seen(self, key: LaunchKey) -> list[PodFacts]:
-        """Of a launch that is subscribed to: its pods, and those that are gone as the cluster last told of them. First
-        those whose program has ended, in the order in which that was seen."""
+        """Return the pods of a subscribed launch, and those that are gone as the cluster last reported them. Pods whose
+        program has ended come first, in the order in which that was seen."""
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
         ended = self._ends.get(key, {})
         first = [replace(found.pop(name), asked_to_leave=asked) for name, asked in ended.items() if name in found]
