@@ -17,7 +17,8 @@ def home_page(base: str) -> str:
 
 
 def run_page(base: str, experiment_id: str, run_id: str) -> str:
-    """Example: `http://127.0.0.1:5000/#/experiments/1/runs/0af3?workflowType=machine_learning`."""
+    """Return the address of a run's page, such as
+    `http://127.0.0.1:5000/#/experiments/1/runs/0af3?workflowType=machine_learning`."""
     return f"{base.rstrip('/')}/#/experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}?{_MODE}"
 
 

@@ -29,7 +29,7 @@ class Toleration:
 
     @classmethod
     def parse(cls, text: str) -> Toleration:
-        """KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT, as `kubectl taint` writes taints. Raises ValueError."""
+        """Parse KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT, as `kubectl taint` writes taints. Raises ValueError."""
         match = _TAINT.fullmatch(text)
         if match is None or match["effect"] not in (None, *EFFECTS):
             raise ValueError(
@@ -46,7 +46,7 @@ class Toleration:
         )
 
     def to_object(self) -> dict[str, str]:
-        """In API form."""
+        """Return the toleration in API form."""
         found = {"key": self.key, "operator": "Exists" if self.value is None else "Equal"}
         if self.value is not None:
             found["value"] = self.value

@@ -29,8 +29,8 @@ _COMMAND = re.compile(r"`updraft(?=[ `])")
 
 
 def plain(text: str) -> str:
-    """Text from elsewhere without what could take a terminal over or show something else than it says: escape
-    sequences, control characters (but tab and newline), invisible and turning ones."""
+    """Return text from elsewhere without what could take a terminal over or show something else than it says: escape
+    sequences, control characters (but tab and newline), invisible and direction-changing ones."""
     shown = (c if c.isprintable() or c in "\t\n" else " " if c.isspace() else "" for c in _ESCAPES.sub("", text))
     return "".join(shown)
 
@@ -58,9 +58,9 @@ def print_table(
     *,
     right: Collection[str] = (),
 ) -> None:
-    """A table on a terminal; in a pipe, one line for each row. No cell is ever cut: on a terminal that is too narrow
-    for all columns, `stretch` stands on a line of its own below its row, and other columns that do not fit follow it
-    as `heading value`. Columns in `right` are set to the right."""
+    """Print a table on a terminal; in a pipe, one line for each row. No cell is ever cut: on a terminal that is too
+    narrow for all columns, `stretch` is on a line of its own below its row, and other columns that do not fit follow it
+    as `heading value`. Columns in `right` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
@@ -134,6 +134,6 @@ def _print_folded(
 
 
 def _cell(text: str, console: Console) -> str:
-    """A table has its columns by itself: a tab would not know them."""
+    """Replace tabs: a table lays out its columns by itself."""
     clean = typed(plain(text)).replace("\t", " ")
     return clean if console.is_terminal else clean.replace("\n", " ")

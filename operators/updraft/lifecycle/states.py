@@ -62,7 +62,7 @@ MLFLOW_STATUS: Mapping[State, str] = MappingProxyType(
 
 
 def check(from_: State, to: State) -> None:
-    """Raises IllegalTransitionError if a job cannot go from `from_` to `to`."""
+    """Raise IllegalTransitionError if a job cannot go from `from_` to `to`."""
     if to in TRANSITIONS[from_]:
         return
     if from_ in TERMINAL:

@@ -24,7 +24,7 @@ class Evidence:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Evidence:
-        """Evidence from loose facts: those that are not fields become details."""
+        """Make evidence of loose facts; those that are not fields become details."""
         known = {item.name for item in fields(cls)} - {"details"}
         named = {name: value for name, value in facts.items() if name in known}
         if "completion_markers" in named:
@@ -51,7 +51,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, text: str) -> Verdict:
-        """Raises UpdraftError if `text` is no verdict. Fields of a later version are passed over."""
+        """Parse a verdict. Raises UpdraftError if `text` is none. Fields of a later version are passed over."""
         try:
             raw = json.loads(text)
             known = {item.name for item in fields(Evidence)}

@@ -119,7 +119,7 @@ def _claim(number: int, data: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _hidden(items: list[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """A claim covers its folder: what another data set puts below it would not be seen."""
+    """Yield an error for each data set below a claim's folder: the claim covers the folder and would hide it."""
     mounts = [item.get("as", ".") for item in items]
     claims = [m for m, item in zip(mounts, items, strict=True) if str(item.get("source", "")).startswith("pvc://")]
     for number, mount in enumerate(mounts):

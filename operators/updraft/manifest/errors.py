@@ -92,7 +92,8 @@ def wrong(
 
 
 def all_wrong(fields: Sequence[tuple[FieldError, object]]) -> PydanticCustomError:
-    """Several errors below one field, each with the value that `{value}` in its problem stands for."""
+    """Return one error for several wrong fields below one field, each with the value that `{value}` in its problem
+    stands for."""
     return PydanticCustomError("updraft", "wrong", {"fields": tuple(fields)})
 
 

@@ -72,9 +72,10 @@ def is_ffdl(mapping: Mapping[str, Any]) -> bool:
 
 
 def convert(mapping: Mapping[str, Any], *, code: str | None = None, source: str = "manifest") -> Converted:
-    """FfDL's V1 manifest as ours. `code`: where its program is, which FfDL's own manifest does not say.
+    """Convert FfDL's V1 manifest. `code`: where its program is, which FfDL's own manifest does not say.
 
-    Raises ManifestError with all that is wrong, at the paths of FfDL's manifest."""
+    Raises ManifestError with all that is wrong, at the paths of FfDL's manifest.
+    """
     work = _Conversion(mapping)
     raw = work.run(code)
     if work.errors:

@@ -140,7 +140,7 @@ def _box(value: object) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:
-    """A param that is text may be empty; Airflow's form writes null for it."""
+    """Return whether the param is a text that is empty; Airflow's form writes null for it."""
     emptied = value is None and isinstance(defaults.get(name), str)
     return name.startswith(PARAM_PREFIX) and (value == "" or emptied)
 
@@ -181,7 +181,7 @@ def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapp
 
 @cache
 def _paths() -> tuple[tuple[str, ...], ...]:
-    """Paths of the single values that have a field of their own."""
+    """Return the paths of the single values that have a field of their own."""
     unsupported = set(UNSUPPORTED)
 
     def walk(model: Any, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -200,13 +200,14 @@ def _paths() -> tuple[tuple[str, ...], ...]:
 
 @cache
 def _schemas() -> dict[tuple[str, ...], dict[str, Any]]:
-    """Schemas of the single values, made once: every DAG of `jobs/` shows the same fields."""
+    """Return the schemas of the single values, made once: every DAG of `jobs/` shows the same fields."""
     schema = json_schema()
     return {path: _shown(path, _schema_of(schema, path)) for path in _paths()}
 
 
 def _shown(path: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Airflow's form knows type, enum, minimum, maximum, examples, sections; `null` lets a field be empty."""
+    """Return the schema as Airflow's form reads it: type, enum, minimum, maximum, examples, sections; `null` lets a
+    field be empty."""
     kept = {
         key: copy.deepcopy(schema[key])
         for key in ("enum", "minimum", "maximum", "examples", "items", "maxLength")
@@ -235,21 +236,22 @@ def _shown(path: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(path: tuple[str, ...], value: Any, schema: dict[str, Any]) -> FormField:
-    """The name is asked for in the form itself, so that an empty form starts nothing."""
+    """Return the form's field for a value. The form itself requires the name, so that an empty form starts nothing."""
     if path == ("name",):
         return FormField("name", value or "", {**schema, "type": "string"})
     return FormField("_".join(path), value, schema)
 
 
 def _opened(field: FormField) -> FormField:
-    """Without params of a program the job's own fields are those that are open."""
+    """Return the field in an open section: without params of a program, the job's own fields are open."""
     if field.section != JOB_SECTION:
         return field
     return FormField(field.name, field.default, {k: v for k, v in field.schema.items() if k != "section"})
 
 
 def _param_field(name: str, value: Any) -> FormField:
-    """A number may be written as text. A text that was empty may stay so; other fields must be filled in."""
+    """Return the form's field for a param. A number may be written as text. A text that was empty may stay empty; other
+    fields must be filled in."""
     kind = type(value)
     schema: dict[str, Any] = {"title": name, "description": f"Parameter {name} of the program"}
     if kind in PATTERNS:

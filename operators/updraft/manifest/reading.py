@@ -178,7 +178,8 @@ def _suite(file: Path, path: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=32)
 def _parsed_suite(text: str, name: str, path: str) -> dict[str, Any]:
-    """Kept, because the DAG processor meets the same long suites at every parse. Copy it before changing it."""
+    """Parse a suite. The result is cached, because the DAG processor reads the same long suites at every parse: copy it
+    before changing it."""
     allowed = "a JSON file with a suite of Great Expectations"
     if len(text) > TEXT_CHARACTERS:
         problem = f"{name!r} has more than {TEXT_CHARACTERS} characters"

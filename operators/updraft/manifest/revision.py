@@ -64,7 +64,7 @@ def revised(
 
 
 def unknown_params(given: object, known: Mapping[str, Any]) -> list[FieldError]:
-    """One error for each parameter that is given a value and that the manifest does not have."""
+    """Return one error for each parameter that is given a value and that the manifest does not have."""
     names = [name for name in given if name not in known] if isinstance(given, Mapping) else []
     allowed = one_of(sorted(known)) if known else "none: the manifest has no params"
     return [
@@ -129,7 +129,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _agree_on_size(merged: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """A size stands for four values: whichever of the two was given anew, the other gives way."""
+    """Drop the size or the single values, whichever was not changed: a size stands for four values."""
     given, resources = changes.get("resources"), merged.get("resources")
     if not isinstance(given, Mapping) or not isinstance(resources, dict):
         return

@@ -62,9 +62,10 @@ def _short(number: float) -> int | float:
 
 
 def parse_rule(metric: str, text: object) -> PromotionRule:
-    """`>= champion`, `< 0.2`, `>= champion + 0.01`; `champion + 0.01` alone means at least that.
+    """Parse a rule such as `>= champion`, `< 0.2` or `>= champion + 0.01`; `champion + 0.01` alone means at least that.
 
-    Raises PydanticCustomError (a `FieldError` in the making)."""
+    Raises PydanticCustomError (a `FieldError` in the making).
+    """
     written = text.strip() if isinstance(text, str) and len(text) <= RULE_CHARACTERS else ""
     if re.match(r"champion\s*\+", written):
         written = f">= {written}"

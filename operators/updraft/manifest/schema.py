@@ -31,7 +31,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def leaf(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """A field's schema with its reference resolved and `X | null` made X."""
+    """Return a field's schema with its reference resolved and `X | null` made X."""
     flat = {key: value for key, value in node.items() if key not in ("anyOf", "$ref")}
     for inner in node.get("anyOf", []):
         if inner.get("type") != "null":

@@ -133,7 +133,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain_mapping(value: object, source: str) -> dict[str, Any]:
-    """A copy made of JSON's types only. Raises ManifestError for what JSON cannot hold."""
+    """Return a copy made of JSON's types only. Raises ManifestError for what JSON cannot hold."""
     if not isinstance(value, Mapping):
         problem = "is empty" if value is None else f"{show(value)} is not a mapping of fields"
         raise ManifestError([FieldError("manifest", None, problem, "fields and values", "name: digits-cnn")], source)

@@ -12,7 +12,7 @@ KINDS = {bool: "true or false", int: "a whole number", float: "a number, such as
 
 
 def typed(name: str, text: str, like: object) -> object | FieldError:
-    """`text` as a value of the type of `like`; a FieldError of `params.<name>` if it is none."""
+    """Return `text` as a value of the type of `like`; a FieldError of `params.<name>` if it is none."""
     try:
         return _typed(text, like)
     except ValueError:
@@ -21,8 +21,9 @@ def typed(name: str, text: str, like: object) -> object | FieldError:
 
 
 def retyped(name: str, value: object, like: object) -> object | FieldError:
-    """A single value as one of the type of `like`: text is read as `typed` does, and a number or truth value becomes
-    text where text stood. A FieldError of `params.<name>` if it is of another type; what is no single value stays."""
+    """Return a single value as one of the type of `like`: text is read as `typed` does, and a number or truth value
+    becomes text where text stood. Returns a FieldError of `params.<name>` for another type; lists and mappings stay as
+    they are."""
     if not isinstance(value, bool | int | float | str) or type(value) is type(like):
         return value
     if (type(value), type(like)) == (int, float):
@@ -35,7 +36,7 @@ def retyped(name: str, value: object, like: object) -> object | FieldError:
 
 
 def _typed(text: str, like: object) -> object:
-    """Raises ValueError."""
+    """Convert `text` to the type of `like`. Raises ValueError."""
     if isinstance(like, bool):
         if text.lower() not in ("true", "false"):
             raise ValueError(text)

@@ -31,12 +31,13 @@ _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def parse_memory(value: object) -> int:
-    """Bytes of `16GiB`, `1.5 GB` or `512Mi`. Raises PydanticCustomError for all else, bare numbers included."""
+    """Return the bytes of `16GiB`, `1.5 GB` or `512Mi`. Raises PydanticCustomError for all else, bare numbers
+    included."""
     return _parse(value, "memory", "2GiB")
 
 
 def parse_disk(value: object) -> int:
-    """As `parse_memory`, in the words of a disk."""
+    """Parse a size as `parse_memory` does, with messages about a disk."""
     return _parse(value, "disk", "20GiB")
 
 
@@ -54,7 +55,7 @@ def _parse(value: object, what: str, example: str) -> int:
 
 
 def nearest_memory(value: object, example: str = "2GiB") -> str:
-    """A valid writing of what was probably meant."""
+    """Return a valid spelling of what the value probably means."""
     text = str(value)[:100] if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     match = re.search(r"(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt])?(i)?(b)?", text, re.IGNORECASE | re.ASCII)
     if match is None:
@@ -81,7 +82,7 @@ def format_memory(amount_bytes: int) -> str:
 
 
 def parse_duration(value: object) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `7d`. Raises PydanticCustomError for all else, bare numbers included."""
+    """Parse `90s`, `15m`, `1h30m` or `7d`. Raises PydanticCustomError for all else, bare numbers included."""
     if isinstance(value, timedelta):
         value = format_duration(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None

@@ -89,7 +89,7 @@ def check_command(value: str) -> str:
 
 
 def check_contained(value: str) -> str:
-    """Text that is looked for in single lines of a log."""
+    """Check a text that is looked for in single lines of a log."""
     allowed = f"{CONTAINED_CHARACTERS[0]} to {CONTAINED_CHARACTERS[1]} characters of one line"
     if not CONTAINED_CHARACTERS[0] <= len(value.strip()) or len(value) > CONTAINED_CHARACTERS[1]:
         raise wrong(f"{VALUE} has {len(value.strip())} characters", allowed, value=value)
@@ -133,7 +133,7 @@ def check_image(value: str) -> str:
 
 
 def check_version(value: object) -> str | None:
-    """Numbers are refused: YAML reads 2.10 as 2.1."""
+    """Check a version. Numbers are refused: YAML reads 2.10 as 2.1."""
     if value is None or (isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", value, re.ASCII)):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -119,7 +119,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         return job.id
 
     def _judge(self, context: Context) -> Manifest:
-        """The whole manifest with our model, before anything is staged; all wrong fields in the first log lines."""
+        """Validate the whole manifest before anything is staged; all wrong fields are in the first lines of the log."""
         from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
 
         raw = dict(context["params"])
@@ -144,7 +144,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         return manifest
 
     def _record_refused(self, context: Context, raw: Mapping[str, Any], error: Exception) -> None:
-        """A refused manifest is a job too: it can be listed, with its reason, and it ends FAILED."""
+        """Record a refused manifest as a job too: it can be listed, with its reason, and it ends FAILED."""
         box = raw.get("manifest")
         name = raw.get("name") or (box.get("name") if isinstance(box, Mapping) else None)
         if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARACTERS:
@@ -179,7 +179,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             raise EndTaskError(str(exc)) from exc
 
     def _check_cluster(self, job: Job) -> None:
-        """What no waiting changes is told now, not when the job's turn has come."""
+        """Check what no waiting changes now, and not when the job's turn has come."""
         from updraft.kubernetes import clients, preflight, rbac
 
         clients.check_connection(self.services.settings)
@@ -188,7 +188,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         preflight.require(self.services.core, namespace, rights, configured.tolerations)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
-        """Before the job waits in line: a secret that is missing would only be found when its learners start."""
+        """Check the secrets before the job is queued: a missing one would only be found when its learners start."""
         from updraft.kubernetes.secrets import list_secrets
         from updraft.manifest import named_secrets
 
@@ -216,7 +216,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             )
 
     def _check_model(self, job: Job, manifest: Manifest) -> None:
-        """Before it trains for days under a name that is somebody else's."""
+        """Check that the model's name is the tenant's, before the job trains for days under another tenant's."""
         from updraft import tracking
 
         if manifest.export is not None and manifest.export.register_as is not None:

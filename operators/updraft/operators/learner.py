@@ -78,8 +78,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             self._go_on(context, job, manifest, command_of(manifest, self.role) or "")
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
-        """From wherever the ledger says that the role stands; harmless when done twice. Returns when it has ended
-        well."""
+        """Continue from where the ledger says that the role stands. A second call changes nothing. Returns when the
+        role has ended well."""
         attempt = self.services.ledger.attempts.current(job.id, self.role)
         halt_asked = self.services.ledger.requests.pending(job.id, "halt") is not None
         where = next_action(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
@@ -158,7 +158,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         self.log.info("%s: %s", self.role, attempt.reason)
 
     def _say_last_lines(self, job: Job, attempt: Attempt) -> None:
-        """Of the learner that failed; the trigger has shown all lines as they came, among what others said."""
+        """Log the last lines of the learner that failed; the trigger has shown all lines as they came, mixed with those
+        of other learners."""
         from updraft.storage import objects
 
         learner = next((number for number, code in attempt.evidence.exit_codes.items() if code), None)

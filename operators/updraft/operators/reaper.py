@@ -52,7 +52,7 @@ class ReaperOperator(UsesServices, BaseOperator):
         return done
 
     def _reap(self, job_id: str, act: dict[str, Any]) -> str:
-        """Judged again from the ledger: the controller may have come back since the trigger looked."""
+        """Judge the job again from the ledger, and act: its controller may have come back since the trigger looked."""
         try:
             job = self.services.ledger.jobs.get(job_id)
         except NotFoundError:

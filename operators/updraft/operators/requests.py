@@ -144,7 +144,7 @@ class RequestOperator(UsesServices, BaseOperator):
         return next((item for item in self.services.ledger.requests.of_job(job_id) if item.seq == seq), None)
 
     def _record(self, context: Context, job_id: str) -> Request:
-        """Raises RefusedError, EndTaskError for changes that are wrong."""
+        """Record the request. Raises RefusedError, EndTaskError for changes that are wrong."""
         job = self.services.ledger.jobs.get(job_id)
         brought = self._revision(context, job) if self.kind == "resume" and not job.ended else None
         return self.services.ledger.requests.make(job_id, self.kind, _user(context), revision=brought)

@@ -180,7 +180,7 @@ class StageOperator(LearnerOperator):
         )
 
     def _check_local(self, field: str, source: str) -> None:
-        """A worker's own folders are open to manifests only where an operator of the platform says so."""
+        """Refuse a worker's own folders unless the platform's operator has opened them to manifests."""
         parsed = parse_source(source, git=True)
         if parsed.kind != "local":
             return
@@ -209,7 +209,8 @@ class StageOperator(LearnerOperator):
         }
 
     def _claimed(self, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
-        """Nothing is copied: which volume it was is all that is known of the data."""
+        """Return the record of a data set on a claim. Nothing is copied: the volume is all that is known of the
+        data."""
         from updraft.kubernetes.claims import read_claim
 
         source = item.parsed()

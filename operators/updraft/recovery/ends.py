@@ -130,7 +130,8 @@ def _all_ended(view: GangView) -> str:
 
 
 def _failures(view: GangView) -> list[PodFacts]:
-    """Pods that ended with an error; in a halt whoever has saved and left waits for its peers."""
+    """Return the pods that ended with an error. In a halt, a learner that has saved and left waits for its peers and is
+    none of them."""
     failed = [p for p in view.known if p.main.exit_code not in (None, 0) or p.phase == "Failed"]
     return [p for p in failed if not (view.halting and p.main.exit_code == ExitCode.PREEMPTED)]
 
@@ -143,7 +144,8 @@ def _failed(view: GangView) -> str:
 
 
 def _failed_patience(view: GangView) -> float | None:
-    """One learner's end with an error ends the attempt; its sidecar may still be storing."""
+    """Return how long the attempt waits once a learner has ended with an error, which ends the attempt; its sidecar may
+    still be storing."""
     return None if all(p.ended for p in _failures(view)) else view.grace_seconds
 
 
@@ -153,8 +155,8 @@ def _lost(view: GangView) -> str:
 
 
 def _lost_patience(view: GangView) -> float:
-    """A pod whose node was given up cannot tell its end. One that was asked to leave a living node, by the cluster or
-    by a user, may save and store for its whole grace period."""
+    """Return how long the attempt waits for a lost pod. A pod whose node was given up cannot report its end. A pod that
+    the cluster or a user asked to leave a living node may save and store for its whole grace period."""
     lost = next((p for p in view.found if p.lost), None)
     given_up = lost is not None and "TaintManager" in str(lost.disruption)
     return view.node_lost_seconds if given_up else view.grace_seconds + LATE_SECONDS
@@ -170,7 +172,7 @@ def _blocked(view: GangView) -> str:
 
 
 def _mounting(view: GangView) -> str:
-    """While a volume cannot be mounted; the cluster is asked whether it is for want of the secret."""
+    """Return the reason while a volume cannot be mounted; the cluster is asked whether the secret is missing."""
     found = any(p.mounting for p in view.found)
     return f"secret {view.secret} was deleted before its learners began" if found else ""
 

@@ -61,24 +61,25 @@ class PodFacts:
 
     @property
     def lost(self) -> bool:
-        """It is being removed from its node, and nobody tells how its program ends: the node does not answer, or the
-        program is still leaving. If it lasts for longer than the grace period, it is the node: container runtimes lose
-        a program's end now and then (https://github.com/containerd/containerd/issues/12678)."""
+        """Return whether the pod is being removed and nothing reports how its program ends: its node does not answer,
+        or the program is still exiting. If it lasts longer than the grace period, the node is the cause: container
+        runtimes lose a program's end now and then (https://github.com/containerd/containerd/issues/12678)."""
         return self.deleting and not self.ended and self.main.exit_code is None
 
     @property
     def mounting(self) -> bool:
-        """Its node has not begun its first container: that waits for what the pod mounts, or for an image."""
+        """Return whether the node has not begun the pod's first container: it waits for what the pod mounts, or for an
+        image."""
         return self.phase == "Pending" and bool(self.node) and not self.begun and not self.sidecar.blocked
 
     @property
     def begun(self) -> bool:
-        """Its first container, the sidecar, has been started, perhaps long ago."""
+        """Return whether the first container, the sidecar, was started, perhaps long ago."""
         return self.sidecar.state in ("running", "terminated") or self.main.state in ("running", "terminated")
 
     @property
     def runs(self) -> bool:
-        """Its program runs: code, data and checkpoint are there."""
+        """Return whether the program runs: code, data and checkpoint are in place."""
         return self.main.state == "running" and self.main.started
 
     @property

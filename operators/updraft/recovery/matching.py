@@ -69,7 +69,7 @@ def failure_of(
     rules: Sequence[TenantRule] = (),
     more_memory: str = MORE_TO_TRAIN,
 ) -> LearnerFailure | None:
-    """None if this learner did not fail (yet)."""
+    """Return how this learner failed; None if it did not fail (yet)."""
     who, main = f"learner {pod.learner}", pod.main
     said = ": ".join(part.strip() for part in (pod.reason, pod.message) if part)
     if found := _first(POD_ROWS, reason=pod.reason, lines=(pod.message,)):

@@ -117,7 +117,7 @@ def observe(
 
 
 def threshold_seconds(track: Track, limits: ProgressLimits) -> float | None:
-    """Longest time without a new step that is taken for normal; None: the history is too short to say."""
+    """Return the longest time without a new step that counts as normal; None while the history is too short to say."""
     if limits.no_progress_seconds is not None:
         return limits.no_progress_seconds
     if len(track.intervals) < INTERVALS_NEEDED:
@@ -163,7 +163,7 @@ def _with_loss(track: Track, seen: ProgressReport) -> Track:
 
 
 def _behind_since(track: Track, others: list[Track]) -> float | None:
-    """Since when the learner is far behind the others, as the statuses say that are as fresh as its own."""
+    """Return since when the learner is far behind the others, by the statuses that are as fresh as its own."""
     steps = [t.step for t in others if t.step is not None and abs(t.seen_at - track.seen_at) <= FRESH_SECONDS]
     if track.step is None or not steps:
         return None
@@ -174,7 +174,7 @@ def _behind_since(track: Track, others: list[Track]) -> float | None:
 
 
 def _state(track: Track, seen: ProgressReport, now_seconds: float, limits: ProgressLimits) -> dict[Kind, str | None]:
-    """Each kind with its reason while it holds, or None."""
+    """Return, for each kind of finding, its reason while it holds, or None."""
     lag = None if track.behind_since is None else track.seen_at - track.behind_since
     straggles = lag is not None and lag >= STRAGGLER_SECONDS
     diverges = track.above >= LOSS_OBSERVATIONS

@@ -36,7 +36,8 @@ FILES = 65_536  # each job's log is two: followed from the cluster, and its task
 
 
 def allow_files() -> None:
-    """As many as the system lets us, up to what is needed; inherited by the process that runs the triggers."""
+    """Raise the limit of open files as far as the system allows, up to what is needed; the process that runs the
+    triggers inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -106,12 +106,13 @@ def generate_secrets() -> Secrets:
 
 
 def reveal(secrets: Secrets) -> dict[str, str]:
-    """Every secret in the clear, by field: for writing files, never for logs."""
+    """Return every secret in the clear, by field: for writing files, never for logs."""
     return {name: getattr(secrets, name).get_secret_value() for name in type(secrets).model_fields}
 
 
 def load_config(home: Home) -> Config:
-    """Raises StackError when the home was never initialised or its config is wrong."""
+    """Load the home's configuration. Raises StackError when the home was never initialised or its configuration is
+    wrong."""
     return _load(home.config_file, Config)
 
 
@@ -133,7 +134,7 @@ def _load(path: Path, model: type[ModelT]) -> ModelT:
 
 
 def choose_config(ports: dict[str, int], taken: Callable[[int], bool] | None = None) -> Config:
-    """A config with the ports asked for and free ones for the rest."""
+    """Return a configuration with the requested ports and free ones for the rest."""
     taken = port_taken if taken is None else taken
     chosen = dict(ports)
     candidates = iter(random.SystemRandom().sample(PORT_RANGE, len(PORT_RANGE)))
@@ -156,7 +157,7 @@ def check_config(config: Config) -> Config:
 def change_config(
     config: Config, ports: dict[str, int], node: dict[str, float | int], cluster: Mapping[str, str] | None = None
 ) -> Config:
-    """`config` with some values replaced. Raises StackError naming each one that is not allowed."""
+    """Return `config` with some values replaced. Raises StackError naming each one that is not allowed."""
     try:
         return check_config(
             Config(
@@ -195,7 +196,7 @@ def port_taken(port: int, host: str = HOST) -> bool:
 
 
 def port_owner(port: int) -> str:
-    """Who listens there, as far as this user may know: `program (pid N)` or `another program`."""
+    """Return which program listens there, as far as this user may know: `program (pid N)` or `another program`."""
     for process in psutil.process_iter():
         try:
             for connection in process.net_connections(kind="tcp"):

@@ -132,7 +132,7 @@ def up(
 
 
 def build_needed(home: Home, say: Say) -> None:
-    """The environments without which nothing runs."""
+    """Build the environments without which nothing runs."""
     if problem := environments.missing_space(home, NEEDED):
         raise StackError(problem)
     for key in NEEDED:
@@ -183,7 +183,8 @@ def down(home: Home, *, say: Say = print) -> int:
 
 
 def record_demo(home: Home) -> None:
-    """So that `down` in another terminal, or after a kill of its parent, ends the demo first."""
+    """Record this process as the demo, so that `down` in another terminal, or after a kill of its parent, ends it
+    first."""
     home.run.mkdir(parents=True, exist_ok=True)
     identity = processes.identify(os.getpid())
     if identity is not None:
@@ -208,7 +209,7 @@ def _recorded_demo(home: Home) -> psutil.Process | None:
 
 
 def _end_recorded(home: Home) -> int:
-    """Parts that a killed supervisor left behind."""
+    """End the parts that a killed supervisor left behind; return how many had to be killed."""
     ended = 0
     try:
         waves = stop_order(parts_of(home))
@@ -302,8 +303,9 @@ def _refuse_change(
 
 
 def _refuse_to_leave_learners(home: Home, cluster: ClusterConfig | None) -> None:
-    """They would run on there, unseen. Jobs that wait or are halted have none, and go on wherever the home points; so
-    do all jobs, from their checkpoints, of a cluster that answers no more, or of a local node that has ended."""
+    """Raise StackError if learners run on the cluster that the home used until now: they would run on there, unseen.
+    Jobs that wait or are halted have none and go on wherever the home points; so do all jobs, from their checkpoints,
+    of a cluster that no longer answers or of a local node that has ended."""
     from updraft.exceptions import UpdraftError
     from updraft.ledger import Ledger
     from updraft.lifecycle import State

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.5
 
 
 def wait_for_dag(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> None:
-    """Raises StackError with the import errors, or when the time is over."""
+    """Wait until Airflow has parsed the DAG. Raises StackError with the import errors, or when the time is over."""
     url = load_config(home).ports.url("airflow")
     login = {"username": ADMIN_USER, "password": load_secrets(home).airflow_password.get_secret_value()}
     deadline = time.monotonic() + wait_seconds
@@ -40,7 +40,7 @@ def wait_for_dag(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> None:
 
 
 def import_errors(report: dict[str, Any]) -> str:
-    """Those of the file that defines the DAG; another file's errors do not stop the platform."""
+    """Return the import errors of the file that defines the DAG; another file's errors do not stop the platform."""
     found = [e for e in report.get("import_errors", ()) if str(e.get("filename", "")).endswith(f"{TRAIN_DAG}.py")]
     return "\n".join(str(e.get("stack_trace", "")).strip() for e in found)
 

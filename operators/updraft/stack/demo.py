@@ -146,7 +146,7 @@ def conclude(home: Home, job: dict[str, Any] | None, code: int, console: Console
 
 
 def transitions(job: dict[str, Any], began: float) -> dict[str, float]:
-    """State -> seconds from the demo's start to the first time the job was in it."""
+    """Return the seconds from the demo's start to the first time the job was in each state."""
     found: dict[str, float] = {}
     for transition in job.get("transitions", ()):
         at = datetime.fromisoformat(str(transition["at"]).replace("Z", "+00:00")).timestamp()

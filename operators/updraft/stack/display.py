@@ -60,8 +60,8 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
 
 
 def show_addresses(home: Home, console: Console | None = None) -> None:
-    """URLs, and the log-ins of the owner of this home. Passwords are for a terminal: a pipe, a file or the log of a CI
-    run gets the name of the file that holds them."""
+    """Print URLs, and the log-ins of the owner of this home. Passwords are printed on a terminal only: a pipe, a file
+    or the log of a CI run gets the name of the file that holds them."""
     console = console or Console(soft_wrap=True)
     where, secrets = addresses(home), load_secrets(home)
     console.print(f"\nAirflow   {where.airflow}", highlight=False)
@@ -82,7 +82,7 @@ def _activation() -> str:
 
 
 def show_logins(airflow_url: str) -> None:
-    """The log-ins, if the home that is found here is that of this Airflow."""
+    """Print the log-ins, if the home that is found here is that of this Airflow."""
     home = find_home()
     if home.secrets_file.is_file() and home.config_file.is_file() and addresses(home).airflow == airflow_url:
         show_addresses(home)

@@ -54,7 +54,7 @@ class Check:
 
 
 def doctor(home: Home, kubeconfig: Path | None = None, context: str | None = None) -> list[Check]:
-    """Every check, none of which changes anything. `kubeconfig`: a cluster to look at in place of the home's."""
+    """Run every check; none of them changes anything. `kubeconfig`: a cluster to look at in place of the home's."""
     return [
         _python(),
         _program("uv", _uv(home), "installs packages", "run `make up`, which installs it"),
@@ -230,7 +230,7 @@ def _tenants() -> Iterator[Check]:
 
 
 def _login(home: Home) -> Check:
-    """Of the home's Airflow, and of one that takes its configuration from this environment."""
+    """Check the log-in of the home's Airflow, or of one that takes its configuration from this environment."""
     written = ConfigParser(interpolation=None)
     written.read(home.airflow / "airflow.cfg")
     said = written.get("core", "simple_auth_manager_all_admins", fallback="")
@@ -241,14 +241,14 @@ def _login(home: Home) -> Check:
 
 
 def _namespaces() -> list[str]:
-    """As the platform's processes will have them, whatever else their settings lack here."""
+    """Return the namespaces as the platform's processes will have them, whatever else their settings lack here."""
     fields = Settings.model_fields
     prefix = os.environ.get("UPDRAFT_NAMESPACE_PREFIX") or str(fields["namespace_prefix"].default)
     return [f"{prefix}{tenant}" for tenant in tenants_of(os.environ)[0]]
 
 
 def _gpu_types(home: Home) -> dict[str, str]:
-    """Types of GPU that the manifests in jobs/ ask for, and which do."""
+    """Return the types of GPU that the manifests in jobs/ ask for, and which manifests do."""
     from updraft.manifest import load_jobs
 
     asked: dict[str, list[str]] = {}
@@ -260,7 +260,8 @@ def _gpu_types(home: Home) -> dict[str, str]:
 
 
 def _clock(url: str) -> Check:
-    """S3 refuses requests whose time is far from its own; here both are this machine, unless the clock jumps."""
+    """Check the clocks. S3 refuses requests whose time is far from its own; here both are this machine's, unless the
+    clock jumps."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, method="HEAD"), timeout=5) as response:

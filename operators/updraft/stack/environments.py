@@ -37,7 +37,8 @@ _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 
 
 def downloads(say: Callable[[str], None]) -> Progress:
-    """For the lines that uv prints: `say` gets how much of the large downloads is there, such as `40 % of 300 MiB`."""
+    """Return a reader of the lines that uv prints: `say` gets how much of the large downloads is there, such as `40 %
+    of 300 MiB`."""
     sizes: dict[str, float] = {}
     there: set[str] = set()
     told = -1
@@ -72,19 +73,19 @@ def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:
 
 
 def image_names(home: Home) -> tuple[str, ...]:
-    """Return the images of the catalogue that need an environment. Raises StackError."""
+    """Return the images of the catalogue that need an environment."""
     catalogue = _catalogue(home)
     return tuple(name for name, image in catalogue.images.items() if image.package is not None)
 
 
 def build_mlflow(home: Home, progress: Progress) -> None:
-    """MLflow's own environment, unless it is already as the lock file says. Raises StackError."""
+    """Build MLflow's own environment, unless it is already as the lock file says. Raises StackError."""
     options = ["--package", "updraft-mlflow-server", "--no-dev"]
     _build(home, home.mlflow_environment, options, progress, "MLflow server")
 
 
 def build_torch_tests(home: Home, progress: Progress) -> None:
-    """The PyTorch learner's environment with the test tools in it; its files are those of the learner's image."""
+    """Build the PyTorch learner's environment with the test tools in it; its files are those of the learner's image."""
     options = ["--package", "updraft-learner", "--extra", "pytorch", "--no-default-groups", "--group", "test"]
     _build(home, home.environments / "torch-tests", options, progress, "PyTorch learner with test tools")
 
@@ -101,7 +102,7 @@ def _build(home: Home, target: Path, options: list[str], progress: Progress, wha
 
 
 def build_image(home: Home, name: str, progress: Progress) -> None:
-    """The environment of one image of the catalogue, unless it is current. Raises StackError."""
+    """Build the environment of one image of the catalogue, unless it is current. Raises StackError."""
     catalogue = _catalogue(home)
     index = os.environ.get(TORCH_INDEX_VARIABLE)
     os.environ[MARK_VARIABLE] = str(home.root)  # uv belongs to this home, so that `down` finds it
@@ -137,7 +138,7 @@ def end_builds(home: Home) -> None:
 
 
 def _build_with_torch_from(home: Home, name: str, image: Image, index: str, progress: Progress) -> None:
-    """Everything but torch from the lock file, then the locked version of torch from `index`."""
+    """Install everything but torch from the lock file, then the locked version of torch from `index`."""
     lock_file = home.repository / "uv.lock"
     if image_builds.is_current(home.images, name, image, lock_file, sys.executable):
         return

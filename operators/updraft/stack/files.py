@@ -46,7 +46,7 @@ def platform_credentials(shown: dict[str, str]) -> str:
 
 
 def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> str:
-    """airflow.cfg: what differs from Airflow's defaults, and why."""
+    """Return airflow.cfg: what differs from Airflow's defaults, and why."""
     url = config.ports.url("airflow")
     wakes = left_out("scheduler_sleep") is None
     sections: dict[str, dict[str, object]] = {
@@ -137,7 +137,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
 
 
 def _bundle(name: str, **arguments: str) -> dict[str, object]:
-    """A folder of DAGs; without a path, `core.dags_folder`."""
+    """Return a bundle for a folder of DAGs; without a path, the folder is `core.dags_folder`."""
     return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": arguments}
 
 
@@ -164,7 +164,7 @@ def aws_credentials(shown: dict[str, str]) -> str:
 
 
 def kubeconfig(config: Config, shown: dict[str, str]) -> str:
-    """JSON is YAML."""
+    """Return the kubeconfig of the local node, as JSON, which is YAML too."""
     return (
         json.dumps(
             {

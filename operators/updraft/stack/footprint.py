@@ -91,7 +91,8 @@ def announcement(keys: Iterable[str], home: Path, repository: Path, environment:
 
 
 def missing_space(keys: Iterable[str], home: Path, repository: Path, environment: Mapping[str, str]) -> str | None:
-    """None when it fits, else one sentence that says where, how much is free, how much is needed and what to do."""
+    """Return None if everything fits, else one sentence that says where, how much is free, how much is needed and what
+    to do."""
     footprints = known(environment)
     missing = [footprints[k] for k in keys if k in footprints and not present(k, home, repository)]
     cache = cache_folder(environment)

@@ -64,7 +64,7 @@ class Home:
 
     @property
     def own_dags(self) -> Path:
-        """DAG files of the home's owner, read beside the platform's where the folder exists at a start."""
+        """Return the folder of DAG files of the home's owner, read beside the platform's if it exists at a start."""
         return self.root / "dags"
 
     @property

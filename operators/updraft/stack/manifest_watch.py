@@ -35,7 +35,7 @@ class ManifestWatch:
 
 
 def _files(jobs: Path) -> list[tuple[str, int]]:
-    """Manifests and what lies beside them, suites among it: path and time of change."""
+    """Return path and time of change of the manifests and the files beside them, suites included."""
     found = []
     for path in (*jobs.glob("*/*.yaml"), *jobs.glob("*/*.yml"), *jobs.glob("*/*.json")):
         with suppress(OSError):

@@ -18,14 +18,14 @@ from updraft.stack.layout import Home, StackError, find_home
 
 
 def ensure_user(home: Home) -> None:
-    """Raises StackError when MLflow refuses."""
+    """Create the platform's user of the home's MLflow if it is missing. Raises StackError when MLflow refuses."""
     shown = reveal(load_secrets(home))
     url = load_config(home).url("mlflow")
     ensure_user_at(url, shown["mlflow_admin_password"], shown["mlflow_platform_password"])
 
 
 def ensure_user_at(url: str, admin_password: str, password: str) -> None:
-    """Raises StackError when MLflow refuses."""
+    """Create the platform's user of the MLflow at `url` if it is missing. Raises StackError when MLflow refuses."""
     users = "/api/2.0/mlflow/users"
     with httpx.Client(base_url=url, auth=(ADMIN_USER, admin_password), timeout=30, trust_env=False) as client:
         try:

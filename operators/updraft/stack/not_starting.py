@@ -74,6 +74,6 @@ def _late(queue: TaskQueue, slots: int, now: datetime | None) -> str | None:
 
 
 def _moment(text: str) -> datetime:
-    """As Airflow writes it: UTC, without a zone."""
+    """Parse a time as Airflow writes it: UTC, without a zone."""
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=moment.tzinfo or UTC)

@@ -97,7 +97,8 @@ class Part:
 
     @property
     def digest(self) -> str:
-        """Changes with whatever of ours makes a running process of this part out of date."""
+        """Return a digest that changes with everything of the platform that makes a running process of this part out of
+        date."""
         ours = sorted(
             (name, value)
             for name, value in self.environment.items()
@@ -135,13 +136,13 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
 
 
 def _reaching(config: Config, environment: dict[str, str]) -> dict[str, str]:
-    """No proxy stands between the parts, wherever they listen."""
+    """Return the environment without proxies between the parts, wherever they listen."""
     direct = ",".join(dict.fromkeys([*environment["NO_PROXY"].split(","), config.host("s3")]))
     return {**environment, "NO_PROXY": direct, "no_proxy": direct}
 
 
 def settings_environment(home: Home, config: Config) -> dict[str, str]:
-    """`updraft.settings` for Airflow's processes."""
+    """Return `updraft.settings` as environment variables for Airflow's processes."""
     return {
         "UPDRAFT_LEDGER_URL": f"sqlite:///{home.ledger_file}",
         "UPDRAFT_S3_ENDPOINT": config.url("s3"),
@@ -352,7 +353,7 @@ def node_arguments(home: Home, config: Config, python: str) -> list[str]:
 
 
 def stop_order(parts: tuple[Part, ...]) -> list[list[Part]]:
-    """Waves to stop one after the other: nobody is stopped before those that need it."""
+    """Return waves of parts to stop one after the other: no part is stopped before those that need it."""
     remaining = {p.name: p for p in parts if not p.is_task}
     needs = {p.name: _needed(p, {q.name: q for q in parts}) for p in parts}
     # Airflow's daemons need its api-server while they run, though they start beside it.
@@ -401,7 +402,7 @@ def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> di
 
 
 def _hosts(config: Config) -> dict[str, str]:
-    """MLflow answers requests to names that it knows; by itself these are the loopback's."""
+    """Return the host names that MLflow answers to; by default these are the loopback's."""
     if config.cluster is None:
         return {}
     host = config.host("mlflow")
@@ -416,6 +417,6 @@ def _version(package: str) -> str:
 
 
 def _installed_mlflow(home: Home) -> str:
-    """Its version, by the name of its metadata folder: it lives in an environment of its own."""
+    """Return MLflow's version from the name of its metadata folder: it is installed in an environment of its own."""
     found = sorted((home.mlflow_environment / "lib").glob("python3*/site-packages/mlflow-[0-9]*.dist-info"))
     return found[-1].name if found else "unknown"

@@ -41,7 +41,8 @@ def ask(probe: Probe, timeout_seconds: float) -> bytes:
 
 
 def not_ready_because(probe: Probe, *, since: float = 0.0) -> str | None:
-    """None when ready, else why not. `since`: unix seconds; an older heartbeat is another process's."""
+    """Return None if the part is ready, else why not. `since`: Unix time in seconds; an older heartbeat is another
+    process's."""
     try:
         body = ask(probe, TIMEOUT_SECONDS)
     except NoAnswerError as exc:

@@ -85,9 +85,9 @@ def without_lines(argv: Iterable[str], drop: str) -> tuple[str, ...]:
 
 
 def session_members(leader: Identity) -> list[psutil.Process]:
-    """Every process in the session that `leader` began, also after its death.
+    """Return every process in the session that `leader` began, also after its death.
 
-    While a member lives, the system gives its session's number to nobody else.
+    While a member lives, the system gives its session's number to no other session.
     """
     try:
         if abs(psutil.Process(leader.pid).create_time() - leader.create_time) >= CREATE_TIME_TOLERANCE_SECONDS:
@@ -114,7 +114,7 @@ def children(leader: Identity) -> list[psutil.Process]:
 
 
 def marked(home: Home, part: str | None = None) -> list[psutil.Process]:
-    """Processes whose environment says that they belong to this home, without this one and its ancestors."""
+    """Return the processes whose environment says that they belong to this home, without this one and its ancestors."""
     spared = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
@@ -130,7 +130,7 @@ def marked(home: Home, part: str | None = None) -> list[psutil.Process]:
 
 
 def end(processes: Iterable[psutil.Process], *, grace_seconds: float) -> int:
-    """SIGTERM, wait, SIGKILL what is left. Returns how many had to be killed."""
+    """Send SIGTERM, wait, and send SIGKILL to what is left. Returns how many had to be killed."""
     living = list(processes)
     for process in living:
         with suppress(psutil.Error):
@@ -139,7 +139,7 @@ def end(processes: Iterable[psutil.Process], *, grace_seconds: float) -> int:
 
 
 def end_session(leader: Identity, *, grace_seconds: float) -> int:
-    """SIGTERM to the leader, which knows how to end its children; then SIGKILL to all that is left of its session."""
+    """Send SIGTERM to the leader, which ends its children, then SIGKILL to all that is left of its session."""
     process = leader.process()
     if process is not None:
         with suppress(psutil.Error):
@@ -163,7 +163,7 @@ def kill(processes: Iterable[psutil.Process]) -> int:
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those still alive after `seconds`; a zombie has ended, whoever should reap it."""
+    """Return the processes still alive after `seconds`; a zombie counts as ended."""
     deadline = time.monotonic() + seconds
     while True:
         living = [p for p in processes if _lives(p)]
@@ -189,7 +189,8 @@ def signal_once(identity: Identity, number: signal.Signals) -> bool:
 
 
 def memory_bytes(process: psutil.Process) -> int:
-    """Proportional share where the system tells it (shared pages counted once), else resident size."""
+    """Return the proportional share of memory where the system reports it (shared pages counted once), else the
+    resident size."""
     try:
         full = process.memory_full_info()
     except psutil.Error:

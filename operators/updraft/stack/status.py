@@ -71,7 +71,7 @@ class StackStatus:
 
 
 def stack_status(home: Home, *, cpu_sample_seconds: float = CPU_SAMPLE_SECONDS) -> StackStatus:
-    """Never raises for a home that is not set up: that is a status too."""
+    """Return the status of the stack; a home that is not set up is a status too, and no error."""
     try:
         parts = [p for p in parts_of(home) if not p.is_task]
         where = addresses(home)
@@ -136,7 +136,7 @@ def _supervisor_status(
 
 
 def _members(leaders: dict[int | None, str] | dict[int, str]) -> dict[str, list[psutil.Process]]:
-    """Processes by part. A session belongs to the part that leads it."""
+    """Return the processes by part. A session belongs to the part that leads it."""
     members: dict[str, list[psutil.Process]] = defaultdict(list)
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):

@@ -108,7 +108,7 @@ class Supervisor:
         self._next_look = 0.0
 
     def run(self) -> int:
-        """0 after an orderly stop, 1 when a part did not come up (the rest is stopped then)."""
+        """Run the stack. Returns 0 after an orderly stop, 1 when a part did not come up (the rest is stopped then)."""
         self._install_signals()
         self._write(Phase.STARTING)
         try:
@@ -176,7 +176,7 @@ class Supervisor:
     # --- starting ---------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Adopt what still runs as configured; end the rest, so that nobody works for a stack that is gone."""
+        """Adopt processes that run as configured, and end the others, so that none works for a stack that is gone."""
         self._adopt()
         adopted = {w.record.pid for w in self._watched.values() if w.record.pid is not None}
         lost = [
@@ -279,7 +279,8 @@ class Supervisor:
                     self._stamp(other.part)
 
     def _failed_to_start(self, watched: SupervisedPart, reason: str, *, again: bool = False) -> None:
-        """`again`: it may be a kill from outside, so the stack's start goes on, for a few attempts."""
+        """Handle a part that did not start. `again`: the cause may be a kill from outside, so the stack's start goes on
+        for a few attempts."""
         if self._phase is Phase.STARTING and not (again and watched.deaths + 1 < START_ATTEMPTS):
             self._record(watched, state=PartState.FAILED, last_exit=reason)
             raise StartFailedError(
@@ -295,7 +296,8 @@ class Supervisor:
         return watched.record.alive()
 
     def _retry_later(self, watched: SupervisedPart, reason: str, *, grace_seconds: float | None = None) -> None:
-        """`grace_seconds`: between SIGTERM and SIGKILL, where it is not the part's own."""
+        """Start the part again after its back-off. `grace_seconds`: between SIGTERM and SIGKILL, if it is not the
+        part's own."""
         now = self._clock()
         self._watchdog.forget(watched.part.name)
         # Its children would hold its port, or go on working for a parent that is gone.

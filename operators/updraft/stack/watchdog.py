@@ -78,7 +78,7 @@ def patience_seconds(before: WorkDone, now: WorkDone, *, beats: bool, answers: b
 
 
 def measure(part: Part, leader: Identity) -> WorkDone:
-    """CPU time of the part's session; tasks beside the scheduler do not count as its work."""
+    """Return the CPU time of the part's session; tasks beside the scheduler do not count as its work."""
     first = leader.process()
     members = ([first] if first else []) if part.runs_tasks else processes.session_members(leader)
     statuses = [_status(process) for process in members]
@@ -103,7 +103,8 @@ class Watchdog:
         wall_clock: Callable[[], float] = time.time,
         threads: bool = True,
     ) -> None:
-        """queue: says what is wrong when the scheduler, which has so many processes of tasks, does not start tasks."""
+        """Create a watchdog. `queue` returns what is wrong when the scheduler, which has so many processes of tasks,
+        does not start tasks."""
         self._queue = queue
         self._ask = ask
         self._measure = measure
@@ -116,7 +117,7 @@ class Watchdog:
         self._over = threading.Event()
 
     def watch(self, part: Part, identity: Identity) -> None:
-        """From now on, since the part is ready."""
+        """Watch the part from now on, since it is ready."""
         assert part.probe is not None
         with self._lock:
             self._watched[part.name] = WatchedPart(part, identity)
@@ -174,9 +175,9 @@ class Watchdog:
                 self._works(watched)
 
     def look_at_queue(self) -> None:
-        """Whether the scheduler starts what it has queued; it is given up after two looks in a row.
+        """Check whether the scheduler starts what it has queued; after two bad looks in a row it is restarted.
 
-        A restart that does not help is repeated more and more seldom: each costs the tasks that run.
+        A restart that does not help is repeated less and less often: each costs the tasks that run.
         """
         with self._lock:
             watched = next((w for w in self._watched.values() if w.part.runs_tasks), None)

@@ -62,10 +62,10 @@ class Looked:
 def look(
     store: ObjectStore, keys: Keys, job_id: str, *, sure: Mapping[str, int] | None = None, only: str | None = None
 ) -> Looked:
-    """One listing. Parts that are all there become a checkpoint first.
+    """List the job's checkpoints once. Parts that are all there become a checkpoint first.
 
     Args:
-        sure: name -> bytes of checkpoints that were whole before; one that is as long as that is not read again.
+        sure: name -> bytes of checkpoints that were whole before; one of the same length is not read again.
         only: look at this one alone.
     """
     root = f"{keys.checkpoints(job_id)}/"
@@ -126,14 +126,15 @@ def verify(store: ObjectStore, keys: Keys, job_id: str, name: str, *, digests: b
 
 
 def quarantine(store: ObjectStore, keys: Keys, job_id: str, name: str, reason: str) -> None:
-    """The note is written first: from then on nobody makes it whole again."""
+    """Set a checkpoint aside. The note is written first: from then on no process makes it whole again."""
     note = json.dumps({"reason": reason, "at": datetime.now(UTC).isoformat()}).encode()
     store.put_bytes(f"{keys.checkpoint(job_id, name)}/{QUARANTINE_MARKER}", note)
     store.delete(keys.checkpoint_marker(job_id, name))
 
 
 def delete(store: ObjectStore, keys: Keys, job_id: str, name: str) -> None:
-    """In an order in which a half-deleted one neither counts nor is made whole again. Twice is harmless."""
+    """Delete a checkpoint in an order in which a half-deleted one neither counts nor is made whole again. A second call
+    changes nothing."""
     if not name or "/" in name or name in (".", ".."):
         raise DataError(f"checkpoint: {name!r} is no name of a checkpoint")
     prefix = f"{keys.checkpoint(job_id, name)}/"
@@ -143,7 +144,7 @@ def delete(store: ObjectStore, keys: Keys, job_id: str, name: str) -> None:
 
 
 def _marker(store: ObjectStore, keys: Keys, job_id: str, name: str) -> bytes | str | None:
-    """Its text; words for what is wrong with one that no sidecar of ours writes."""
+    """Return the marker's text, or a message for a marker that no sidecar of the platform writes."""
     try:
         return store.get_bytes(keys.checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES)
     except StorageError as exc:
@@ -169,7 +170,7 @@ def _joined(
 def _read(
     keys: Keys, job_id: str, name: str, text: bytes, sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], CheckpointInfo] | str:
-    """Its place among the others and what is known of it, or what is wrong with it."""
+    """Return the checkpoint's place among the others and its facts, or what is wrong with it."""
     marker = _object(text)
     try:
         if marker is None:
@@ -215,7 +216,7 @@ def _digest(store: ObjectStore, key: str) -> str:
 
 
 def _time(value: Any) -> datetime:
-    """Seconds or RFC 3339, as the marker has it."""
+    """Parse seconds or RFC 3339, as the marker has it."""
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)
     moment = datetime.fromisoformat(str(value))

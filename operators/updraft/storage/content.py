@@ -37,7 +37,7 @@ class ContentStore:
             return blobs.has_blob(self.store, self.keys, sha256)
 
     def missing(self, tree: Tree) -> set[str]:
-        """Digests of the tree's blobs that are not stored yet."""
+        """Return the digests of the tree's blobs that are not stored yet."""
         return self.missing_of({file.sha256 for file in tree.files})
 
     def missing_of(self, digests: Collection[str]) -> set[str]:
@@ -66,7 +66,7 @@ class ContentStore:
             return blobs.put_blobs(self.store, self.keys, files)
 
     def open_blob(self, sha256: str) -> BinaryIO:
-        """Raises NotFoundError."""
+        """Open a blob for reading. Raises NotFoundError."""
         with platform_errors():
             return self.store.open(self.keys.blob(_digest(sha256)))
 
@@ -85,14 +85,14 @@ class ContentStore:
         return sha256
 
     def get_tree(self, sha256: str) -> Tree:
-        """Raises NotFoundError when it is not stored, DataError when the document was changed."""
+        """Return the tree. Raises NotFoundError when it is not stored, DataError when the document was changed."""
         tree = self.find_tree(sha256)
         if tree is None:
             raise NotFoundError(f"tree: {sha256[:12]} is not in the content store; submit again to upload it")
         return tree
 
     def find_tree(self, sha256: str) -> Tree | None:
-        """None when it is not stored; raises DataError when the document was changed."""
+        """Return the tree, or None when it is not stored. Raises DataError when the document was changed."""
         with platform_errors():
             text = self.store.get_bytes(self.keys.tree(_digest(sha256)), TREE_LIMIT_BYTES)
         if text is None:

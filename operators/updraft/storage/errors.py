@@ -12,7 +12,8 @@ from updraft_learner.store import StorageError
 
 @contextmanager
 def platform_errors() -> Iterator[None]:
-    """For the platform's own bucket: what is wrong there is not the user's fault."""
+    """Turn storage errors of the platform's own bucket into UnavailableError and its like: they are not the user's
+    fault."""
     try:
         yield
     except StorageError as exc:
@@ -27,7 +28,7 @@ def platform_errors() -> Iterator[None]:
 
 @contextmanager
 def source_errors() -> Iterator[None]:
-    """For code and data that the user named, as `updraft_learner.prepare` judges them."""
+    """Turn storage errors of code and data that the user named into what `updraft_learner.prepare` says of them."""
     try:
         yield
     except SourceError as exc:

@@ -103,7 +103,7 @@ def read_log(
     limit: int = 1000,
     store: ObjectStore,
 ) -> list[dict[str, Any]]:
-    """At most `limit` lines with numbers above `after`, in order. Chunks that end before are not fetched."""
+    """Return at most `limit` lines with numbers above `after`, in order. Chunks that end before are not fetched."""
     prefix = Keys(tenant).logs(job_id, role, attempt, learner)
     found: list[dict[str, Any]] = []
     with platform_errors():
@@ -140,7 +140,7 @@ def _first_line(key: str) -> int:
 
 
 def _parse(data: bytes | None) -> tuple[list[dict[str, Any]], bool]:
-    """The lines of a chunk, and whether these are all: it may be being written at this moment."""
+    """Return the lines of a chunk, and whether these are all: it may be being written at this moment."""
     lines: list[dict[str, Any]] = []
     for text in (data or b"").splitlines():
         try:
@@ -152,6 +152,7 @@ def _parse(data: bytes | None) -> tuple[list[dict[str, Any]], bool]:
 
 
 def _in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each number once. Chunks that two writers made, or that were just merged, overlap with equal content."""
+    """Return each numbered line once. Chunks that two writers made, or that were just merged, overlap with equal
+    content."""
     by_number = {line["n"]: line for line in lines}
     return [by_number[number] for number in sorted(by_number)]

@@ -26,7 +26,7 @@ MODEL_FILE_LIMIT_BYTES = 4 << 20
 
 
 def require_names(names: Iterable[str]) -> None:
-    """Raises DataError when a file of the export is none of those that the platform writes."""
+    """Raise DataError when a file of the export is none of those that the platform writes."""
     for name in names:
         if name.removeprefix("model/") not in FILES:
             raise DataError(
@@ -36,7 +36,7 @@ def require_names(names: Iterable[str]) -> None:
 
 
 def require_data_only(folder: Path) -> None:
-    """Raises DataError when the model in the folder says that loading it runs anything but MLflow's own loaders."""
+    """Raise DataError when the model in the folder says that loading it runs anything but MLflow's own loaders."""
     try:
         if (folder / "MLmodel").stat().st_size > MODEL_FILE_LIMIT_BYTES:
             raise ValueError("too large")

@@ -106,7 +106,7 @@ def look_at_checkpoints(
 
 
 def list_checkpoints(tenant: str, job_id: str, *, store: ObjectStore) -> list[CheckpointInfo]:
-    """Those with a marker whose files are all there in their full size; oldest first."""
+    """Return the checkpoints with a marker whose files are all there in their full size, oldest first."""
     looked = look_at_checkpoints(tenant, job_id, store=store)
     for name, reason in looked.damaged.items():
         log.warning("Checkpoint %s of %s is damaged in the store and passed over: %s", name, job_id, reason)
@@ -120,10 +120,11 @@ def latest_checkpoint(tenant: str, job_id: str, *, store: ObjectStore) -> str | 
 
 
 def new_checkpoints(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> list[dict[str, Any]]:
-    """Complete checkpoints that this attempt stored, as the ledger records them.
+    """Return the complete checkpoints that this attempt stored, as the ledger records them.
 
-    For the moment in which the attempt is closed: what is complete after it is refused. Raises UnavailableError when
-    the store cannot be asked; an attempt that is closed without an answer loses what it stored last.
+    It is called at the moment in which the attempt is closed: what is complete after it is refused. Raises
+    UnavailableError when the store does not answer; an attempt that is closed without an answer loses what it stored
+    last.
     """
     return [
         {
@@ -141,22 +142,24 @@ def new_checkpoints(tenant: str, job_id: str, attempt: int, *, store: ObjectStor
 
 
 def verify_checkpoint(tenant: str, job_id: str, name: str, *, digests: bool = False, store: ObjectStore) -> str | None:
-    """None when every file is there in its full size, else what is wrong; with `digests` each is read and hashed.
+    """Return None when every file is there in its full size, else what is wrong; with `digests` each is read and
+    hashed.
 
-    Raises UnavailableError when the store cannot be asked: that says nothing about the checkpoint.
+    Raises UnavailableError when the store does not answer: that says nothing about the checkpoint.
     """
     with platform_errors():
         return checkpoints.verify(store, Keys(tenant), job_id, name, digests=digests)
 
 
 def quarantine_checkpoint(tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore) -> None:
-    """The checkpoint does not count any more; its files stay for whoever wants to know why. Twice is harmless."""
+    """Set a checkpoint aside: it no longer counts, and its files stay for whoever looks for the cause. A second call
+    changes nothing."""
     with platform_errors():
         checkpoints.quarantine(store, Keys(tenant), job_id, name, reason)
 
 
 def delete_checkpoint(tenant: str, job_id: str, name: str, *, store: ObjectStore) -> None:
-    """All its files; half-deleted it does not count. Twice is harmless."""
+    """Delete all files of a checkpoint; half-deleted it does not count. A second call changes nothing."""
     with platform_errors():
         checkpoints.delete(store, Keys(tenant), job_id, name)
 
@@ -241,7 +244,8 @@ def fetch_export(
 
 
 def _require_disk(folder: Path, needed_bytes: int) -> None:
-    """A worker's disk is shared by all jobs. The sizes are what the report says; no file is written beyond its own."""
+    """Raise an error if the worker's disk, which all jobs share, has too little room. The sizes are those of the
+    report; no file is written beyond its own."""
     folder.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(folder).free - DISK_RESERVE_BYTES
     if needed_bytes > free_bytes:

@@ -33,7 +33,7 @@ class PrepareProblem(_Read):
     message: str
 
     def error(self) -> UpdraftError:
-        """As an exception to raise."""
+        """Return the problem as an exception to raise."""
         return error_of(SourceError(self.kind, self.message[:MESSAGE_CHARACTERS]))
 
 
@@ -100,7 +100,7 @@ class Prepared(_Read):
 
 
 def put_request(tenant: str, job_id: str, attempt: int, request: PrepareRequest, *, store: ObjectStore) -> None:
-    """Written before the attempt's pod exists. Twice is harmless."""
+    """Write the request before the attempt's pod exists. A second call changes nothing."""
     with platform_errors():
         key = Keys(tenant).prepare_request(job_id, attempt)
         store.put_bytes(key, request.to_json().encode())

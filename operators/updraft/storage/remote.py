@@ -58,7 +58,7 @@ def look_at_bucket(
 
 
 def check_there(source: str, tenant: str, settings: Settings) -> None:
-    """That manifests may read the s3:// address without a secret, and that objects are there; fetches nothing.
+    """Check that manifests may read the s3:// address without a secret, and that objects are there; fetches nothing.
 
     Raises DataError, RefusedError or UnavailableError.
     """
@@ -75,7 +75,8 @@ def check_there(source: str, tenant: str, settings: Settings) -> None:
 
 
 def _check_open(source: str, parsed: Source, own: str, settings: Settings) -> None:
-    """What the platform's key reaches is not what a manifest may read by it. Raises RefusedError."""
+    """Raise RefusedError unless the address is open to manifests: they may not read all that the platform's key
+    reaches."""
     # Names of buckets have no upper case, but a server on a file system that ignores case takes one for the other.
     if parsed.bucket.lower() == settings.bucket.lower():
         if not parsed.key.startswith(own):

@@ -13,7 +13,7 @@ from updraft_learner.store import ObjectStore
 
 
 def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: ObjectStore) -> None:
-    """From now on, attempts of this role before this one are refstore. A fence is never lowered."""
+    """Refuse attempts of this role before this one from now on. A fence is never lowered."""
     key = Keys(tenant).fence(job_id)
     with platform_errors():
         fence = _numbers(store.get_bytes(key, SIGNAL_LIMIT_BYTES))
@@ -22,7 +22,7 @@ def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: Obj
 
 
 def request_stop(tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore) -> None:
-    """The learner's program is asked to save a checkpoint and to leave."""
+    """Ask the learner's program to save a checkpoint and to exit."""
     key = Keys(tenant).stop(job_id, role, attempt, learner)
     with platform_errors():
         store.put_bytes(key, b"stop\n")
@@ -31,7 +31,7 @@ def request_stop(tenant: str, job_id: str, role: str, attempt: int, learner: int
 def request_dump(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, number: int, *, store: ObjectStore
 ) -> None:
-    """The learner's program is asked to write the stacks of its threads; each number is obeyed once."""
+    """Ask the learner's program to write the stacks of its threads; each number is obeyed once."""
     key = Keys(tenant).dump(job_id, role, attempt, learner)
     with platform_errors():
         store.put_bytes(key, f"{number}\n".encode())

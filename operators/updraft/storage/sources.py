@@ -97,7 +97,8 @@ def _known_tree(source: str, digest: str, content: ContentStore, limit_bytes: in
 def _repository(
     parsed: Source, wanted: SourceRequest, content: ContentStore, settings: Settings, secret_name: str | None
 ) -> Staged | SourceRequest:
-    """A tag may be moved, and a short commit name more than one commit: both are asked for each time."""
+    """Return what a repository is staged as, or the request to fetch it. A tag may be moved, and a short commit may
+    name more than one commit: both are fetched each time."""
     scheme = urlsplit(parsed.url).scheme
     if scheme not in settings.git_protocols:
         allowed = " or ".join(f"git+{protocol}://" for protocol in settings.git_protocols)
@@ -164,7 +165,7 @@ def _folder(source: str, folder: Path, content: ContentStore, limit_bytes: int, 
 
 
 def staged_of(source: str, tree: Tree, **provenance: object) -> Staged:
-    """`tree` as what `source` became."""
+    """Return `tree` as what `source` became."""
     return Staged(tree.sha256, len(tree.files), tree.size_bytes, {"source": source, **provenance})
 
 

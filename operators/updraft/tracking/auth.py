@@ -34,7 +34,7 @@ class UpdraftAuthProvider(RequestAuthProvider):
 
 
 def client(settings: Settings) -> MlflowClient:
-    """A client of the tracking server and registry. Its calls raise MlflowException after bounded retries."""
+    """Create a client of the tracking server and registry. Its calls raise MlflowException after bounded retries."""
     from mlflow import MlflowClient
 
     os.environ["MLFLOW_TRACKING_AUTH"] = PROVIDER

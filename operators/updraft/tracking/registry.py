@@ -117,7 +117,7 @@ def _logged_model(
 
 
 def _log_model_metrics(client: MlflowClient, run_id: str, model_id: str) -> None:
-    """The run's own metrics, as of its end, with the data that it trained on: what the model's page shows.
+    """Copy the run's own metrics, as of its end, to the model's page, with the data that it trained on.
 
     The points are those of the run, to the millisecond, so the run gets none twice.
     """
@@ -136,7 +136,7 @@ def _log_model_metrics(client: MlflowClient, run_id: str, model_id: str) -> None
 
 
 def check_owner(client: MlflowClient, name: str, tenant: str) -> None:
-    """Raises RefusedError when the registered model is not this tenant's, and cannot become it."""
+    """Raise RefusedError when the registered model is not this tenant's, and cannot become it."""
     with answering(client):
         model = _find(client, name)
         if model is not None:
@@ -169,12 +169,12 @@ def claim(client: MlflowClient, name: str, tenant: str) -> None:
 
 
 def _find(client: MlflowClient, name: str) -> RegisteredModel | None:
-    """By a search: to a question for one that does not exist, the server's authentication answers 403."""
+    """Find the model by a search: asked for one that does not exist, the server's authentication answers 403."""
     return next((m for m in client.search_registered_models(f"name = '{name}'") if m.name == name), None)
 
 
 def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | None:
-    """This tenant, or None when nobody owns the model yet. Raises RefusedError when it is somebody else's."""
+    """Return this tenant, or None when no tenant owns the model yet. Raises RefusedError when it is another's."""
     owner: str | None = model.tags.get(TAG_TENANT)
     if owner is None:  # made by a person, or before models had owners
         versions = client.search_model_versions(f"name = '{model.name}'")
@@ -196,7 +196,7 @@ def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | N
 
 
 def _made_by(client: MlflowClient, versions: Sequence[ModelVersion]) -> str | None:
-    """Whose job made the first of these whose run is still there: `mlflow gc` removes what somebody deleted."""
+    """Return whose job made the first of these versions whose run still exists: `mlflow gc` removes deleted ones."""
     from mlflow.exceptions import MlflowException
 
     for version in versions:

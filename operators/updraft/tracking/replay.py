@@ -156,7 +156,7 @@ def _points(
 
 
 def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
-    """Names of the newest chunks that are not too large together, in order, and how many older ones there are."""
+    """Return the names of the newest chunks that are not too large together, in order, and the number of older ones."""
     sizes: dict[str, int] = {}
     for item in store.list(f"{prefix}/"):
         name = item.key[len(prefix) + 1 :]
@@ -197,7 +197,7 @@ def _artifacts(
     deadline: TimeBudget,
     left: list[str],
 ) -> int:
-    """One after the other, so that the worker's disk holds one of them."""
+    """Bring the artifacts one after the other, so that the worker's disk holds one of them; return how many."""
 
     def root_of(owner: str) -> str:
         if owner == RUN:
