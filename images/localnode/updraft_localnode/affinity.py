@@ -35,7 +35,7 @@ def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def _term_holds(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
-    """All of its expressions. A term without any matches no node, as in Kubernetes."""
+    """Return all of its expressions. A term without any matches no node, as in Kubernetes."""
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:
         return False
@@ -47,7 +47,7 @@ def _node_affinity(pod: Json) -> Mapping[str, Any]:
 
 
 def allows(pod: Json, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether the pod's nodeSelector and its required node affinity admit the node."""
+    """Return whether the pod's nodeSelector and its required node affinity admit the node."""
     wanted = pod["spec"].get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
@@ -57,7 +57,7 @@ def allows(pod: Json, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def preference(pod: Json, name: str, labels: Mapping[str, str]) -> int:
-    """The sum of the weights of the preferences that the node meets."""
+    """Return the sum of the weights of the preferences that the node meets."""
     preferred = _node_affinity(pod).get("preferredDuringSchedulingIgnoredDuringExecution") or []
     return sum(int(p["weight"]) for p in preferred if _term_holds(p.get("preference") or {}, name, labels))
 
@@ -72,14 +72,15 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def repelled_by(pod: Json, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The first taint that keeps the pod from being placed there."""
+    """Return the first taint that keeps the pod from being placed there."""
     tolerations = pod["spec"].get("tolerations") or []
     repelling = (t for t in taints if t["effect"] in _REPELLING)
     return next((t for t in repelling if not any(_tolerates(own, t) for own in tolerations)), None)
 
 
 def toleration_seconds(pod: Json, taint: Mapping[str, Any], default: float | None) -> float | None:
-    """How long the pod stays on a node after a NoExecute taint; None for ever. `default` where the pod does not say."""
+    """Return how long the pod stays on a node after a NoExecute taint; None for ever. `default` where the pod does not
+    say."""
     matching = [t for t in pod["spec"].get("tolerations") or [] if _tolerates(t, taint)]
     if not matching:
         return default

@@ -51,8 +51,8 @@ class Builds:
         return bool(self._command)
 
     def ask(self, image: str) -> tuple[str, bool]:
-        """What to tell whoever waits for `image`, and whether it is being built. Starts the build if none runs; after a
-        failure only when `retry_seconds` have passed."""
+        """Return what to tell whoever waits for `image`, and whether it is being built. Starts the build if none runs;
+        after a failure only when `retry_seconds` have passed."""
         with self._lock:
             build = self._builds.get(image)
             if build is None or (build.ended is not None and self._clock() - build.ended >= self._retry_seconds):
@@ -72,7 +72,7 @@ class Builds:
             build.ended = self._clock()
 
     def _build(self, image: str, build: _Build) -> str | None:
-        """Why it failed; None if it did not."""
+        """Return why it failed; None if it did not."""
         with subprocess.Popen(
             [*self._command, image],
             stdin=subprocess.DEVNULL,

@@ -16,7 +16,7 @@ RESOURCE = "persistentvolumeclaims"
 
 
 def folder_of(claims_dir: Path, namespace: str, name: str) -> Path | None:
-    """The claim's folder on the host; None if there is no such claim."""
+    """Return the claim's folder on the host; None if there is no such claim."""
     folder = claims_dir / namespace / name
     plain = all(part not in ("", ".", "..") and "/" not in part for part in (namespace, name))
     return folder.resolve() if plain and folder.is_dir() else None

@@ -17,11 +17,11 @@ class Connections:
         self._connections = connections
 
     def close(self, scope: Scope) -> None:
-        """Ends the connection of one request without an answer."""
+        """End the connection of one request without an answer."""
         self._close(lambda client: client == tuple(scope["client"]))
 
     def close_all(self, *, but: tuple[str, int] | None) -> None:
-        """Ends every connection but the one on which this was asked for."""
+        """End every connection but the one on which this was asked for."""
         self._close(lambda client: client != but)
 
     def _close(self, chosen: Callable[[Any], bool]) -> None:

@@ -44,7 +44,7 @@ class ContainerRunner:
         self.record_changed = asyncio.Event()  # some container has started, its hook and probe included
 
     async def keep_until_done(self, record: ContainerRecord) -> int:
-        """Runs the container as often as its restart policy wants; returns the last exit code."""
+        """Run the container as often as its restart policy wants; returns the last exit code."""
         timing = self._kubelet.timing
         backoff = timing.backoff_seconds
         while True:
@@ -77,7 +77,7 @@ class ContainerRunner:
         self._report.publish()
 
     async def until_possible(self, reason: str, action: Callable[[], T], record: ContainerRecord | None = None) -> T:
-        """Repeats `action` for as long as it raises NotYetError, and shows why."""
+        """Repeat `action` for as long as it raises NotYetError, and shows why."""
         stop = self._report.stop
         while True:
             try:
@@ -113,7 +113,7 @@ class ContainerRunner:
         record.waits("ContainerCreating")
 
     async def _launch(self, record: ContainerRecord) -> None:
-        """Returns once the program runs or could not be started. What was started before is taken over."""
+        """Return once the program runs or could not be started. What was started before is taken over."""
         if record.process is None:
             await self._image(record)
             start = asyncio.create_task(self._start(record))
@@ -224,7 +224,7 @@ class ContainerRunner:
         return out[-TERMINATION_MESSAGE_BYTES:].decode(errors="replace")
 
     async def _image(self, record: ContainerRecord) -> None:
-        """Waits until the image's environment is there."""
+        """Wait until the image's environment is there."""
         image, report = record.spec["image"], self._report
         told: set[bool] = set()  # of `building`
         while (lack := self._kubelet.image_lack(image, report.uid)) is not None:
@@ -245,7 +245,7 @@ class ContainerRunner:
 
 
 def _starts_late(container: Json) -> bool:
-    """Whether it counts as started only some time after its program was."""
+    """Return whether it counts as started only some time after its program was."""
     return bool(_post_start(container) or container.get("startupProbe"))
 
 

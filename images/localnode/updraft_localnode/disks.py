@@ -20,7 +20,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def why_not() -> str | None:
-    """Why this process cannot give pods disks of their own; None if it can."""
+    """Return why this process cannot give pods disks of their own; None if it can."""
     if sys.platform != "linux":
         return f"pods' disks of a fixed size are tmpfs mounts, which {sys.platform} does not have; use Linux"
     if os.geteuid() != 0:
@@ -37,7 +37,7 @@ def _mount(folder: Path, flags: int, options: str) -> None:
 
 
 def prepare(pod_folder: Path, size_bytes: int | None) -> None:
-    """Gives a pod without volumes yet a disk of its own. May be repeated. Raises OSError."""
+    """Give a pod without volumes yet a disk of its own. May be repeated. Raises OSError."""
     volumes = pod_folder / "v"
     if size_bytes is None or volumes.exists():
         return
@@ -71,7 +71,7 @@ def fill(pod_folder: Path, left_bytes: int) -> None:
 
 
 def free(pod_folder: Path) -> None:
-    """Gives back what `fill` took. Raises OSError."""
+    """Give back what `fill` took. Raises OSError."""
     (pod_folder / _FULL).unlink(missing_ok=True)
     _mount(pod_folder / "v", _MS_REMOUNT, f"size={int((pod_folder / _SIZE).read_text())}")
 

@@ -82,7 +82,7 @@ def field_of(pod: Json, path: str) -> str:
 
 
 def declared_variables(container: Json, pod: Json, read_secret: SecretReader) -> tuple[dict[str, str], set[str]]:
-    """The container's own variables before translation, and the names of those whose value is a secret."""
+    """Return the container's own variables before translation, and the names of those whose value is a secret."""
     values: dict[str, str] = {}
     opaque: set[str] = set()
     for source in container.get("envFrom") or []:

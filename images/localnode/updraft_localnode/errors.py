@@ -58,7 +58,7 @@ class StatusError(Exception):
 
 
 def success(kind: str, name: str, uid: str) -> Json:
-    """The `Status` that answers a finished deletion."""
+    """Return the `Status` that answers a finished deletion."""
     details = {**_details(kind, name), "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
@@ -113,7 +113,7 @@ def expired(version: int, oldest: int) -> StatusError:
 
 
 def kubelet_away(pod: Json, container: str, query: str) -> StatusError:
-    """What the API server says when it cannot reach a kubelet; it gives no reason then."""
+    """Return what the API server says when it cannot reach a kubelet; it gives no reason then."""
     meta, address = pod["metadata"], f"{pod['status'].get('hostIP', '127.0.0.1')}:10250"
     path = f"containerLogs/{meta['namespace']}/{meta['name']}/{container}{'?' + query if query else ''}"
     return StatusError(500, "", f'Get "https://{address}/{path}": dial tcp {address}: i/o timeout')

@@ -26,7 +26,7 @@ class EventRecorder:
         field_path: str | None = None,
         component: str = "kubelet",
     ) -> None:
-        """Adds an event, or counts one up that says the same of the same pod."""
+        """Add an event, or counts one up that says the same of the same pod."""
         meta = pod["metadata"]
         host = pod["spec"].get("nodeName") or self._host
         involved = {
@@ -63,7 +63,7 @@ class EventRecorder:
         )
 
     def forget_old(self) -> None:
-        """Drops what is older than an hour, and the oldest beyond the number that is kept."""
+        """Drop what is older than an hour, and the oldest beyond the number that is kept."""
         events = sorted(self._store.items("events"), key=lambda e: (e["lastTimestamp"], e["metadata"]["name"]))
         limit = (datetime.now(UTC) - KEPT_FOR).strftime("%Y-%m-%dT%H:%M:%SZ")
         surplus = len(events) - KEPT_EVENTS

@@ -80,7 +80,7 @@ class FaultLab:
         }
 
     async def clear(self) -> None:
-        """Ends everything that lasts."""
+        """End everything that lasts."""
         self.state.clear()
         for _, _, record in self.runtime.living():
             if record.process is not None and processes.is_frozen(record.process):

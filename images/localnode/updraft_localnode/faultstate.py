@@ -36,7 +36,7 @@ class FaultState:
         self._errors_until = float("inf") if fault.for_seconds is None else self.clock() + fault.for_seconds
 
     def take_error(self, method: str, path: str) -> ApiErrors | None:
-        """The error that this request has to get, if any; it is counted."""
+        """Return the error that this request has to get, if any; it is counted."""
         fault = self._errors
         if fault is None or self._errors_left <= 0 or self.clock() >= self._errors_until:
             return None
@@ -51,7 +51,7 @@ class FaultState:
 
     @property
     def cut(self) -> str | None:
-        """How API clients are cut off now: close, hang, or not at all."""
+        """Return how API clients are cut off now: close, hang, or not at all."""
         return self._cut.how if self._cut is not None and self.clock() < self._cut_until else None
 
     @property
@@ -63,7 +63,7 @@ class FaultState:
         self._pulls, self._pulls_left = fault, fault.count
 
     def pull_problem(self, pod_uid: str, image: str) -> str | None:
-        """Why a pod's image cannot be pulled now. The first questions of so many pods begin their bad time."""
+        """Return why a pod's image cannot be pulled now. The first questions of so many pods begin their bad time."""
         fault = self._pulls
         if fault is None:
             return None

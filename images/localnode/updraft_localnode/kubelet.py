@@ -72,12 +72,12 @@ class Kubelet:
 
     @property
     def disk_bytes(self) -> int | None:
-        """The size of the disks that new pods get; None: they share the node's."""
+        """Return the size of the disks that new pods get; None: they share the node's."""
         text = self.store.fact(SMALL_DISKS)
         return None if text is None else int(text)
 
     def image_lack(self, image: str, pod_uid: str) -> ImageLack | None:
-        """Why a container of this image cannot start yet; None if it can. Starts to build what can be built."""
+        """Return why a container of this image cannot start yet; None if it can. Starts to build what can be built."""
         if (problem := self.faults.pull_problem(pod_uid, image)) is not None:
             return ImageLack(problem)
         try:
@@ -109,7 +109,7 @@ class Kubelet:
         return Translation(mounts, pod_ports, namespace, services, spec.get("subdomain"))
 
     def launch(self, pod: Json, container: Json) -> ContainerLaunch:
-        """Makes the container's private folders. Raises NotYetError."""
+        """Make the container's private folders. Raises NotYetError."""
         meta = pod["metadata"]
         folder = self.pod_folder(meta["uid"])
         home, temporary = folder / "h" / container["name"], folder / "t" / container["name"]

@@ -35,7 +35,7 @@ def delete_pod(store: ResourceStore, namespace: str, name: str, grace_seconds: i
 
 
 def disrupt(store: ResourceStore, pod: Json, reason: str, message: str) -> None:
-    """Says in the pod's conditions that it is about to be ended, and by whom."""
+    """Say in the pod's conditions that it is about to be ended, and by whom."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
 
     def mark(new: Json) -> None:

@@ -59,7 +59,7 @@ def entries(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Where the last `lines` lines of the file begin."""
+    """Return where the last `lines` lines of the file begin."""
     with path.open("rb") as handle:
         position = handle.seek(0, os.SEEK_END)
         block, wanted = b"", lines + 1

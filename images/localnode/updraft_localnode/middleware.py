@@ -57,7 +57,7 @@ class ApiMiddleware:
         await _error_response(error_of(fault))(scope, receive, send)
 
     async def _reachable(self) -> None:
-        """Returns when no packet is held up any more."""
+        """Return when no packet is held up any more."""
         while self._faults.cut == "hang":
             await asyncio.sleep(min(self._faults.cut_seconds_left, 0.2))
 

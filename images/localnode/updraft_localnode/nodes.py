@@ -111,7 +111,7 @@ class NodePool:
             self.find(name)
 
     def cordon(self, name: str | None, *, unschedulable: bool) -> Json:
-        """All nodes without a name. Raises ApiError 404."""
+        """Return all nodes without a name. Raises ApiError 404."""
         names = [name] if name is not None else self._names()
         for each in names:
             self._store.get("nodes", "", each)
@@ -142,7 +142,7 @@ class NodePool:
         return max(min(moments) - now, 0.0) if moments else None
 
     def _clear(self, lost: LostNode, now: float) -> list[float]:
-        """Deletes what is due on a lost node; returns when more will be."""
+        """Delete what is due on a lost node; returns when more will be."""
         moments = []
         for pod in self._pods_on(lost.name):
             meta = pod["metadata"]

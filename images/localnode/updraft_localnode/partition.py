@@ -52,11 +52,11 @@ class Partition:
                 self._keep(copy.deepcopy(pod))
 
     def lost_node_of(self, pod: Json) -> LostNode | None:
-        """The lost node that the pod is on."""
+        """Return the lost node that the pod is on."""
         return self.nodes.get(pod["spec"].get("nodeName", ""))
 
     def report(self, uid: str, status: Json) -> Json:
-        """The kubelet's newest word about a pod."""
+        """Return the kubelet's newest word about a pod."""
         return self._keep({**self.pods[uid], "status": status})
 
     def unseen(self) -> list[Json]:
@@ -106,7 +106,7 @@ def _to_be_ended(pod: Json) -> Json:
 
 
 def _conditions(told: Json, current: Json) -> list[Json]:
-    """The kubelet's own conditions as it tells them, all others as they are."""
+    """Return the kubelet's own conditions as it tells them, all others as they are."""
     old = {c["type"]: c for c in current.get("conditions") or []}
     own = [c for c in told.get("conditions") or [] if c["type"] in KUBELET_CONDITIONS]
     merged = []

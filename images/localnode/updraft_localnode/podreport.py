@@ -43,7 +43,7 @@ class StopOrder:
             self.changed.set()
 
     def kill_at(self, least: float) -> float:
-        """When SIGKILL is due, but not before `least` unless there is no grace at all. Monotonic seconds."""
+        """Return when SIGKILL is due, but not before `least` unless there is no grace at all. Monotonic seconds."""
         if self.given is None or self.given.at_once:
             return 0.0
         return max(self.given.deadline, least)
@@ -75,7 +75,7 @@ class PodReport:
         self.kubelet.events.record(self.pod, type_, reason, message, field_path=path)
 
     def publish(self, why: tuple[str, str] = ("", "")) -> None:
-        """Writes the status, unless the pod is gone. `why` is reason and message of a pod that was stopped."""
+        """Write the status, unless the pod is gone. `why` is reason and message of a pod that was stopped."""
         if self.phase == "Pending" and any(r.role == MAIN and "waiting" not in r.state for r in self.records):
             self.phase = "Running"
         if (unseen := self.kubelet.away.pods.get(self.uid)) is not None:

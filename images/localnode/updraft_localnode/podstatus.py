@@ -48,7 +48,7 @@ def seconds_only(timestamp: str) -> str:
 
 
 def records_of(pod: Json) -> list[ContainerRecord]:
-    """The pod's containers in order of their start, with what its status already says of them."""
+    """Return the pod's containers in order of their start, with what its status already says of them."""
     spec, status = pod["spec"], pod.get("status") or {}
     first = "PodInitializing" if spec.get("initContainers") else "ContainerCreating"
     known = {s["name"]: s for key in ("initContainerStatuses", "containerStatuses") for s in status.get(key) or []}

@@ -33,7 +33,7 @@ class PortBook:
         self._random = random.Random()
 
     def ports(self, owner: str, wanted: Iterable[int]) -> dict[int, int]:
-        """The same answer every time, until `release`."""
+        """Return the same answer every time, until `release`."""
         known = self._ports.setdefault(owner, {})
         missing = [port for port in wanted if str(port) not in known]
         for port in missing:

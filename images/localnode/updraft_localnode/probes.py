@@ -76,7 +76,7 @@ async def wait_until_started(
     launch: ContainerLaunch,
     unhealthy: Callable[[str], None],
 ) -> bool:
-    """Asks until the probe passes; False once it failed `failureThreshold` times in a row."""
+    """Ask until the probe passes; False once it failed `failureThreshold` times in a row."""
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     for _ in range(probe.get("failureThreshold") or 3):
         try:
@@ -97,7 +97,7 @@ async def keep_asking(
     unhealthy: Callable[[str], None],
     before: Callable[[], None],
 ) -> None:
-    """Asks a readiness probe until it is cancelled, and tells whether the container is ready. `before` is called in a
+    """Ask a readiness probe until it is cancelled, and tells whether the container is ready. `before` is called in a
     thread before each question."""
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     failures = 0

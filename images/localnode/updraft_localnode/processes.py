@@ -105,7 +105,7 @@ def _record(process: ContainerProcess) -> None:
 
 
 def _load(folder: Path) -> ContainerProcess | None:
-    """What was recorded of an attempt; None if it was never started."""
+    """Return what was recorded of an attempt; None if it was never started."""
     recorded = _read(folder / "process")
     if recorded is None:
         return None
@@ -172,7 +172,7 @@ def kill_out_of_memory(process: ContainerProcess) -> None:
 
 
 def freeze(process: ContainerProcess) -> None:
-    """Stops every process of the container, also those that are being forked meanwhile; `thaw` lets them go on."""
+    """Stop every process of the container, also those that are being forked meanwhile; `thaw` lets them go on."""
     (process.folder / "frozen").touch()
     for _ in range(FREEZE_ROUNDS):
         moving = [m for m in _members(process) if _status(m) not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)]
@@ -203,7 +203,7 @@ def _status(process: psutil.Process) -> str:
 
 
 def kill_leftovers(state_dir: Path, pod_folder: str = "*") -> int:
-    """Kills every process that a dead local node left behind; returns how many containers still ran.
+    """Kill every process that a dead local node left behind; returns how many containers still ran.
 
     Only processes recorded below `state_dir` whose creation time is the recorded one are touched.
     """
@@ -275,7 +275,7 @@ class ProcessTable:
         cwd: Path,
         memory_limit_bytes: int | None = None,
     ) -> ContainerProcess:
-        """Returns once the program runs, or has failed to start (then `exit` is set)."""
+        """Return once the program runs, or has failed to start (then `exit` is set)."""
         orders = {"argv": list(argv), "env": dict(environment), "cwd": str(cwd), "folder": str(folder)}
         process = await asyncio.to_thread(_start, folder, json.dumps(orders).encode())
         process.memory_limit_bytes = memory_limit_bytes
@@ -284,7 +284,7 @@ class ProcessTable:
         return process
 
     def adopt(self, folder: Path, memory_limit_bytes: int | None = None) -> ContainerProcess | None:
-        """The attempt that an earlier local node started in `folder`; None if there is none."""
+        """Return the attempt that an earlier local node started in `folder`; None if there is none."""
         process = _load(folder)
         if process is None:
             return None
@@ -304,7 +304,7 @@ class ProcessTable:
         self._wake.set()
 
     async def watch(self) -> None:
-        """Notes ends: at once for our own children, within a quarter of a second for adopted ones."""
+        """Note ends: at once for our own children, within a quarter of a second for adopted ones."""
         while True:
             adopted = any(p.popen is None for p in self._running)
             with contextlib.suppress(TimeoutError):
@@ -314,7 +314,7 @@ class ProcessTable:
                 self._look_at(process)
 
     async def guard_memory(self) -> None:
-        """Kills containers that hold more than their limit; their end is then called OOMKilled."""
+        """Kill containers that hold more than their limit; their end is then called OOMKilled."""
         while True:
             limited = [(p, p.memory_limit_bytes) for p in self.living() if p.memory_limit_bytes is not None]
             for process, limit in limited:
@@ -355,7 +355,7 @@ def _exit_of(result: Mapping[str, Any], *, out_of_memory: bool) -> ProcessExit:
 
 
 def _start(folder: Path, orders: bytes) -> ContainerProcess:
-    """Blocks for some milliseconds."""
+    """Block for some milliseconds."""
     popen = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SHIM)],
         stdin=subprocess.PIPE,

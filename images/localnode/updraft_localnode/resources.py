@@ -67,7 +67,7 @@ def is_sidecar(container: Mapping[str, Any]) -> bool:
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Amounts:
-    """What the pod needs at its hungriest moment: max over its init phase and its running phase.
+    """Return what the pod needs at its hungriest moment: max over its init phase and its running phase.
 
     An init container runs beside the sidecars that were started before it.
     """

@@ -33,7 +33,7 @@ class Runtime:
         self._with_folder: set[str] = set()  # uids of pods that have a folder
 
     async def run(self) -> None:
-        """Goes on for ever. Begins with what an earlier local node left."""
+        """Go on for ever. Begins with what an earlier local node left."""
         await asyncio.to_thread(self._remove_unknown_folders)
         while True:
             self._ended.clear()
@@ -47,7 +47,7 @@ class Runtime:
                     task.cancel()
 
     def sync(self) -> None:
-        """Starts and stops workers so that they match the pods."""
+        """Start and stops workers so that they match the pods."""
         away = self._kubelet.away
         pods = {pod["metadata"]["uid"]: pod for pod in self._kubelet.store.items("pods")} | away.pods
         gone: set[str] = set()
@@ -72,7 +72,7 @@ class Runtime:
         self._with_folder = (self._with_folder & self._workers.keys()) | known
 
     def _remove(self, pod: Json) -> set[str]:
-        """The kubelet's last word about a pod that was to be deleted; its uid if nothing is left of it."""
+        """Return the kubelet's last word about a pod that was to be deleted; its uid if nothing is left of it."""
         store, away, meta = self._kubelet.store, self._kubelet.away, pod["metadata"]
         if meta["uid"] not in away.pods:
             store.delete("pods", meta["namespace"], meta["name"])
@@ -106,7 +106,7 @@ class Runtime:
         ]
 
     def disk_of(self, namespace: str, name: str) -> Path:
-        """The folder of a pod that runs on a disk of its own. Raises ApiError 404, 409 or 501."""
+        """Return the folder of a pod that runs on a disk of its own. Raises ApiError 404, 409 or 501."""
         uid = self._uid(namespace, name)
         folder = self._kubelet.pod_folder(uid)
         if uid not in self._workers:
@@ -160,7 +160,7 @@ class Runtime:
             self._kubelet.store.update("pods", namespace, name, lambda new: new["status"].update(failed))
 
     async def shutdown(self, grace_seconds: float) -> None:
-        """Ends every pod, for good: they become Failed with reason Terminated."""
+        """End every pod, for good: they become Failed with reason Terminated."""
         self._accepts = False
         message = "Pod was terminated in response to imminent node shutdown."
         for worker, _ in self._workers.values():

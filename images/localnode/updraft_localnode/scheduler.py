@@ -68,7 +68,7 @@ class _Usage:
 
 
 def gpu_indices(pod: Json) -> dict[str, list[int]]:
-    """The GPUs that were given to the pod's containers."""
+    """Return the GPUs that were given to the pod's containers."""
     text = (pod["metadata"].get("annotations") or {}).get(GPU_INDICES_ANNOTATION)
     return json.loads(text) if text else {}
 
@@ -118,7 +118,7 @@ def _assign_gpus(pod: Json, usage: _Usage, count: int) -> dict[str, list[int]]:
 
 
 def place(pod: Json, nodes: Sequence[NodeSpec], pods: Iterable[Json]) -> Placement:
-    """Where `pod` goes, given all pods that exist: of the nodes with room the first that it prefers most."""
+    """Return where `pod` goes, given all pods that exist: of the nodes with room the first that it prefers most."""
     existing = list(pods)
     counts: dict[str, int] = {}
     possible: list[tuple[NodeSpec, _Usage]] = []
@@ -137,7 +137,7 @@ def place(pod: Json, nodes: Sequence[NodeSpec], pods: Iterable[Json]) -> Placeme
 
 
 def node_object(node: NodeSpec, version: str) -> Json:
-    """The node as the API shows it."""
+    """Return the node as the API shows it."""
     amounts = {
         "cpu": f"{node.allocatable.cpu_milli}m"
         if node.allocatable.cpu_milli % 1000

@@ -63,7 +63,7 @@ class Selector:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at commas outside of parentheses."""
+    """Split at commas outside of parentheses."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
@@ -104,7 +104,7 @@ def parse_selector(labels: str | None, fields: str | None, resource: str) -> Sel
 
 
 def field_value(obj: Mapping[str, Any], path: str) -> str:
-    """The field as text; an absent one is empty."""
+    """Return the field as text; an absent one is empty."""
     value: Any = obj
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -140,7 +140,8 @@ class Api:
         return JSONResponse(self.store.update(resource, namespace, name, lambda new: new.update(changed)))
 
     async def evict(self, request: Request) -> Response:
-        """The subresource: a deletion that says who asked for it. There are no disruption budgets to ask here."""
+        """Return the subresource: a deletion that says who asked for it. There are no disruption budgets to ask
+        here."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         body = await json_body(request)
         meta = (body.get("metadata") if isinstance(body, dict) else None) or {}
@@ -213,7 +214,7 @@ def _key(request: Request) -> tuple[str, str, str]:
 
 
 def _listed(resource: str, obj: Json) -> Json:
-    """Lists of secrets never carry their content."""
+    """List of secrets never carry their content."""
     return {k: v for k, v in obj.items() if k != "data"} if resource == "secrets" else obj
 
 
@@ -274,7 +275,7 @@ def _review(answer: Callable[[Any], Json]) -> Handler:
 
 
 def _group_routes(api: Api, resource: str) -> list[tuple[str, str, Handler]]:
-    """What is stored and shown, and does nothing else here."""
+    """Return what is stored and shown, and does nothing else here."""
     every, one = f"/apis/{api_version(resource)}", "/namespaces/{namespace}/"
     return [
         (f"{every}/{resource}", "GET", _of(resource, api.list_or_watch)),

@@ -143,7 +143,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_rest(group: int) -> None:
-    """Kills the program's process group and everything that descends from us."""
+    """Kill the program's process group and everything that descends from us."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     for pid in descendants(os.getpid()):
@@ -206,7 +206,7 @@ def _exists(group: int) -> bool:
 
 
 def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -> int:
-    """Copies output until the program has ended and nothing of it is left; returns its wait status."""
+    """Copy output until the program has ended and nothing of it is left; returns its wait status."""
     open_streams = {stream.fd: stream for stream in streams}
     status: int | None = None
     while True:
@@ -240,7 +240,7 @@ def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -
 
 
 def listen_for_signals(stop: StopRequest) -> int:
-    """Installs handlers (not SIG_IGN, which the program would inherit); returns a file that wakes `select`."""
+    """Install handlers (not SIG_IGN, which the program would inherit); returns a file that wakes `select`."""
     wake_read, wake_write = os.pipe()
     for fd in (wake_read, wake_write):
         os.set_blocking(fd, False)
@@ -252,7 +252,7 @@ def listen_for_signals(stop: StopRequest) -> int:
 
 
 def _reap(main: int, status: int | None) -> tuple[int | None, bool]:
-    """Collects every ended child. Returns the program's status once known, and whether a child is left."""
+    """Collect every ended child. Returns the program's status once known, and whether a child is left."""
     while True:
         try:
             pid, child_status = os.waitpid(-1, os.WNOHANG)
@@ -301,7 +301,7 @@ def main() -> None:
 
 
 def _tell(fact: dict[str, object]) -> None:
-    """Hands one line to the local node, if it still listens."""
+    """Hand one line to the local node, if it still listens."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(fact).encode() + b"\n")
     null = os.open(os.devnull, os.O_WRONLY)

@@ -40,7 +40,7 @@ def api_version(resource: str) -> str:
 
 
 def now_text() -> str:
-    """The time as Kubernetes writes it in metadata."""
+    """Return the time as Kubernetes writes it in metadata."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -185,13 +185,13 @@ class ResourceStore:
         return [self._history[i] for i in range(len(self._history) - behind, len(self._history))]
 
     def wake(self) -> None:
-        """Wakes everybody who waits in `changed`."""
+        """Wake everybody who waits in `changed`."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
         self._changed = None
 
     async def changed(self, since: int, timeout_seconds: float | None = None) -> bool:
-        """Waits for a write after version `since`, also one that is past already; False when the time ran out first."""
+        """Wait for a write after version `since`, also one that is past already; False when the time ran out first."""
         if self.version != since:
             return True
         if self._changed is None:

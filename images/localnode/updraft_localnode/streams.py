@@ -100,9 +100,10 @@ class LogBrokenError(Exception):
 async def until_disconnected(
     request: Request, chunks: AsyncIterator[bytes], lost: Callable[[], LostNode | None]
 ) -> AsyncIterator[bytes]:
-    """Ends a followed log whose reader has gone, which the next line alone would show.
+    """End a followed log whose reader has gone, which the next line alone would show.
 
-    The log of a node that is lost falls silent, and breaks off in the middle when the API server notices."""
+    The log of a node that is lost falls silent, and breaks off in the middle when the API server notices.
+    """
     following = asyncio.ensure_future(anext(chunks, None))
     try:
         while True:
@@ -146,7 +147,7 @@ def _waiting_text(waiting: Json) -> str:
 
 
 def log_attempt(pod: Json, container: str, *, previous: bool) -> int:
-    """Which run of the container the log is of. Raises ApiError 400 if there is none."""
+    """Return which run of the container the log is of. Raises ApiError 400 if there is none."""
     name, status = pod["metadata"]["name"], pod["status"]
     found = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     known = next((s for s in found if s["name"] == container), None)

@@ -41,18 +41,18 @@ class Translation:
         return _rewrite(self, text)
 
     def path(self, path: str) -> str | None:
-        """The host's folder for a path, None if no volume is mounted there."""
+        """Return the host's folder for a path, None if no volume is mounted there."""
         mount = next((m for m in self.longest_first() if path == m or path.startswith(m + "/")), None)
         return None if mount is None else self.mounts[mount] + path[len(mount) :]
 
     def variable(self, name: str, value: str) -> str:
-        """All four rules."""
+        """Return all four rules."""
         if name.endswith("PORT") and value.isdigit():
             return str(self.port(int(value)))
         return self.text(value)
 
     def port(self, port: int) -> int:
-        """The host's port for a port of the gang or of the pod; itself if it is neither's."""
+        """Return the host's port for a port of the gang or of the pod; itself if it is neither's."""
         gang = self.services.get(self.subdomain or "", {})
         return gang.get(port, self.pod_ports.get(port, port))
 

@@ -344,7 +344,7 @@ _RULES: dict[str, tuple[str, Callable[[Json], None], Callable[[_Causes, Json], N
 
 
 def complete(resource: str, body: Any) -> Json:
-    """The object as it will be stored. Raises ApiError 400 or 422."""
+    """Return the object as it will be stored. Raises ApiError 400 or 422."""
     kind, default, check = _RULES[resource]
     if not isinstance(body, dict):
         raise bad_request(f"the body must be a JSON object of kind {kind}")

@@ -46,7 +46,7 @@ def _write_secret(folder: Path, volume: Json, read_secret: SecretReader) -> None
 
 
 def prepare_volumes(pod: Json, folder: Path, read_secret: SecretReader, find_claim: ClaimFinder) -> None:
-    """Makes the folders below `folder`. May be repeated. Raises NotYetError."""
+    """Make the folders below `folder`. May be repeated. Raises NotYetError."""
     for volume in pod["spec"].get("volumes") or []:
         path = folder / volume["name"]
         if volume.get("persistentVolumeClaim") is not None:
@@ -95,7 +95,7 @@ def link_nested(mounts: dict[str, str]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes a pod's folder, also where a program took away its own permissions."""
+    """Remove a pod's folder, also where a program took away its own permissions."""
 
     def retry(function: Callable[[str], object], path: str, _: object) -> None:
         with contextlib.suppress(OSError):

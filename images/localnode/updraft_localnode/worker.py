@@ -36,12 +36,12 @@ class PodWorker:
 
     @property
     def records(self) -> Sequence[ContainerRecord]:
-        """The pod's containers, as they are now."""
+        """Return the pod's containers, as they are now."""
         return self._report.records
 
     # --- The life -------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Returns when no process of the pod is left and its status says how it ended.
+        """Return when no process of the pod is left and its status says how it ended.
 
         Cancelled (the node itself fails), it leaves the processes to the next local node.
         """
@@ -63,7 +63,7 @@ class PodWorker:
         report.publish(why)
 
     async def _until_end_or_stop(self) -> None:
-        """Returns when the containers have run their course, or when they have to be stopped before."""
+        """Return when the containers have run their course, or when they have to be stopped before."""
         stop = self._report.stop
         sequence = asyncio.create_task(self._sequence())
         stopped = asyncio.create_task(stop.changed.wait())
@@ -82,7 +82,7 @@ class PodWorker:
             self.request_stop(0, "NodeError", "The local node failed to run this pod; see its log.")
 
     async def _sequence(self) -> None:
-        """Returns when the main containers have ended, or an init container has failed for good."""
+        """Return when the main containers have ended, or an init container has failed for good."""
         report, run = self._report, self._containers
         self._adopt_all()
         if self._finished():

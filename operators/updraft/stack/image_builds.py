@@ -45,7 +45,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _run(command: list[str], *, cwd: Path, environment: Mapping[str, str], progress: Callable[[str], None]) -> int:
-    """Runs to the end, handing each line of output to `progress`."""
+    """Run to the end, handing each line of output to `progress`."""
     with subprocess.Popen(
         command, cwd=cwd, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
