@@ -21,7 +21,7 @@ from updraft_learner.prepare.errors import SourceError
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
-    """Entry; returns the exit code."""
+    """Run the program; return the exit code."""
     paths = read_paths(environment)
     try:
         report = {**_done(paths, environment), "done": True}

@@ -50,7 +50,7 @@ class SuiteProblem:
 
     @property
     def text(self) -> str:
-        """One line for a person."""
+        """Return the problem as one line."""
         return f"{self.path}: {self.problem}; write {self.allowed}" + (
             f", such as {self.example}" if self.example else ""
         )
@@ -76,7 +76,7 @@ def _check_syntax(pattern: str) -> None:
 
 
 def regex_characters(suites: Iterable[object]) -> int:
-    """Characters of all regular expressions in these suites, whatever else is wrong with them."""
+    """Return the number of characters of all regular expressions in these suites, whatever else is wrong with them."""
     return sum(
         len(text) for suite in suites if isinstance(suite, Mapping) for text in _regexes(suite.get("expectations"))
     )

@@ -45,7 +45,7 @@ Writer = Callable[[Path], object]
 
 
 def interval(every_seconds: float | None) -> float:
-    """Seconds between saves: as asked, else as the manifest says. Raises ValueError."""
+    """Return the seconds between saves: `every_seconds`, or what the manifest says. Raises ValueError."""
     if every_seconds is None:
         every_seconds = float(os.environ.get("UPDRAFT_CHECKPOINT_SECONDS") or DEFAULT_EVERY_SECONDS)
     if every_seconds < 0:

@@ -114,7 +114,7 @@ def manifest_name(part: int = 1, parts: int = 1) -> str:
 
 
 def part_of(manifest: str) -> tuple[int, int] | None:
-    """Part and number of parts that a part's manifest says in its name; None for any other file name."""
+    """Return the part and the number of parts in the name of a part's manifest; None for any other file name."""
     match = _PART_MANIFEST.match(manifest)
     if match is None:
         return None
@@ -131,7 +131,8 @@ def write_file(path: Path, fill: Callable[[HashingFile], None]) -> FileFacts:
 
 
 def hash_folder(folder: Path, *, flush: bool = False) -> dict[str, FileFacts]:
-    """Digest and size of every file below `folder` but manifests and marker; optionally flush each to the disk."""
+    """Return the digest and size of every file below `folder` but manifests and marker; with `flush`, write each to the
+    disk first."""
     facts: dict[str, FileFacts] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
@@ -150,7 +151,7 @@ def publish(temporary: Path, checkpoint: Checkpoint) -> None:
 
 
 def settle(temporary: Path, checkpoint: Checkpoint) -> None:
-    """The first half of `publish`: all is in its place and described, and does not count yet."""
+    """Do the first half of `publish`: all files are in place and described, and do not count yet."""
     target = checkpoint.path
     document = {key: value for key, value in asdict(checkpoint).items() if key != "path"}
     if checkpoint.parts == 1:
@@ -165,7 +166,7 @@ def settle(temporary: Path, checkpoint: Checkpoint) -> None:
 
 
 def complete(target: Path) -> None:
-    """The second half of `publish`: from now on it counts."""
+    """Do the second half of `publish`: from now on the checkpoint counts."""
     (target / CHECKPOINT_LOCAL_MARKER).touch()
     _fsync(target)
     _point_latest_at(target)
@@ -173,7 +174,7 @@ def complete(target: Path) -> None:
 
 
 def complete_checkpoints(root: Path) -> list[Path]:
-    """Folders `step-<number>` with a completion marker, highest step first."""
+    """Return the folders `step-<number>` with a completion marker, highest step first."""
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if _STEP.match(path.name) and (path / CHECKPOINT_LOCAL_MARKER).exists()]
@@ -223,7 +224,7 @@ def is_whole(path: Path) -> bool:
 
 
 def quarantine(path: Path) -> Path:
-    """Rename a bad checkpoint out of the way; it stays on disk for whoever looks into it."""
+    """Rename a bad checkpoint; it stays on disk for whoever looks for the cause."""
     target = path.with_name(f"{BAD_PREFIX}{path.name}")
     number = 1
     while target.exists():
@@ -254,7 +255,8 @@ def step_of(path: Path) -> int:
 
 
 def _manifests(path: Path) -> list[str]:
-    """Names of the manifests in a checkpoint's folder: one for all of it, or one for each part that is there."""
+    """Return the names of the manifests in a checkpoint's folder: one for all of it, or one for each part that is
+    there."""
     if (path / CHECKPOINT_LOCAL_MANIFEST).exists():
         return [CHECKPOINT_LOCAL_MANIFEST]
     return sorted(entry.name for entry in path.iterdir() if part_of(entry.name))

@@ -29,7 +29,8 @@ class CheckpointName:
 
 
 def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, save: str = "") -> str:
-    """`version` counts the folders of this name that one learner has stored; `save` is that of one saved in parts."""
+    """Return a checkpoint's name in the store. `version` counts the folders of this name that one learner has stored;
+    `save` is that of a checkpoint saved in parts."""
     if save:
         return f"{local}-a{attempt}-s{save[:SAVE_LETTERS]}"
     whose = f"-l{learner}" if learner > 1 else ""
@@ -37,7 +38,7 @@ def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, sav
 
 
 def parse_name(name: str) -> CheckpointName | None:
-    """None for a name that `stored_name` does not give."""
+    """Parse a name; return None for one that `stored_name` does not make."""
     match = _NAME.match(name)
     if match is None:
         return None

@@ -137,7 +137,7 @@ class Keys:
         return f"{self.prefix}/trees/{sha256}.json"
 
     def source(self, sha256: str) -> str:
-        """Last listing of a remote source, so that unchanged objects are not fetched again."""
+        """Return the key of the last listing of a remote source, so that unchanged objects are not fetched again."""
         return f"{self.prefix}/sources/{sha256}.json"
 
     def job(self, job_id: str) -> str:
@@ -150,7 +150,7 @@ class Keys:
         return f"{self.checkpoints(job_id)}/{name}"
 
     def checkpoint_marker(self, job_id: str, name: str) -> str:
-        """Uploaded last: a checkpoint without it does not exist."""
+        """Return the key of the marker, which is uploaded last: a checkpoint without it does not exist."""
         return f"{self.checkpoint(job_id, name)}/{CHECKPOINT_MARKER}"
 
     def results(self, job_id: str, role: str, learner: int) -> str:
@@ -161,19 +161,21 @@ class Keys:
         return f"{self.job(job_id)}/attempts/{role}-{attempt}/learner-{learner}"
 
     def stop(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """Exists: the sidecar touches STOP_FILE, so that the program saves and leaves."""
+        """Return the key whose existence makes the sidecar touch STOP_FILE, so that the program saves and exits."""
         return f"{self.learner(job_id, role, attempt, learner)}/stop"
 
     def dump(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """A number: when it changes, the program writes the stacks of all its threads (DUMP_FILE)."""
+        """Return the key of a number: when it changes, the program writes the stacks of all its threads (DUMP_FILE)."""
         return f"{self.learner(job_id, role, attempt, learner)}/dump"
 
     def fence(self, job_id: str) -> str:
-        """{role: number of the attempt that alone may have effect}; written before that attempt's pods exist."""
+        """Return the key of {role: number of the only attempt that may have effect}; it is written before that
+        attempt's pods exist."""
         return f"{self.job(job_id)}/fence.json"
 
     def first_seen(self, job_id: str, role: str, learner: int) -> str:
-        """{"t": when the first attempt of this learner started}: what its system metrics count their steps from."""
+        """Return the key of {"t": when the first attempt of this learner started}: its system metrics count their steps
+        from there."""
         return f"{self.job(job_id)}/first-seen/{role}-{learner}.json"
 
     def files(self, job_id: str, role: str, attempt: int, learner: int) -> str:
@@ -189,24 +191,25 @@ class Keys:
         return f"{self.learner(job_id, 'prepare', attempt, 1)}/prepared.json"
 
     def artifacts(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """MLflow artifacts that the server could not take before the pod ended: `<n>.data`, and `<n>.json` with
-        {"owner": "run" or a logged model's id, "path": path below the owner's artifacts}."""
+        """Return the folder of MLflow artifacts that the server could not take before the pod ended: `<n>.data`, and
+        `<n>.json` with {"owner": "run" or a logged model's id, "path": path below the owner's artifacts}."""
         return f"{self.learner(job_id, role, attempt, learner)}/artifacts"
 
     def status(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """Heartbeat, overwritten every few seconds by the sidecar (`LearnerStatus`)."""
+        """Return the key of the heartbeat, which the sidecar overwrites every few seconds (`LearnerStatus`)."""
         return f"{self.learner(job_id, role, attempt, learner)}/status.json"
 
     def done(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """Completion marker: written by the sidecar when everything of this learner is stored."""
+        """Return the key of the completion marker: the sidecar writes it when everything of this learner is stored."""
         return f"{self.learner(job_id, role, attempt, learner)}/done.json"
 
     def metrics(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """Folder of numbered JSON-lines chunks."""
+        """Return the folder of numbered JSON-lines chunks of metrics."""
         return f"{self.learner(job_id, role, attempt, learner)}/metrics"
 
     def logs(self, job_id: str, role: str, attempt: int, learner: int) -> str:
-        """Folder of numbered JSON-lines chunks: {"n": line number, "t": RFC 3339 with nanoseconds, "line": text}."""
+        """Return the folder of numbered JSON-lines chunks of the log: {"n": line number, "t": RFC 3339 with
+        nanoseconds, "line": text}."""
         return f"{self.learner(job_id, role, attempt, learner)}/logs"
 
 
@@ -328,8 +331,8 @@ def learner_environment(
     command: str,
     checkpoint_seconds: float | None,
 ) -> dict[str, str]:
-    """Environment of the user's container: FfDL's names, torch's, MLflow's, then ours. No credential: the token of the
-    MLflow endpoint is added as a reference to the launch's secret."""
+    """Return the environment of the user's container: FfDL's names, torch's, MLflow's, then the platform's. It holds no
+    credential: the token of the MLflow endpoint is added as a reference to the launch's secret."""
     environment = {
         "DATA_DIR": DATA_DIR,
         "MODEL_DIR": CODE_DIR,

@@ -155,7 +155,7 @@ def _copy_mlflow(model: Path, temporary: Path) -> dict[str, Any]:
 
 
 def _require_plain(model: Path) -> None:
-    """Nothing but folders and regular files: a link would name a file of this pod."""
+    """Raise an error for anything but folders and regular files: a link would name a file of this pod."""
     for path in (model, *model.rglob("*")):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

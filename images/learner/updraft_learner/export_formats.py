@@ -62,11 +62,11 @@ def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
 
 
 def require_arithmetic(operators: Iterable[str]) -> None:
-    """Raises UnsafeProgram for an operator that does more than compute tensors of tensors and numbers.
+    """Raise UnsafeProgram for an operator that does more than compute tensors of tensors and numbers.
 
     PyTorch finds builtins of TorchScript under `torch.ops.aten` too. `aten::chr` and `aten::add.str` make text, and
-    `aten::from_file` writes the file of that name. Those that are taken are operators of its dispatcher, whose schema
-    has no text, but for known options, and no storage or object.
+    `aten::from_file` writes the file of that name. Accepted are operators of its dispatcher, whose schema has no text,
+    but for known options, and no storage or object.
     """
     import torch
 
@@ -154,7 +154,7 @@ def to_onnx(program: Any, saved: SavedModel) -> tuple[Any, int]:
 
 
 def compare_onnx(onnx_model: Any, program: Any, saved: SavedModel, trials: list[Arrays], tolerance: float) -> float:
-    """Largest difference between onnxruntime and the program over all trials.
+    """Return the largest difference between onnxruntime and the program over all trials.
 
     Raises:
         ModelError: onnxruntime does not run the model, or the difference is above the tolerance.
@@ -258,7 +258,8 @@ def signature(saved: SavedModel, *, named: bool = True) -> ModelSignature:
 
 
 def max_difference(found: Arrays, expected: Arrays) -> float:
-    """Largest absolute difference over all outputs. NaN equals NaN at the same place; elsewhere it is infinite.
+    """Return the largest absolute difference over all outputs. NaN equals NaN at the same place; elsewhere it is
+    infinite.
 
     Raises:
         ModelError: names or shapes differ.
@@ -291,7 +292,7 @@ def _within(what: str, difference: float, tolerance: float) -> float:
 
 
 def _random_like(tensor: Any, generator: Any) -> Any:
-    """Random values in the example's own range, so that token ids and pixels stay legal."""
+    """Return random values in the example's own range, so that token ids and pixels stay legal."""
     import torch
 
     if tensor.numel() == 0:
@@ -327,7 +328,7 @@ def _few(saved: SavedModel, example: Arrays) -> Arrays:
 
 
 def _requirements(*packages: str) -> list[str]:
-    """Exact versions, without the local part (`+cu132`) that an index may not know."""
+    """Return exact versions, without the local part (`+cu132`) that an index may not know."""
     return [f"{package}=={version(package).split('+')[0]}" for package in packages]
 
 

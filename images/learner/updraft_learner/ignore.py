@@ -80,7 +80,8 @@ class Pattern:
     folders_only: bool
 
     def matches(self, path: Sequence[str]) -> bool:
-        """`path`: its parts. As with a name's pieces, only the folders that the latest None takes are tried."""
+        """Return whether the pattern matches the path, given as its parts. As with a name's pieces, only the folders
+        that the latest None takes are tried."""
         last = self.names[-1]
         if last is not None and not last.matches(path[-1]):
             return False
@@ -210,7 +211,8 @@ def _class(text: str) -> Iterator[_Token]:
 
 
 def _class_end(glob: str, start: int) -> int | None:
-    """Index of the `]` that closes the class opened at `start`; a `]` in first place belongs to the class."""
+    """Return the index of the `]` that closes the class opened at `start`; a `]` in first place belongs to the
+    class."""
     at = start + 1
     if at < len(glob) and glob[at] in "!^":
         at += 1

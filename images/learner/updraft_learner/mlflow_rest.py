@@ -85,7 +85,7 @@ class TrackingServer:
 
     @property
     def seems_up(self) -> bool:
-        """False shortly after a request that got no answer."""
+        """Return False shortly after a request that got no answer."""
         return self._clock() >= self._down_until
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> Answer:
@@ -97,7 +97,7 @@ class TrackingServer:
     def call(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
     ) -> Answer:
-        """One request below `/api/2.0/mlflow/`.
+        """Make one request below `/api/2.0/mlflow/`.
 
         Raises:
             ServerUnavailable: no answer, or one that means: later (429, 5xx).
@@ -111,7 +111,7 @@ class TrackingServer:
             return self._answer(response)
 
     def artifact_root(self) -> str:
-        """Path of the run's artifacts below the server's artifact API."""
+        """Return the path of the run's artifacts below the server's artifact API."""
         if self._artifact_root is None:
             answer = self.get("runs/get", {"run_id": self.run_id})
             if not answer.ok:
@@ -141,7 +141,7 @@ class TrackingServer:
 
     @contextmanager
     def open_artifact(self, path: str) -> Any:
-        """The response of a download, to be read inside the block."""
+        """Open the response of a download, to be read inside the block."""
         with self._exchange("GET", f"{ARTIFACTS}/{quote(path)}", None, {}, UPLOAD_SECONDS) as response:
             yield response
 
@@ -191,7 +191,7 @@ class _QuickConnection(http.client.HTTPConnection):
 
 
 def artifact_path(uri: str) -> str:
-    """Path below the artifact API of an `mlflow-artifacts:` location.
+    """Return the path below the artifact API of an `mlflow-artifacts:` location.
 
     Raises:
         ServerUnavailable: another kind of location, which only a client with storage credentials could reach.

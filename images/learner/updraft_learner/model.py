@@ -171,7 +171,8 @@ def load_program(folder: Path) -> Any:
 
 
 def run(module: Any, inputs: Arrays, by_keyword: bool) -> Arrays:
-    """Outputs by name: `output` for one tensor, `output_0...` for a sequence, the keys of a dict."""
+    """Run the module and return its outputs by name: `output` for one tensor, `output_0...` for a sequence, the keys of
+    a dict."""
     import torch
 
     with torch.no_grad():
@@ -252,13 +253,13 @@ def _named_inputs(model: Any, example: Any) -> tuple[Arrays, bool]:
 
 
 def _batch_size(inputs: Arrays) -> int:
-    """Common size of dimension 0, or 0 where there is none."""
+    """Return the common size of dimension 0, or 0 if there is none."""
     sizes = {tensor.shape[0] if tensor.ndim else 0 for tensor in inputs.values()}
     return int(sizes.pop()) if len(sizes) == 1 else 0
 
 
 def _export(model: Any, example: Arrays, by_keyword: bool) -> tuple[Any, bool, list[str]]:
-    """The exported program, whether its batch is free, and what went less well than hoped."""
+    """Return the exported program, whether its batch size is free, and warnings."""
     import torch
 
     def export(inputs: Arrays, shapes: Any) -> Any:
@@ -288,7 +289,7 @@ def _export(model: Any, example: Arrays, by_keyword: bool) -> tuple[Any, bool, l
 
 
 def _facts(one: Arrays, other: Arrays) -> tuple[TensorFacts, ...]:
-    """Sizes that differ between two batch sizes are free."""
+    """Describe the tensors; sizes that differ between two batch sizes are free."""
     return tuple(
         TensorFacts(
             name,
@@ -300,7 +301,7 @@ def _facts(one: Arrays, other: Arrays) -> tuple[TensorFacts, ...]:
 
 
 def _class_name(kind: type) -> str:
-    """Module and class; a class of the program itself is told by the program's file name, not as `__main__`."""
+    """Return module and class; a class of the program itself has the program's file name in place of `__main__`."""
     module = kind.__module__
     if module == "__main__":
         module = Path(getattr(sys.modules["__main__"], "__file__", None) or module).stem

@@ -85,7 +85,7 @@ class PodPaths:
 
     @property
     def work_file(self) -> Path:
-        """Role prepare: written by `stage` for the program, which may change it."""
+        """Return the file that `stage` writes for the program of the role prepare, which may change it."""
         return self.at(contract.PREPARE_FILE)
 
     @property
@@ -100,17 +100,19 @@ class PodPaths:
 
     @property
     def staged_file(self) -> Path:
-        """Written by `stage` when everything is laid out: a sidecar that is started again does not do it twice."""
+        """Return the file that `stage` writes when everything is in place: a sidecar that is restarted does not stage
+        again."""
         return self.private / "staged"
 
     @property
     def restored_file(self) -> Path:
-        """Written by `stage`: which folder in CHECKPOINT_DIR came from the store, so that it is not stored again."""
+        """Return the file in which `stage` names the folder of CHECKPOINT_DIR that came from the store, so that it is
+        not stored again."""
         return self.private / "restored.json"
 
     @property
     def restored_results_file(self) -> Path:
-        """Written by `stage`: path -> [size, mtime in ns] of what it laid into RESULT_DIR."""
+        """Return the file in which `stage` lists what it put into RESULT_DIR: path -> [size, mtime in ns]."""
         return self.private / "restored-results.json"
 
 

@@ -118,7 +118,7 @@ def _operators(graph: Any) -> frozenset[str]:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """By their path below the archive's one folder."""
+    """Return the members by their path below the archive's one folder."""
     found: dict[str, zipfile.ZipInfo] = {}
     roots = set()
     for member in archive.infolist():
@@ -174,7 +174,7 @@ def _checked_graph(program: Any) -> Any:
 
 
 def _check_words(document: Any) -> None:
-    """Every key and text that no other check knows."""
+    """Check every key and text that no other check covers."""
     for item in _walk(document):
         for key, value in item.items():
             texts = [key] if key in _CHECKED_ELSEWHERE else [key, *(value if isinstance(value, list) else [value])]
@@ -235,7 +235,7 @@ def _check_tree(spec: Any) -> None:
 
 
 def _walk(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a JSON document; what is changed in one before the next is asked for is seen."""
+    """Yield every object of a JSON document; a change made to one before the next is requested is seen."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

@@ -99,7 +99,7 @@ def stop_requested() -> bool:
 
 
 def stop_pending() -> bool:
-    """Like `stop_requested`, for code that must not install a signal handler on the program's behalf."""
+    """Return what `stop_requested` returns, for code that must not install a signal handler on the program's behalf."""
     if _stop_signalled.is_set():
         return True
     stop_file = os.environ.get("UPDRAFT_STOP_FILE")

@@ -146,7 +146,7 @@ class S3Client:
         headers: Mapping[str, str] | None = None,
         moved: bool = False,
     ) -> Body:
-        """One request; the answer's body is to be read or closed if it was a GET or a POST.
+        """Make one request; the answer's body must be read or closed if it was a GET or a POST.
 
         Raises:
             S3Error: the server refused.
@@ -193,7 +193,7 @@ class S3Client:
                 raise S3Unreachable(type(exc).__name__) from exc
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        """A connection, and whether it was used before."""
+        """Return a connection, and whether it was used before."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -240,7 +240,7 @@ class S3Client:
             connection.close()
 
     def _sign(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
-        """Headers of a signed request (AWS Signature Version 4, in the form that S3 wants)."""
+        """Return the headers of a signed request (AWS Signature Version 4, in the form that S3 requires)."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         # TLS protects the content; without it, the signature does.
         digest = "UNSIGNED-PAYLOAD" if self._https and body else hashlib.sha256(body).hexdigest()
@@ -279,7 +279,7 @@ class Body:
         self.etag = response.getheader("ETag") or ""
 
     def read(self, size: int | None = None) -> bytes:
-        """At most `size` bytes, all by default; empty at the end.
+        """Return at most `size` bytes, all by default; empty at the end.
 
         Raises:
             S3Unreachable: the connection broke before the end.
@@ -353,7 +353,8 @@ def _children(parent: Element, name: str) -> list[Element]:
 
 
 def _key(document: Element, item: Element, name: str = "Key") -> str:
-    """XML cannot hold every character of a key: a server that was asked for it encodes them, and says so."""
+    """Return the key of an item. XML cannot hold every character of a key: if asked, a server encodes them and says
+    so."""
     text = _text(item, name)
     return unquote_plus(text) if _text(document, "EncodingType") == "url" else text
 

@@ -258,7 +258,7 @@ class ShardedCheckpointer:
         return newest.name not in stored
 
     def _finish(self, state: Any, checkpoint: Checkpoint) -> None:
-        """In the background: write, and complete what was written only when every rank has done so."""
+        """Write the checkpoint in the background, and complete it only when every rank has written its part."""
         name = f"{fmt.TEMPORARY_PREFIX}r{checkpoint.rank}-{checkpoint.path.name}-{checkpoint.save}"
         temporary = self.directory / name
         leader = self._ranks.leader
@@ -279,7 +279,7 @@ class ShardedCheckpointer:
             self._background.failed(checkpoint.step, exc)
 
     def _write(self, state: Any, temporary: Path, checkpoint: Checkpoint) -> str | None:
-        """This rank's shards, and by the leader the learner's part; what went wrong, or None."""
+        """Write this rank's shards and, on the leader, the learner's part; return what went wrong, or None."""
         try:
             self._torch.write_shards(state, temporary, self._ranks)
             if self._ranks.leader:

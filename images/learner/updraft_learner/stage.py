@@ -285,7 +285,7 @@ def _bad_checkpoint(name: str, reason: str) -> StageError:
 
 
 def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """The training's results of all learners, for evaluate and export."""
+    """Restore the training's results of all learners, for evaluate and export."""
     root = f"{keys.job(job_id)}/results/learner-"
     by_learner: list[tuple[int, str, str, int]] = []
     for item in store.list(root):
@@ -303,7 +303,7 @@ def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStor
 
 
 def _restore_own_results(config: PodConfig, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """What this learner had stored in an earlier attempt."""
+    """Restore what this learner stored in an earlier attempt."""
     root = f"{keys.results(config.job_id, config.role, config.learner)}/"
     found = {safe_path(item.key[len(root) :]): (item.key, item.size) for item in store.list(root)}
     # A file that the program replaced by a folder is removed from the store only at the attempt's end.
@@ -312,7 +312,8 @@ def _restore_own_results(config: PodConfig, keys: Keys, paths: PodPaths, store: 
 
 
 def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Files by path, with their key and size, into RESULT_DIR. The sidecar stores them again only when they change."""
+    """Put files, given by path with key and size, into RESULT_DIR. The sidecar stores them again only when they
+    change."""
     target = paths.result
     total_bytes = sum(size for _, size in chosen.values())
     _require_disk(target, total_bytes, "results need")
@@ -343,7 +344,8 @@ def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: 
 
 
 def _make_group_writable(root: Path, folder: Path) -> None:
-    """Folders between `root` and `folder`, so that the program may write beside what was staged."""
+    """Make the folders between `root` and `folder` writable for the program's group, so that it may write beside what
+    was staged."""
     while folder != root and folder.is_relative_to(root):
         make_folder(folder)
         folder = folder.parent

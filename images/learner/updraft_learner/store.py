@@ -47,19 +47,19 @@ class ObjectStore(Protocol):
         """Store a file's content. `source` may be a function that opens it."""
 
     def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
-        """Content of a small object, or None when there is none.
+        """Return the content of a small object, or None when there is none.
 
         Raises StorageError of kind "too large", having read nothing, for one that is longer than the limit.
         """
 
     def open(self, key: str) -> BinaryIO:
-        """Content as a stream; raises StorageError of kind "missing" when there is none."""
+        """Open an object's content as a stream. Raises StorageError of kind "missing" when there is none."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Objects whose key begins with `prefix`, in order of their keys."""
+        """Yield the objects whose key begins with `prefix`, in order of their keys."""
 
     def delete(self, key: str) -> None:
-        """Deleting what is not there is no error."""
+        """Delete an object; one that does not exist is no error."""
 
     def abort_uploads(self, prefix: str, stale: Callable[[str], bool]) -> int:
         """Give up unfinished uploads below `prefix` whose key is `stale`; returns how many there were."""
@@ -73,8 +73,8 @@ def open_store(
     read_seconds: float = 60,
     uploads: UploadBook | None = None,
 ) -> S3Store:
-    """A store for the pod: without botocore, which takes half a second to start, unless keys must be found elsewhere or
-    requests go through a proxy."""
+    """Open a store for the pod: without botocore, which takes half a second to start, unless keys must be found
+    elsewhere or requests go through a proxy."""
     if credentials.access_key and credentials.secret_key and not _is_proxied(credentials.endpoint):
         from updraft_learner.s3 import S3Client
 
@@ -127,7 +127,8 @@ def botocore_client(credentials: S3Credentials, *, read_seconds: float = 60) -> 
 
 @functools.cache
 def _descriptions() -> Any:
-    """Of S3's calls, as botocore ships them: reading them is nine tenths of the time that a client takes to make."""
+    """Return the descriptions of S3's calls that botocore ships: reading them is nine tenths of the time that a client
+    takes to make."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -230,7 +231,7 @@ class S3Store:
                 raise
 
     def read_from(self, key: str, offset: int) -> Any:
-        """A stream of the object's content from `offset` on, as the client library gives it."""
+        """Return a stream of the object's content from `offset` on, as the client library gives it."""
         extra = {"Range": f"bytes={offset}-"} if offset else {}
         return self._try(
             f"reading {key}", lambda: self._client.get_object(Bucket=self.bucket, Key=key, **extra)["Body"]

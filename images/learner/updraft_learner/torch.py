@@ -41,12 +41,12 @@ class StateBuffers:
         return wanted
 
     def reserve(self, wanted: list[tuple[str, torch.Tensor, bool]]) -> None:
-        """Allocate buffers and touch their pages; the slow part of a first save, fit for a background thread."""
+        """Allocate buffers and touch their pages: the slow part of a first save, which a background thread can do."""
         for name, shape, pinned in wanted:
             self._buffers[name] = torch.empty_like(shape, device="cpu", pin_memory=pinned).zero_()
 
     def copy(self, state: Any) -> Any:
-        """A copy of `state` whose tensors are buffers; valid until the next copy.
+        """Return a copy of `state` whose tensors are buffers; valid until the next copy.
 
         Raises:
             TypeError: the state holds something that could not be loaded again with `weights_only=True`.
@@ -174,12 +174,13 @@ class ShardBuffers:
         )
 
     def copy(self, state: Any) -> Any:
-        """Valid until the next copy. Raises TypeError as `StateBuffers.copy` does."""
+        """Return a copy of `state`, valid until the next copy. Raises TypeError as `StateBuffers.copy` does."""
         return self._stager.stage(_map(state, "state", lambda _, tensor: tensor))
 
 
 def write_shards(state: Any, folder: Path, ranks: Ranks) -> None:
-    """Every rank writes its shards into its `folder`, flushed; rank 0 also what tells them apart. In the background."""
+    """Write every rank's shards into its `folder`, flushed, and on rank 0 also what tells them apart. Runs in the
+    background."""
     import torch.distributed.checkpoint as dcp
 
     writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
@@ -198,7 +199,7 @@ def read_shards(into: dict[str, Any], folder: Path, ranks: Ranks) -> None:
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """PyTorch's own error is no Exception, and holds the tracebacks of all ranks."""
+    """Turn PyTorch's own error, which is no Exception and holds the tracebacks of all ranks, into one sentence."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

@@ -97,7 +97,8 @@ class Tree:
         return "".join(self._texts()).encode()
 
     def _texts(self) -> Iterator[str]:
-        """Parts of the document. Made by hand: a mapping for each file would take more memory than all of the tree."""
+        """Yield the parts of the document, written by hand: a mapping for each file would take more memory than all of
+        the tree."""
         quoted = json.JSONEncoder(ensure_ascii=False).encode
         yield '{"files":['
         for number, file in enumerate(self.files):
@@ -126,7 +127,7 @@ class Tree:
 
 
 def _entry(item: dict[str, Any]) -> TreeFile | dict[str, Any]:
-    """An object of a document, as soon as it is read: the document itself, or a file."""
+    """Return an object of a document as soon as it is read: the document itself, or a file."""
     return item if "files" in item else TreeFile(**item)
 
 
@@ -145,7 +146,7 @@ def safe_path(path: str) -> str:
 
 
 def check_length(path: str) -> None:
-    """Raises TreeError for a path that is too long or too deep, whatever else it is."""
+    """Raise TreeError for a path that is too long or too deep."""
     reason = _too_long(path)
     if reason is not None:
         raise TreeError(f"path {_shown(path)} is refused: {reason}")
@@ -264,7 +265,7 @@ def _ignored(root: Path, ignore_file: str, defaults: bool) -> Ignore:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """SHA-256 and size of a file's content."""
+    """Return the SHA-256 and the size of a file's content."""
     digest, size_bytes = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -148,7 +148,8 @@ class Uploader:
             self._abort(upload)
 
     def _begin(self, upload: Upload, *, unheard: bool) -> None:
-        """`unheard`: a request before this one may have begun an upload whose answer nobody got. It is given up."""
+        """Begin an upload. `unheard`: a request before this one may have begun an upload whose answer was lost; it is
+        aborted."""
 
         def create() -> Any:
             nonlocal unheard
@@ -193,7 +194,7 @@ class Uploader:
             self._book.forget(upload.key)
 
     def _abort_unheard(self, key: str) -> None:
-        """All uploads of a key, which nobody but the holder of the book writes."""
+        """Abort all uploads of a key, which only the holder of the book writes."""
         with suppress(Exception):  # not every server lists them; then one that nobody finishes stays
             page = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=key)
             for item in page.get("Uploads", []):
@@ -203,7 +204,7 @@ class Uploader:
 
 
 def read_whole(file: BinaryIO, size: int) -> bytes:
-    """`size` bytes, fewer only at the end: an unbuffered file may give less than it was asked for."""
+    """Read `size` bytes, fewer only at the end: an unbuffered file may give less than it was asked for."""
     chunks, left = [], size
     while left and (chunk := file.read(left)):
         chunks.append(chunk)

@@ -66,10 +66,10 @@ def open_run(
 
 @contextmanager
 def answering(client: MlflowClient) -> Iterator[None]:
-    """MLflow's errors, and those of its HTTP library that it lets through, as ours.
+    """Turn MLflow's errors, and those of its HTTP library that it lets through, into the platform's.
 
-    Raises NotFoundError for what does not exist (any more), RefusedError for what asking again would not cure, and
-    UnavailableError for all else: no answer, an overloaded or broken server, a loser of a race.
+    Raises NotFoundError for what does not exist (any more), RefusedError for what a retry would not cure, and
+    UnavailableError for all else: no answer, an overloaded or broken server, a lost race.
     """
     from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
     from requests import RequestException
@@ -146,7 +146,7 @@ def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
 
 
 def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
-    """Last value of each metric of the run."""
+    """Return the last value of each metric of the run."""
     with answering(client):
         return dict(client.get_run(run_id).data.metrics)
 
@@ -154,7 +154,7 @@ def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
 def metrics_of(
     client: MlflowClient, experiment_ids: Sequence[str], run_ids: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Last value of each metric of each run, by run, in one request. Runs that are gone are left out."""
+    """Return the last value of each metric of each run, by run, in one request. Runs that are gone are left out."""
     listed = ",".join(f"'{run_id}'" for run_id in run_ids)
     with answering(client):
         found = client.search_runs(

@@ -152,7 +152,8 @@ class AttemptMonitor:
         return now - self._since.setdefault(what, now) > seconds if seconds is not None else True
 
     async def _asked(self) -> tuple[EndKind, str] | None:
-        """A person's wish. A halt first asks the programs to save and leave, and waits a bounded time for them."""
+        """Return a user's halt or cancel as the end of the attempt. A halt first asks the programs to save and exit,
+        and waits a bounded time for them."""
         try:
             if not await request_poller(self._services).asked(self._launch.job_id):
                 self._lasts("halt", False, 0)
@@ -227,7 +228,7 @@ class AttemptMonitor:
 
 
 def _preparing(state: State, reason: str) -> tuple[State, str]:
-    """Of the pod that prepares code and data: to people all of its work is DOWNLOADING."""
+    """Return state and reason of the pod that prepares code and data: users see all of its work as DOWNLOADING."""
     if state in (State.PROCESSING, State.STORING):
         return State.DOWNLOADING, "code and data are being prepared"
     return state, f"preparing code and data: {reason}"

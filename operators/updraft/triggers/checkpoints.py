@@ -184,7 +184,7 @@ def _record(services: Services, job: Job, info: CheckpointInfo) -> list[Checkpoi
 
 
 def _set_aside(services: Services, job: Job, name: str, closed: Collection[int]) -> None:
-    """If it is still damaged when it is looked at alone: a listing is not of one moment."""
+    """Set a checkpoint aside if it is still damaged when it is looked at alone: a listing is not of one moment."""
     from updraft.storage import objects
 
     looked = objects.look_at_checkpoints(job.tenant, job.id, only=name, store=services.store)

@@ -125,7 +125,7 @@ class Followers:
     async def _record(
         self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, finished: asyncio.Event
     ) -> None:
-        """The whole log, or what of it can be read until some time after the container's end."""
+        """Record the whole log, or what can be read of it until some time after the container's end."""
         flow = TokenBucket(shared=self._shared)
 
         async def write(chunk: list[logs.Line]) -> None:

@@ -110,7 +110,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         """Do nothing: this also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
 
     async def _step(self, watch: PodWatch) -> dict[str, Any] | None:
-        """One thing that the ledger asks for; the task's event when there is nothing left to do."""
+        """Do one thing that the ledger asks for; return the task's event when nothing is left to do."""
         self._tell()
         match await asyncio.to_thread(self._standing):
             case Finished(reason):
@@ -150,7 +150,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         return None
 
     def _tell(self) -> None:
-        """MLflow is told beside the work, which does not wait for it; the reaper tells what could not be told."""
+        """Send MLflow the job's messages beside the work, which does not wait for it; the reaper sends what is left."""
 
         async def tell() -> None:
             with suppress(UnavailableError):
@@ -228,8 +228,8 @@ class GangTrigger(UsesServices, BaseTrigger):
             await asyncio.to_thread(self._record_impossible, reason)
 
     def _record_impossible(self, reason: str) -> None:
-        """What it asks for exists on no node, perhaps since its revision: halted, so that nothing is lost and it can be
-        mended."""
+        """Halt a job that asks for something that no node has, perhaps since its revision, so that nothing is lost and
+        a user can correct it."""
         tell = {"state": "HALTED", "tags": {}}
         told = f"it cannot go on like this: {reason}"
         self.services.ledger.jobs.move(self.job_id, State.HALTED, told, {}, tell=tell, only_from=State.QUEUED)
@@ -237,7 +237,7 @@ class GangTrigger(UsesServices, BaseTrigger):
     # --- one attempt --------------------------------------------------------------------------------------------
 
     def _keep_in_mind(self, watch: PodWatch, attempt: Attempt | None) -> None:
-        """The attempt's pods that are gone, from one look at them to the next, until it is over."""
+        """Keep the attempt's pods that are gone from one look to the next, until the attempt is over."""
         key = None if attempt is None else (self.job_id, self.role, str(attempt.number))
         if self._followed is not None and self._followed[0] != key:
             watch.unsubscribe(*self._followed)

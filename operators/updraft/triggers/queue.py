@@ -68,7 +68,7 @@ class WaitingJob:
                 self._log_at = now + LOG_SECONDS
 
     def tell(self, admission: Admission | None) -> None:
-        """The planner's decision, or None: the trigger must look at the job in the ledger."""
+        """Set the planner's decision; None: the trigger must look at the job in the ledger."""
         self._admission, self._look = admission, self._look or admission is None
         self._news.set()
 
@@ -107,7 +107,7 @@ class QueueReader:
 
     @contextmanager
     def waiting(self, job_id: str, what: str) -> Iterator[WaitingJob]:
-        """A place for a job of this process until it is left; the ledger shows `what` as the job's controller."""
+        """Give a job of this process its place; the ledger shows `what` as its controller until the block is left."""
         mine = WaitingJob(job_id)
         self._places.add(mine)
         if self._work is None or self._work.done():
@@ -119,7 +119,8 @@ class QueueReader:
             self._places.discard(mine)
 
     async def _run(self) -> None:
-        """A job that comes while the lease is given back finds the work still going on."""
+        """Serve the jobs that wait here, holding the lease. A job that comes while the lease is released finds the loop
+        still running."""
         while self._places:
             try:
                 await self._serve()
@@ -127,7 +128,7 @@ class QueueReader:
                 await self._stop()
 
     async def _serve(self) -> None:
-        """Until no job waits here."""
+        """Serve until no job waits here."""
         away = False
         self._since = self._asked = None
         while self._places:
@@ -145,7 +146,7 @@ class QueueReader:
             await self._pause(AWAY_SECONDS if away else TURN_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next turn, which comes at once after a plan: a granted job does not wait longer."""
+        """Wait until the next turn, which comes at once after a plan: a granted job does not wait longer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._planned.wait()
@@ -194,7 +195,7 @@ class QueueReader:
             await asyncio.sleep(AWAY_SECONDS)
 
     async def _look_at_cluster(self) -> Capacity | str:
-        """Its capacity, or why nobody can tell."""
+        """Return the cluster's capacity, or why it is unknown."""
         try:
             nodes = await self._services.list_nodes(self._conn_id)
         except UnavailableError as exc:
@@ -235,6 +236,6 @@ _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, QueueReader]] = 
 
 
 def queue(services: Services, conn_id: str) -> QueueReader:
-    """That of the running event loop, for the cluster of this connection."""
+    """Return the reader of the running event loop for the cluster of this connection."""
     queues = _queues.setdefault(asyncio.get_running_loop(), {})
     return queues.setdefault(conn_id, QueueReader(services, conn_id))

@@ -158,7 +158,8 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         return sorted(due)
 
     async def _ask_airflow(self, job: Job) -> tuple[Run, dict[str, str | None]]:
-        """State of the run and of its tasks. What Airflow does not say is UNKNOWN; one job's answer costs no other's.
+        """Return the state of the run and of its tasks. What Airflow does not say is UNKNOWN; a failure for one job
+        does not affect another.
 
         Whether the run's DAG exists cannot be asked here: a triggerer's supervisor never answers that message.
         """
@@ -178,7 +179,8 @@ class ReaperTrigger(UsesServices, BaseTrigger):
 
 
 async def _answer(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In a thread of its own: the one that Airflow's hooks share in a triggerer must not wait for an answer."""
+    """Call `ask` in a thread of its own: the thread that Airflow's hooks share in a triggerer must not wait for an
+    answer."""
     from asgiref.sync import sync_to_async
 
     asked = sync_to_async(ask, thread_sensitive=False)

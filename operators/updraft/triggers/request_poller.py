@@ -46,7 +46,7 @@ class RequestPoller:
 
     @contextmanager
     def guarding(self, job_id: str, what: str) -> Iterator[None]:
-        """Until it is left, the ledger shows `what` as the job's controller."""
+        """Let the ledger show `what` as the job's controller until the block is left."""
         mine = self._guarded[job_id] = _Guard(what)
         self._next_touch = self._clock()
         try:
@@ -98,7 +98,7 @@ class RequestPoller:
         return ledger.requests.asked(), ledger.attempts.changed_members()
 
     async def _tell_who_guards(self) -> None:
-        """Apart from the asking: a job's row may be locked."""
+        """Write the controllers of jobs to the ledger, apart from reading requests: a job's row may be locked."""
         try:
             guarded = {job_id: guard.what for job_id, guard in self._guarded.items()}
             await asyncio.to_thread(lambda: self._services.ledger.jobs.touch_all(guarded))
@@ -115,7 +115,7 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, RequestPoller] = WeakKeyDic
 
 
 def request_poller(services: Services) -> RequestPoller:
-    """That of the running event loop."""
+    """Return the poller of the running event loop."""
     loop = asyncio.get_running_loop()
     found = _desks.get(loop)
     if found is None:

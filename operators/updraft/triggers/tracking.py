@@ -43,7 +43,7 @@ class TrackingTrigger(UsesServices, BaseTrigger):
             await asyncio.sleep(POLL_SECONDS)
 
     def _look(self) -> str:
-        """Raises UnavailableError while there is nothing to do but wait."""
+        """Return what ended the wait. Raises UnavailableError while there is nothing to do but wait."""
         book = self.services.ledger
         book.jobs.touch(self.job_id, "admit: waiting for MLflow")
         job = book.jobs.get(self.job_id)

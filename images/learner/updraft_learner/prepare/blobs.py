@@ -29,7 +29,7 @@ def has_blob(store: ObjectStore, keys: Keys, sha256: str) -> bool:
 
 
 def missing(store: ObjectStore, keys: Keys, digests: Collection[str]) -> set[str]:
-    """Those whose content is not stored."""
+    """Return those of the digests whose content is not stored."""
     wanted = set(digests)
     if len(wanted) >= LIST_ALL_FROM:
         prefix = keys.blob("")
@@ -70,12 +70,12 @@ def put_blobs(store: ObjectStore, keys: Keys, blobs: Mapping[str, Path]) -> int:
 
 
 def put_tree(store: ObjectStore, keys: Keys, tree: Tree) -> None:
-    """Its blobs are stored before."""
+    """Store a tree's document. Its blobs must be stored before."""
     store.put_bytes(keys.tree(tree.sha256), tree.to_json())
 
 
 def read_tree(store: ObjectStore, keys: Keys, source: str, sha256: str) -> Tree:
-    """Raises SourceError when it is not there, or was changed."""
+    """Return the tree. Raises SourceError when it is not there, or was changed."""
     text = store.get_bytes(keys.tree(sha256), TREE_LIMIT_BYTES)
     if text is None:
         raise SourceError("data", f"{source}: tree {sha256[:12]} is not in the content store; submit again")

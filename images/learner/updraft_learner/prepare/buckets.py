@@ -26,7 +26,7 @@ class Listed:
 
 class SourceBucket(S3Store):
     def listing(self, prefix: str) -> Iterator[Listed]:
-        """Objects whose key begins with `prefix`, in order of their keys; folder placeholders are left out."""
+        """Yield the objects whose key begins with `prefix`, in order of their keys, without folder placeholders."""
         token: dict[str, str] = {}
         for _ in range(MOST_PAGES):
             page = self._try(
@@ -53,7 +53,8 @@ def _version(etag: str, modified: datetime) -> str:
 
 
 def list_source(bucket: SourceBucket, key: str, source: str, limit_bytes: int, limit_files: int) -> dict[str, Listed]:
-    """Objects of `s3://bucket/key`, that object or else everything below `key/`, by the path that they get in the tree.
+    """Return the objects of `s3://bucket/key`, that object or else everything below `key/`, by the path that they get
+    in the tree.
 
     Stops as soon as a limit is passed. Raises SourceError for what cannot become a tree, StorageError.
     """

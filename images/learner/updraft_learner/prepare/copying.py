@@ -117,7 +117,7 @@ class _Copy:
         return tree, {"endpoint": bucket.endpoint, "fetched": len(fresh), "unchanged": len(known)}
 
     def _fetch(self, bucket: SourceBucket, objects: Mapping[str, Listed]) -> dict[str, tuple[str, int]]:
-        """Digest and size of each object's content, which is in the content store afterwards."""
+        """Copy each object's content into the content store; return its digest and size."""
         source, lock = self._source, threading.Lock()
         total_bytes = sum(item.size for item in objects.values())
         done_files = done_bytes = read_bytes = 0

@@ -36,7 +36,7 @@ class SourceError(Exception):
 
 
 def check_limit(source: str, size_bytes: int, limit_bytes: int) -> None:
-    """Raises SourceError."""
+    """Raise SourceError if the source is larger than its limit."""
     if size_bytes > limit_bytes:
         raise SourceError(
             "limit",
@@ -47,7 +47,7 @@ def check_limit(source: str, size_bytes: int, limit_bytes: int) -> None:
 
 @contextmanager
 def bucket_errors(what: str, secret_name: str | None) -> Iterator[None]:
-    """For a bucket that the user named: what is wrong there is for the user to correct."""
+    """Turn errors of a bucket that the user named into SourceError: the user has to correct them."""
     try:
         yield
     except StorageError as exc:
@@ -65,7 +65,7 @@ def bucket_errors(what: str, secret_name: str | None) -> Iterator[None]:
 
 @contextmanager
 def tree_errors(what: str) -> Iterator[None]:
-    """For a folder or an archive of the user."""
+    """Turn errors of a folder or an archive of the user into SourceError."""
     try:
         yield
     except TreeError as exc:

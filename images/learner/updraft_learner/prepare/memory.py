@@ -27,7 +27,8 @@ class Listing:
         self._key = _key(keys, [endpoint, source])
 
     def unchanged(self, objects: Mapping[str, Listed]) -> dict[str, tuple[str, int]]:
-        """Digest and size of what is as it was, and still in the content store. Raises StorageError."""
+        """Return the digest and size of the objects that did not change and are still in the content store. Raises
+        StorageError."""
         last = _read(self._store, self._key).get("objects")
         try:
             same = {
@@ -42,7 +43,8 @@ class Listing:
         return {path: entry for path, entry in same.items() if entry[0] not in absent}
 
     def keep(self, objects: Mapping[str, Listed], digests: Mapping[str, tuple[str, int]]) -> None:
-        """Objects that changed between listing and reading are left out: they are read again the next time."""
+        """Store the listing. Objects that changed between listing and reading are left out and are read again the next
+        time."""
         entries = {
             path: {"version": item.version, "size": item.size, "sha256": digests[path][0]}
             for path, item in objects.items()
@@ -52,12 +54,12 @@ class Listing:
 
 
 def archive(sha256: str) -> list[str]:
-    """Names what an archive unpacks to."""
+    """Return the words that name what an archive unpacks to."""
     return ["archive", sha256]
 
 
 def commit(url: str, sha: str, subfolder: str) -> list[str]:
-    """Names the files of a commit, or of a folder of it."""
+    """Return the words that name the files of a commit, or of a folder of it."""
     return ["git", url, sha, subfolder]
 
 
@@ -67,7 +69,7 @@ def remember(store: ObjectStore, keys: Keys, what: list[str], tree: str) -> None
 
 
 def remembered(store: ObjectStore, keys: Keys, what: list[str]) -> str | None:
-    """Digest of the tree that was made of `what`; None when that is not known. Raises StorageError."""
+    """Return the digest of the tree that was made of `what`; None when that is not known. Raises StorageError."""
     tree = _read(store, _key(keys, what)).get("tree")
     return tree if isinstance(tree, str) and _SHA256.fullmatch(tree) else None
 

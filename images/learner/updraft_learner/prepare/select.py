@@ -29,7 +29,8 @@ class Selection:
 
 
 def select(tree: Tree, format: str = "auto") -> Selection:
-    """Raises SourceError when there is nothing of the format, or when `auto` would have to guess."""
+    """Select the files of a format. Raises SourceError when there is nothing of the format, or when `auto` would have
+    to guess."""
     if format not in FORMATS:
         raise SourceError("data", f"data.format: {format!r} is not one of {', '.join(FORMATS)}")
     if not tree.files:
@@ -60,7 +61,7 @@ def select(tree: Tree, format: str = "auto") -> Selection:
 
 
 def needed_paths(tree: Tree, format: str = "auto") -> list[str]:
-    """Files whose content has to be there for `validate`; none for images and files."""
+    """Return the files whose content has to be there for `validate`; none for images and files."""
     chosen = select(tree, format)
     return [file.path for file in chosen.files] if chosen.format in TABLES else []
 

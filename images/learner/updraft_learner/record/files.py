@@ -47,7 +47,8 @@ class FoundFile:
 
 @contextmanager
 def _folder_of(root: Path, relative: str) -> Iterator[tuple[int, str]]:
-    """Descriptor of the folder that a path below `root` ends in, and its last part; no link is followed."""
+    """Open the folder that a path below `root` ends in; give its descriptor and the path's last part. No link is
+    followed."""
     *folders, name = PurePosixPath(relative).parts
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -71,8 +72,8 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 
 
 def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]]:
-    """Regular files below `root/folder`, by path relative to it; and the names of what is
-    neither file nor folder, or cannot be read.
+    """Return the regular files below `root/folder`, by path relative to it, and the names of what is neither file nor
+    folder, or cannot be read.
 
     A link to a file inside the folder counts as that file. Empty when the folder is missing or a link.
     """
@@ -193,7 +194,7 @@ def write_below(root: Path, relative: str, value: Any) -> None:
 
 
 def read_json(path: Path, default: Any) -> Any:
-    """A state file's content; the default when there is none yet."""
+    """Return a state file's content; the default when there is none yet."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -213,7 +214,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def save_json(path: Path, value: Any) -> bool:
-    """`write_json` for state that only spares the next process work: False when it could not be written."""
+    """Write state that only spares the next process work; return False when it could not be written."""
     try:
         write_json(path, value)
     except OSError:

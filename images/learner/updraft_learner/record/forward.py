@@ -93,7 +93,7 @@ class Forwarder:
 
     @property
     def failing_seconds(self) -> float:
-        """For how long the server has been away."""
+        """Return for how long the server has been unreachable."""
         since = self.failing_since
         return 0.0 if since is None else self._clock() - since
 
@@ -271,7 +271,7 @@ class Forwarder:
         )
 
     def _steps(self, name: str) -> dict[int, int]:
-        """Steps of which the server has a point of this name, with their times."""
+        """Return the steps at which the server has a point of this name, with their times."""
         if name not in self._known:
             if self._names is None:
                 run = self._checked(self._server.get("runs/get", {"run_id": self._server.run_id}))["run"]

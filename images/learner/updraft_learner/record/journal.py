@@ -110,7 +110,7 @@ class Journal:
             self._changed.notify_all()
 
     def read(self, position: JournalPosition, limit_bytes: int = READ_BYTES) -> list[tuple[Entry, JournalPosition]]:
-        """Entries after `position`, each with the position behind it; empty at the end."""
+        """Return the entries after `position`, each with the position behind it; empty at the end."""
         while True:
             with self._changed:
                 segment, size = self._segment, self._size

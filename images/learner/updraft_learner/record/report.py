@@ -49,7 +49,7 @@ class Warnings:
             log(text)
 
     def clear(self, topic: str) -> None:
-        """The trouble is over."""
+        """Remove a warning whose cause is over."""
         with self._lock:
             self._texts.pop(cut(topic), None)
 

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.2
 
 
 def main() -> int:
-    """Entry; returns the exit code."""
+    """Run the sidecar; return the exit code."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -82,7 +82,7 @@ def _stage(config: PodConfig, paths: PodPaths, credentials: PodCredentials, stop
 
 
 def _give_up(paths: PodPaths, code: int, reason: str, stop: threading.Event) -> int:
-    """The program's container ends the pod, so this one waits for its end: a sidecar that ends is started again."""
+    """Report the failure and wait: the program's container ends the pod, and a sidecar that exits is restarted."""
     print(f"updraft-sidecar: {reason}", file=sys.stderr, flush=True)
     try:
         tell_failure(paths, code, reason)

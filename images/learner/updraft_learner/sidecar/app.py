@@ -157,7 +157,7 @@ class Sidecar:
             self.logs.poll()
 
     def publish(self) -> None:
-        """One round of writing to the object store: chunks and heartbeat."""
+        """Write one round to the object store: chunks and heartbeat."""
         self.journal.write_held()
         self.journal.roll()
         self.journal.upload(self._store, self._chunks_key)
@@ -165,7 +165,7 @@ class Sidecar:
         self._heartbeat()
 
     def poll_requests(self) -> None:
-        """One round of reading from it."""
+        """Read one round of requests from the object store."""
         self.fence.check()
         self.requests.poll()
         if self.system.wants_first_seen:

@@ -28,7 +28,7 @@ class ArtifactUris:
         return f"{self.experiment_uri}/models/{model_id}/artifacts"
 
     def parse(self, path: str) -> tuple[str, str]:
-        """(owner, path below the owner's artifacts) of a path below the artifact API; the path may be empty.
+        """Return (owner, path below the owner's artifacts) of a path below the artifact API; the path may be empty.
 
         Raises:
             Refused: the path is not below this run or a logged model of this experiment.

@@ -69,7 +69,7 @@ def shown(path: str) -> str:
 
 
 def require_room(paths: Iterable[str], described: Described) -> None:
-    """Raises Unusable when what is said of these files in the store would be refused by those who read it."""
+    """Raise Unusable when the manifest of these files would be too large for those who read it."""
     limit_bytes = contract.MARKER_LIMIT_BYTES // described.parts
     size_bytes = HEAD_BYTES + len(json.dumps(dict(described.metrics)))
     for path in paths:
@@ -132,7 +132,7 @@ def _plain(value: float) -> float | None:
 
 
 def _moment(value: object) -> str | None:
-    """A time as the program wrote it, if it is one."""
+    """Return a time as the program wrote it, or None if it is none."""
     try:
         datetime.fromisoformat(str(value))
     except ValueError:

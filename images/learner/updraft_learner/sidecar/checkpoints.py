@@ -89,11 +89,12 @@ class CheckpointUploader:
         return sum(dict(self._waiting).values())
 
     def stored(self) -> list[dict[str, Any]]:
-        """Of this attempt, in order of upload."""
+        """Return the checkpoints that this attempt stored, in order of upload."""
         return [entry for entry in list(self._state.values()) if entry["files"]]
 
     def shown(self) -> tuple[StoredCheckpoint, ...]:
-        """For the status: what is stored, then what waits, also for the parts of other learners."""
+        """Return the checkpoints for the status: what is stored, then what waits, also for the parts of other
+        learners."""
         done = [StoredCheckpoint(e["stored"], e["step"], e["bytes"], e.get("whole", True)) for e in self.stored()]
         waits = [
             StoredCheckpoint(self._store_name(name, self._version(name)), _step_of(name), size, False)
@@ -136,7 +137,7 @@ class CheckpointUploader:
             )
 
     def unfinished(self) -> list[str]:
-        """Folders without COMPLETE, for the last word when the program has ended."""
+        """Return the folders without COMPLETE, for the last report when the program has ended."""
         complete = {local.name for local in self._finished()}
         return [
             entry.name
@@ -151,7 +152,7 @@ class CheckpointUploader:
             return []
 
     def _finished(self) -> list[Local]:
-        """Finished checkpoints on disk, newest first."""
+        """Return the finished checkpoints on disk, newest first."""
         found = []
         for entry in self._scan():
             if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
@@ -270,7 +271,7 @@ class CheckpointUploader:
         return {path: sent[path][1] for path in files}
 
     def _confirm(self, key: str, files: Mapping[str, FoundFile]) -> None:
-        """What the store says that it has is what was sent; before the marker says so."""
+        """Check that the store has what was sent, before the marker is written."""
         sizes = {item.key: item.size for item in self._store.list(f"{key}/")}
         for path, file in files.items():
             if sizes.get(f"{key}/{path}") != file.size:
@@ -322,7 +323,7 @@ class CheckpointUploader:
         self._waiting.pop(local.name, None)
 
     def _point_latest_at(self, newest: Local) -> None:
-        """`latest` for programs that do not keep it themselves."""
+        """Point `latest` at the newest checkpoint, for programs that do not keep it themselves."""
         link = self._paths.checkpoints / contract.CHECKPOINT_LATEST
         try:
             if link.is_symlink() and os.readlink(link) == newest.name:
@@ -361,14 +362,15 @@ class CheckpointUploader:
         self._tell_program()
 
     def _tell_program(self) -> None:
-        """Which folders are stored: with a slow store, learners that save together wait for each other's sidecars."""
+        """Write which folders are stored: with a slow store, learners that save together wait for each other's
+        sidecars."""
         names = sorted(name for name, entry in self._state.items() if entry["stored"])
         with suppress(OSError):  # it is no more than a hint
             write_below(self._paths.root, f"{self._paths.io.relative_to(self._paths.root)}/{STORED_FILE}", names)
 
 
 def _put_hashed(store: ObjectStore, key: str, source: Callable[[], BinaryIO]) -> str:
-    """Digest of what was sent, which is not always what was read a moment before or after."""
+    """Store the content and return the digest of what was sent, which may differ from what was read before or after."""
     last: list[Hashing] = []
 
     def opened() -> Any:

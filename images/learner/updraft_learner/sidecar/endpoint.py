@@ -105,7 +105,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is no event."""
+        """Ignore a client that disconnects during a request."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: there are many, and a line each would take the trainer's core."""
+        """Log nothing: there are many requests, and a line for each would take the trainer's core."""
 
     def _answer(self) -> None:
         self._unread, self._begun = True, False
@@ -279,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _length(text: str, base: int) -> int:
-    """Bytes announced. A negative number would be read as: all that comes."""
+    """Return the announced number of bytes. A negative number would be read as "all that comes"."""
     digits = "0123456789abcdef"[:base]
     if not text or len(text) > 16 or any(character not in digits for character in text.lower()):
         raise EndpointError.invalid("the request's length is no number")

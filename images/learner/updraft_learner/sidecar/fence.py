@@ -69,7 +69,7 @@ class Fence:
             raise Fenced
 
     def check_before_sending(self) -> None:
-        """The same for MLflow: raises Fenced, or ServerUnavailable when the fence cannot be read."""
+        """Raise Fenced before a request to MLflow, or ServerUnavailable when the fence cannot be read."""
         try:
             self.check()
         except StorageError as exc:

@@ -81,7 +81,8 @@ class Mirror:
         self._before = found
 
     def _store_all(self, paths: list[str], *, threads: int) -> None:
-        """Small files side by side, since each waits for the server most of its time; large ones one by one."""
+        """Store small files side by side, since each waits for the server most of its time, and large ones one by
+        one."""
         small = [path for path in paths if self._waiting[path].size <= SMALL_BYTES]
         saved = time.monotonic()
         pool = ThreadPoolExecutor(threads, thread_name_prefix="mirror")
@@ -99,7 +100,7 @@ class Mirror:
             pool.shutdown(cancel_futures=True)
 
     def _put(self, path: str) -> tuple[str, bool]:
-        """The path, and whether it is stored now. Raises StorageError."""
+        """Return the path, and whether it is stored now. Raises StorageError."""
         file = self._waiting[path]
 
         def opened() -> BinaryIO:
@@ -126,7 +127,7 @@ class Mirror:
         return self._state.get(path) == facts or self._baseline.get(path) == facts
 
     def _remove_deleted(self, found: dict[str, FoundFile]) -> None:
-        """A file that the program deleted after it was stored is no result."""
+        """Delete files that the program deleted after they were stored: they are no results."""
         gone = {path for path in self._state if path not in found}
         before = {path for path in self._baseline if path not in found} if self._owned else set()
         for path in sorted(gone | before):

@@ -58,8 +58,8 @@ class LoggedModels:
         return self._localised(answer) if "model" in answer else answer
 
     def root_of(self, model_id: str, *, write: bool = False) -> str:
-        """Path of a model's artifacts below the server's artifact API; raises Refused when it is not the job's, or
-        when it is the platform's and is to be written."""
+        """Return the path of a model's artifacts below the server's artifact API. Raises Refused when the model is not
+        the job's, or is the platform's and is to be written."""
         with self._lock:
             root = self._roots.get(model_id)
         if root is not None:  # a program's own; the platform's has its tags from the first
@@ -129,7 +129,7 @@ def _is_platforms(model: Mapping[str, Any]) -> bool:
 
 
 def _check_tags(body: Mapping[str, Any]) -> None:
-    """By its tags the platform knows the model that it has made itself from the verified export."""
+    """Refuse the tags by which the platform knows the model that it made itself from the verified export."""
     tags = body.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
         raise EndpointError.invalid("tags is no list of objects")

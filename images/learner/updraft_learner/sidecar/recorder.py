@@ -34,17 +34,18 @@ def is_name(name: str) -> bool:
 
 
 def is_platform_tag(name: str) -> bool:
-    """Tags that only the platform sets."""
+    """Return whether only the platform sets this tag."""
     return name.startswith("updraft.")
 
 
 def is_client_tag(name: str) -> bool:
-    """Tags that MLflow's clients set on their own, with facts of the pod; they would replace the platform's."""
+    """Return whether MLflow's clients set this tag on their own, with facts of the pod; such tags would replace the
+    platform's."""
     return name in _IGNORED_TAGS or name.startswith("mlflow.source")
 
 
 def as_text(value: float) -> float | str:
-    """JSON has no NaN: non-finite numbers travel as text."""
+    """Return non-finite numbers as text: JSON has no NaN."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -87,7 +88,7 @@ class Recorder:
         model: Mapping[str, str] | None = None,
         prefix: bool = True,
     ) -> list[Entry]:
-        """Entries for points at one step, and the warning tag when one is the first that is not finite."""
+        """Return entries for points at one step, and the warning tag when one is the first that is not finite."""
         named = {self._name(name) if prefix else name: as_text(float(value)) for name, value in values.items()}
         names = list(named)
         entries: list[Entry] = []
@@ -113,7 +114,7 @@ class Recorder:
         return self._text_entries(t, "params", named, source)
 
     def tags_entries(self, t: float, values: Mapping[str, str], source: str) -> list[Entry]:
-        """Entries for the tags that a program may set; the others are left out."""
+        """Return entries for the tags that a program may set; the others are left out."""
         kept: dict[str, str] = {}
         for name, value in values.items():
             if is_platform_tag(name):
@@ -123,7 +124,7 @@ class Recorder:
         return self._text_entries(t, "tags", kept, source)
 
     def call_entry(self, path: str, body: Mapping[str, Any]) -> Entry:
-        """A request to MLflow that is to be made in its turn."""
+        """Return an entry for a request to MLflow that is made in its turn."""
         return {"t": time.time(), "source": "mlflow", "call": {"path": path, "body": dict(body)}}
 
     def set_progress(self, progress: Mapping[str, int]) -> None:
@@ -151,7 +152,7 @@ class Recorder:
             return {"nan": self.nan, "bad_lines": self.bad_lines, "steps": steps}
 
     def steps(self) -> dict[str, int]:
-        """First and last step of this attempt: as its progress tells them, else as its metrics do."""
+        """Return the first and last step of this attempt: as its progress reports them, else as its metrics do."""
         with self._lock:
             return dict(self._steps.get("progress") or self._steps.get("metrics") or {})
 
@@ -160,7 +161,7 @@ class Recorder:
             return dict(self._progress)
 
     def last_metrics(self) -> dict[str, float | str]:
-        """Newest value of each of the program's metrics, as many as a status has room for."""
+        """Return the newest value of each of the program's metrics, as many as a status has room for."""
         with self._lock:
             found = {name: value for name, (value, _, _) in self._latest.items() if not name.startswith("system/")}
         left_bytes = STATUS_METRICS_BYTES

@@ -30,7 +30,7 @@ class EndpointError(Exception):
 
     @classmethod
     def away(cls, message: str) -> EndpointError:
-        """Clients try again by themselves after this one."""
+        """Return an error after which clients retry by themselves."""
         return cls("TEMPORARILY_UNAVAILABLE", f"{message}; what was logged is kept and sent later", 503)
 
     @classmethod

@@ -195,7 +195,7 @@ class Routes:
         return {}
 
     def _queued(self, call: Call) -> Json:
-        """A write that is sent in its turn, after what was recorded before it."""
+        """Record a write that is sent in its turn, after what was recorded before it."""
         self._own_run(call)
         self._recorder.record([self._recorder.call_entry(call.path, self._with_run(call.body))])
         return {}
@@ -262,7 +262,7 @@ class Routes:
         }
 
     def _catch_up(self) -> None:
-        """What the program wrote before it reads is to be seen by the read."""
+        """Send what the program wrote before it reads, so that the read sees it."""
         if self._server.seems_up:
             self._forwarder.flush(READ_AFTER_WRITE_SECONDS)
 
@@ -280,8 +280,8 @@ class Routes:
 
 
 def _other_spelling(value: object) -> str | None:
-    """A field in the spelling of JSON's mapping of protocol buffers. MLflow's server takes `runId` for `run_id`, so a
-    body could name its own run in one and another job's in the other; no client of MLflow's writes that."""
+    """Return a field in the spelling of JSON's mapping of protocol buffers. MLflow's server takes `runId` for `run_id`,
+    so a body could name its own run in one and another job's in the other; no client of MLflow's writes that."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not _FIELD.fullmatch(str(name)):

@@ -43,7 +43,7 @@ class SignalReader:
 
 
 def _write(path: Path, text: str) -> None:
-    """In one write. Not followed if the program put a link there."""
+    """Write the text at once. A link that the program put there is not followed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
     try:
         os.write(descriptor, text.encode())

@@ -32,9 +32,9 @@ class FolderSnapshot:
         self._stack.close()
 
     def open(self, path: str) -> BinaryIO:
-        """From its beginning, as long as it was found; to be closed by the caller.
+        """Open a file from its beginning, as long as it was found; the caller closes it.
 
-        Raises FileNotFoundError for one that is not held.
+        Raises FileNotFoundError for a file that is not held.
         """
         return cast(BinaryIO, Within(self._whole(path), self.found[path].size))
 

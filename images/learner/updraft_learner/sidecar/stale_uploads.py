@@ -10,7 +10,7 @@ from updraft_learner.store import ObjectStore, StorageError
 
 
 def give_up_older(config: PodConfig, store: ObjectStore) -> None:
-    """Called when the pod has begun no upload yet. Not every server lists uploads: then they stay."""
+    """Abort the uploads of earlier pods, before this pod begins one. Servers that do not list uploads keep them."""
     with suppress(StorageError):
         store.abort_uploads(f"{Keys(config.prefix).job(config.job_id)}/", lambda key: is_older(config, key))
 

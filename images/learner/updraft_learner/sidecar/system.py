@@ -96,7 +96,7 @@ class SystemMetrics:
         self._recorder.record(self._recorder.metrics_entries(now, step, values, "system", prefix=False))
 
     def _load(self) -> bool:
-        """Not when the sidecar starts: the program waits for that."""
+        """Import the libraries, and not when the sidecar starts: the program waits for that."""
         try:
             import psutil
         except ImportError:
@@ -137,8 +137,8 @@ class SystemMetrics:
 
 
 def parse_memory(text: str) -> dict[str, float]:
-    """Values of `used reclaimable limit` in bytes; what can be reclaimed at any time is not counted, as `kubectl top`
-    does. Without a limit no percentage."""
+    """Parse `used reclaimable limit` in bytes; what can be reclaimed at any time is not counted, as in `kubectl top`.
+    Without a limit there is no percentage."""
     found = re.fullmatch(r"(\d{1,18}) (\d{1,18}) (\d{1,19}|max)\n?", text, re.ASCII)
     if found is None:
         return {}
@@ -151,8 +151,8 @@ def parse_memory(text: str) -> dict[str, float]:
 
 
 def parse_gpus(text: str) -> dict[str, float]:
-    """Values of nvidia-smi's CSV (MiB and watts), under MLflow's names; what a device does not tell is left out, and so
-    is what is no device's line."""
+    """Parse nvidia-smi's CSV (MiB and watts) into metrics with MLflow's names. Values that a device does not report are
+    left out, and so are other lines."""
     values: dict[str, float] = {}
     for line in text.splitlines()[:MOST_GPUS]:
         index, *cells = (cell.strip() for cell in line.split(","))
