@@ -48,7 +48,7 @@ class Reader:
 
 
 def request_of(event: dict[str, object]) -> Request:
-    """Of an event in API form (audit.k8s.io/v1)."""
+    """Read a request from an event in API form (audit.k8s.io/v1)."""
     about: dict[str, str] = event.get("objectRef") or {}  # type: ignore[assignment]
     user: dict[str, str] = event.get("user") or {}  # type: ignore[assignment]
     status: dict[str, int] = event.get("responseStatus") or {}  # type: ignore[assignment]
@@ -84,7 +84,7 @@ class AuditLog:
             self._file.close()
 
     def new(self) -> list[Request]:
-        """Since the last call. To be called more often than the log is rotated twice."""
+        """Return the requests since the last call. Call it before the log is rotated twice."""
         assert self._file is not None
         found = self._read()
         try:

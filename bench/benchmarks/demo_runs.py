@@ -51,7 +51,7 @@ def run_demo(home: Home, extra: Mapping[str, str] | None = None) -> DemoRun:
 
 
 def first_metrics(home: Home, job_id: str) -> float:
-    """Unix seconds at which the training logged for the first time: the end of its first epoch."""
+    """Return the Unix time at which the training logged first: the end of its first epoch."""
     with Client(load_config({"UPDRAFT_HOME": str(home.root)})) as client:
         history = client.metrics(job_id, "loss").history["loss"]
     return min(point.t for point in history)

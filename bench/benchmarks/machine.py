@@ -31,7 +31,7 @@ def machine() -> Machine:
 
 
 def cores() -> list[int]:
-    """Cores that this process may use."""
+    """Return the cores that this process may use."""
     with suppress(AttributeError):  # macOS
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -46,7 +46,7 @@ def commit() -> tuple[str, bool]:
 
 
 def jitter() -> float:
-    """(90th - 10th percentile) / median of the time that a fixed piece of work takes."""
+    """Return (90th - 10th percentile) / median of the time that a fixed piece of work takes."""
     seconds = []
     for _ in range(CALIBRATION_ROUNDS):
         began = time.perf_counter()
@@ -59,7 +59,7 @@ def jitter() -> float:
 
 
 def others(seconds: float = 3.0) -> float:
-    """Cores in use while this process sleeps."""
+    """Return the number of cores in use while this process sleeps."""
     return psutil.cpu_percent(interval=seconds) / 100 * (psutil.cpu_count() or 1)
 
 

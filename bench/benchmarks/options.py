@@ -13,7 +13,7 @@ class Options:
     empty_cache: bool = False
 
     def pairs(self, full: int, quick: int = 1) -> int:
-        """Pairs of a comparison: what was asked for, else the figure's own number."""
+        """Return the number of pairs of a comparison: the requested one, else the figure's own."""
         return self.rounds or (quick if self.quick else full)
 
     def span(self, full: float, quick: float) -> float:

@@ -53,7 +53,7 @@ class PodClock:
         self._thread.join(timeout=10)
 
     def of_job(self, job_id: str) -> dict[str, PodTimes]:
-        """By role."""
+        """Return the times of the job's pods, by role."""
         return {key[1]: times for key, times in self._keyed().items() if key[0] == job_id}
 
     def _keyed(self) -> dict[tuple[str, str], PodTimes]:
@@ -90,7 +90,7 @@ class PodClock:
 
 
 def local_clock(home: Home) -> PodClock:
-    """Of a home's local node."""
+    """Return the clock of a home's local node."""
     token = (home.node / "token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
     address = f"{load_config(home).ports.url('node')}/api/v1/namespaces/{NAMESPACE}/pods"

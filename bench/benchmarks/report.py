@@ -21,7 +21,7 @@ VERDICTS = {True: "met", False: "**missed**", None: ""}
 
 
 def page(figures: Sequence[tuple[str, str]]) -> str:
-    """`figures`: name and title, in the order of the page."""
+    """Write the page. `figures`: name and title, in the order of the page."""
     loaded = [(name, title, load(name)) for name, title in figures]
     text = [INTRODUCTION, "## Summary\n", _summary([r for _, _, r in loaded if r is not None]), ""]
     for name, title, result in loaded:
@@ -31,7 +31,7 @@ def page(figures: Sequence[tuple[str, str]]) -> str:
 
 
 def section(result: Result) -> str:
-    """One figure in Markdown, without its heading."""
+    """Return one figure in Markdown, without its heading."""
     m = result.machine
     measured = result.measured
     tries = f", the quietest of {result.tries} tries" if result.tries > 1 else ""
@@ -117,7 +117,7 @@ def _cell(value: Record | str | float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Four digits that count; whole numbers as they are."""
+    """Format with four significant digits; whole numbers as they are."""
     if value == int(value) and abs(value) < 1e9:
         return str(int(value))
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -48,7 +48,7 @@ def at_rest(home: Home, seconds: float) -> list[PartAtRest]:
 
 
 def _members(leaders: dict[int, str]) -> dict[str, list[psutil.Process]]:
-    """Processes by part: a session belongs to the part that leads it."""
+    """Return the processes by part: a session belongs to the part that leads it."""
     members: dict[str, list[psutil.Process]] = defaultdict(list)
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):

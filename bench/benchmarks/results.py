@@ -155,7 +155,7 @@ def noise_doubts(noise: Noise) -> tuple[str, ...]:
 
 
 def spread(samples: Sequence[float]) -> float:
-    """(largest - smallest) / median: 0 for a single sample."""
+    """Return (largest - smallest) / median: 0 for a single sample."""
     return (max(samples) - min(samples)) / statistics.median(samples)
 
 
@@ -171,6 +171,6 @@ def save(result: Result) -> Path:
 
 
 def load(name: str, *, quick: bool = False) -> Result | None:
-    """None when the figure has not been measured."""
+    """Return the figure's result, or None when it has not been measured."""
     path = path_of(name, quick=quick)
     return Result.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None

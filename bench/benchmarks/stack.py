@@ -36,7 +36,7 @@ class Stack:
     client: Client
 
     def completed(self, job_id: str, *, within_seconds: float) -> Any:
-        """The job's detail after it has ended well. Raises BenchmarkError where it has not."""
+        """Return the job's detail after it has ended well. Raises BenchmarkError if it has not."""
         detail = self.client.wait(job_id, timeout_seconds=within_seconds, poll_seconds=POLL_SECONDS)
         if detail.state != "COMPLETED":
             raise BenchmarkError(f"{job_id} ended {detail.state}: {detail.reason}")
@@ -44,7 +44,7 @@ class Stack:
 
 
 def learner_python(image: str = "updraft-learner-pytorch-2-15") -> Path:
-    """Python of a learner's environment."""
+    """Return the Python of a learner's environment."""
     path = PREPARED / "images" / image / "bin" / "python"
     if not path.exists():
         raise BenchmarkError(f"{path} does not exist; build the environments: python -m updraft.stack prepare")
@@ -52,7 +52,7 @@ def learner_python(image: str = "updraft-learner-pytorch-2-15") -> Path:
 
 
 def fresh_home(name: str, *, environments: bool = True) -> Home:
-    """An empty home; its environments are the prepared ones, unless it is to build its own."""
+    """Create an empty home; its environments are the prepared ones, unless it is to build its own."""
     home = Home(root=PREPARED / name, repository=REPOSITORY)
     down(home)
     shutil.rmtree(home.root, ignore_errors=True)
@@ -69,7 +69,7 @@ def environment(home: Home) -> dict[str, str]:
 
 
 def up(home: Home) -> None:
-    """Two CPUs whatever the machine has, so that all machines do the same."""
+    """Start the stack with two CPUs, whatever the machine has, so that all machines do the same."""
     done = subprocess.run(
         [*STACK, "up", "--cpus", "2", "--memory-mib", "12288"],
         env=environment(home),
@@ -89,7 +89,8 @@ def down(home: Home) -> None:
 
 @contextmanager
 def running_stack(name: str = "bench", *, dags: Path | None = None) -> Iterator[Stack]:
-    """A fresh platform, with the DAGs of another folder beside its own if named; ended and removed afterwards."""
+    """Start a fresh platform, with the DAGs of another folder beside its own if named; it is ended and removed
+    afterwards."""
     home = fresh_home(name)
     if dags is not None:
         (home.root / "dags").symlink_to(dags, target_is_directory=True)

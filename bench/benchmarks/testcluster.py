@@ -40,7 +40,8 @@ def say(text: str) -> None:
 
 @contextmanager
 def cluster_and_account() -> Iterator[tuple[Cluster, Account]]:
-    """With the account of deploy/kustomize, what stock triggers need, and no quota, which is a site's choice."""
+    """Give the cluster with the account of deploy/kustomize, what stock triggers need, and no quota, which is a site's
+    choice."""
     reason = why_not(find_layout())
     if reason:
         raise BenchmarkError(reason)
@@ -60,7 +61,7 @@ def cluster_and_account() -> Iterator[tuple[Cluster, Account]]:
 
 
 def kubectl(cluster: Cluster, *arguments: str, standard_input: str | None = None) -> str:
-    """As administrator."""
+    """Run kubectl as administrator."""
     done = subprocess.run(
         [str(cluster.layout.kubectl), *arguments], input=standard_input, capture_output=True, text=True, check=False
     )
@@ -77,7 +78,7 @@ class PartHome:
     parts: dict[str, Part]
 
     def run(self, name: str) -> None:
-        """A part that ends by itself."""
+        """Run a part that ends by itself."""
         part = self.parts[name]
         with part.log.open("ab") as log:
             done = subprocess.run(
@@ -87,7 +88,7 @@ class PartHome:
             raise BenchmarkError(f"{part.title} failed; see {part.log}")
 
     def serve(self, name: str) -> Identity:
-        """A part that goes on; ready if it can be asked without the rest of the stack."""
+        """Start a part that keeps running; it counts as ready if it answers without the rest of the stack."""
         part = self.parts[name]
         process, identity = spawn(part.argv, environment=part.environment, cwd=part.cwd, log=part.log)
         if part.probe is None or part.probe.component is not None:
@@ -102,7 +103,8 @@ class PartHome:
 
 @contextmanager
 def part_home(name: str, cluster: Cluster, account: Account) -> Iterator[PartHome]:
-    """A fresh home on the cluster with databases, object store and MLflow; Airflow's daemons are for the caller."""
+    """Create a fresh home on the cluster with databases, object store and MLflow; the caller starts Airflow's
+    daemons."""
     home = fresh_home(name, environments=False)
     control.build_needed(Home(root=PREPARED, repository=REPOSITORY), say)
     for folder in (home.images, home.environments):

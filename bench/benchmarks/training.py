@@ -42,7 +42,8 @@ class Told:
         return cls(int(found["samples"]), tuple((float(at), float(cpu)) for at, cpu in found["batches"]))
 
     def speed(self, warm_up: float, seconds: float) -> float:
-        """Samples per second in a span that begins after the warm-up. Raises BenchmarkError when it ended before."""
+        """Return the samples per second in a span that begins after the warm-up. Raises BenchmarkError when the program
+        ended before."""
         begin = self.batches[0][0] + warm_up
         first = bisect_left(self.batches, begin, key=lambda batch: batch[0])
         last = bisect_left(self.batches, begin + seconds, key=lambda batch: batch[0]) - 1
@@ -51,6 +52,6 @@ class Told:
         return self.samples * (last - first) / (self.batches[last][0] - self.batches[first][0])
 
     def share(self) -> float:
-        """Of its core, that the program had."""
+        """Return the share of its core that the program had."""
         (began, cpu_began), (ended, cpu_ended) = self.batches[0], self.batches[-1]
         return (cpu_ended - cpu_began) / (ended - began)

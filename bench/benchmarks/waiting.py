@@ -169,7 +169,7 @@ class Phase:
         turn.delays = {"lives": self._delays(seen, lives), "watched": self._delays(seen, watched)}
 
     def _live(self, began: float, first: int) -> list[str]:
-        """Whole lives, spread over the window; the last one has some seconds for its event."""
+        """Run whole lives, spread over the window; the last one has some seconds for its event."""
         size = self._size
         step = (size.window_seconds - size.life_seconds - 10) / max(1, size.lives)
         runs: list[str] = []
@@ -197,7 +197,7 @@ class Phase:
             api.patch(self._cluster.layout, url, {"metadata": {"annotations": {END: "now"}}})
 
     def _await_watched(self, seen: Seen, runs: Sequence[str]) -> int:
-        """Until the triggerer has asked for each pod; how many it has not asked for."""
+        """Wait until the triggerer has asked for each pod; return how many it has not asked for."""
         wanted = {self._pods[run] for run in runs}
         with suppress(BenchmarkError):
             self._wait_until(lambda: wanted <= seen.pods_asked_for(), WATCHED_SECONDS)
@@ -216,7 +216,7 @@ class Phase:
         return [events[run][0] - seen.written[self._pods[run]] for run in runs if run in events]
 
     def _events(self) -> dict[str, tuple[float, str]]:
-        """By run: when its event was recorded, and the event."""
+        """Return, by run, when its event was recorded, and the event."""
         file = self._home.home.airflow / "airflow.db"
         connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=30)
         try:

@@ -20,7 +20,7 @@ LOG_BYTES = 2 * 1024**2  # of the end of each part's log
 
 
 def keep(lab: Lab, planned: Planned, facts: Sequence[JobFacts], violations: Sequence[Violation], folder: Path) -> Path:
-    """A folder with the facts, and the jobs' histories, logs and documents, and the ends of the parts' logs."""
+    """Write a folder with the facts, the jobs' histories, logs and documents, and the ends of the parts' logs."""
     place = folder / f"{planned.name}-{planned.seed}-{datetime.now():%m%d-%H%M%S}"
     place.mkdir(parents=True, exist_ok=True)
     (place / "violations.txt").write_text("".join(f"{v.kind}: {v.job}: {v.text}\n" for v in violations))

@@ -113,7 +113,7 @@ class Judge:
         return None
 
     def _registry(self) -> list[Violation]:
-        """A completed job has one version, promoted, of its own run; any other job at most one."""
+        """Check that a completed job has one version, promoted, of its own run, and any other job at most one."""
         facts, found = self.facts, []
         if not self.shape.registers:
             return []

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _planned(options: argparse.Namespace) -> list[Planned]:
-    """Raises ValueError for a kind that there is not."""
+    """Return the planned runs. Raises ValueError for a kind that does not exist."""
     chosen = [name for name in options.kinds.split(",") if name]
     records, seed, runs = outcomes.load(options.results), options.seed, options.runs or 1
     if options.packed:

@@ -171,7 +171,7 @@ class Sweep:
             last = time.monotonic()
 
     def _find(self, lab: Lab, wave: Wave) -> PlatformProcess | None:
-        """A process that was not killed yet: what lives shortly first, for it may not be there the next time."""
+        """Return a process that was not killed yet: short-lived ones first, because they may be gone the next time."""
         found: set[str] = set()
         deadline = time.monotonic() + WINDOW_SECONDS
         while True:
@@ -199,7 +199,7 @@ class Sweep:
         return key not in self._done and (not self._chosen or key in self._chosen)
 
     def _strike(self, lab: Lab, wave: Wave, target: PlatformProcess) -> Kill | None:
-        """None when no job is under way that it could meet, or it ended by itself just now."""
+        """Kill the target. Returns None when no job is under way that it could meet, or it has just ended by itself."""
         under_way = [s for s in wave.subjects.values() if not is_over(lab, s.id)]
         met = tuple(s for s in under_way if target.job in ("", s.id))
         hit = {subject.id: state_of(lab, subject.id) for subject in met}
@@ -231,7 +231,7 @@ class Sweep:
             )
 
     def _late(self, lab: Lab, wave: Wave, facts: Mapping[str, JobFacts]) -> dict[int, dict[str, float]]:
-        """Seconds by kill (its `id`) and job."""
+        """Return seconds by kill (its `id`) and job."""
         found: dict[int, dict[str, float]] = {}
         for program, subject in wave.subjects.items():
             each, submitted, kills = facts[subject.id], wave.submitted_at[subject.id], wave.kills_of(subject.id)
@@ -298,7 +298,7 @@ def rule_of(target: PlatformProcess) -> Rule:
 
 
 def _violations(kill: Kill, wave: Wave, found: Sequence[Violation], late: Mapping[str, float]) -> list[Violation]:
-    """Those of the jobs that the kill met; each says which other kills met the job too."""
+    """Return the violations of the jobs that the kill met; each says which other kills met the job too."""
     wrong = [Violation("unmet", "", kill.problem)] if kill.problem else []
     met = {subject.id for subject in kill.met}
     for violation in found:
@@ -315,14 +315,15 @@ def _violations(kill: Kill, wave: Wave, found: Sequence[Violation], late: Mappin
 
 
 def _role(target: PlatformProcess) -> str:
-    """A job is hit once in each of its roles and tasks, or its budgets would end it rightly."""
+    """Return the role that a kill hits: a job is hit once in each of its roles and tasks, or its budgets would end it
+    rightly."""
     if target.task:
         return target.task
     return target.key.split()[2].partition("/")[0] if target.job else target.key
 
 
 def _progress(lab: Lab, job_id: str) -> tuple[int, int]:
-    """Tasks that have succeeded, and the furthest step."""
+    """Return the number of tasks that have succeeded, and the furthest step."""
     try:
         tasks = len(lab.task_ends(job_id))
     except UpdraftError:

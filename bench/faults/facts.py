@@ -109,7 +109,7 @@ class JobFacts:
 
 
 def collect(lab: Lab, subject: Subject) -> JobFacts:
-    """Everything at once; what cannot be read is said in `unread`."""
+    """Collect all facts at once; what cannot be read is named in `unread`."""
     found: dict[str, Any] = {"state": None}
     unread: list[str] = []
     job = None
@@ -222,7 +222,7 @@ def _of_registry(lab: Lab, subject: Subject, run_id: str | None) -> dict[str, An
 
 
 def _downloaded(lab: Lab, job_id: str) -> dict[str, Any]:
-    """As its user gets it: from the api-server, file by file."""
+    """Download the job's files as its user does: from the api-server, file by file."""
     with tempfile.TemporaryDirectory(prefix="fault-lab-") as folder:
         files = lab.client.download(job_id, "results", Path(folder))
         results = [path for path in files if path.name == "result.json"]
@@ -234,7 +234,7 @@ def _of_data(lab: Lab, job: Any) -> dict[str, Any]:
 
 
 def _logs(folder: Path) -> list[LogFacts]:
-    """Of all trainings' learners. A number that was written twice with the same line is one line."""
+    """Return the logs of all trainings' learners. A number that was written twice with the same line is one line."""
     found = []
     for place in sorted(folder.glob("attempts/train-*/learner-*/logs")):
         lines: dict[int, str] = {}
@@ -286,5 +286,5 @@ def _seconds(at: datetime | None) -> float | None:
 
 
 def as_json(facts: JobFacts) -> dict[str, Any]:
-    """For the bundle of a failed run."""
+    """Return the facts as JSON for the bundle of a failed run."""
     return asdict(facts)

@@ -85,7 +85,7 @@ class Shape:
 
     @property
     def checkpoint_steps(self) -> int:
-        """Steps between two checkpoints: what a lost learner may have to repeat."""
+        """Return the steps between two checkpoints: what a lost learner may have to repeat."""
         return round(CHECKPOINT_SECONDS / self.step_seconds)
 
     def text(self) -> str:
@@ -98,7 +98,7 @@ class Shape:
 
 
 def draw_shape(rng: Random, *, steps: int = STEPS, may_fail: bool = True) -> Shape:
-    """One of the usual jobs: most complete, some have two learners, some are evaluated, some fail on purpose."""
+    """Draw one of the usual jobs: most complete, some have two learners, some are evaluated, some fail on purpose."""
     learners = 2 if rng.random() < 0.3 else 1
     length = round(steps * rng.uniform(0.6, 1.2))
     evaluate = rng.random() < 0.3
@@ -126,12 +126,12 @@ def as_life(rng: Random, shape: Shape, program: Program, *, may_fail: bool) -> S
 
 
 def blocker() -> Shape:
-    """A short job that takes all CPUs, so that the next one waits in line."""
+    """Return a short job that takes all CPUs, so that the next one is queued."""
     return Shape(steps=BLOCKER_STEPS, cpus=BLOCKER_CPUS)
 
 
 def model_name(job_id: str) -> str:
-    """Each job registers a name of its own, so that each version that is there is one that it made."""
+    """Return a model name of the job's own, so that each version that exists was made by this job."""
     return f"lab-{job_id}"
 
 

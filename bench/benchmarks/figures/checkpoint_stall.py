@@ -54,7 +54,7 @@ def run_program(rounds: int, more: Sequence[str]) -> dict[str, Any]:
 
 
 def measured(rounds: int, programs: Mapping[str, dict[str, Any]]) -> Measured:
-    """`programs`: what each program printed, by what its state holds besides parameters."""
+    """Compute the figure. `programs`: what each program printed, by what its state holds besides parameters."""
     comparisons: list[Comparison] = []
     values: list[Value] = []
     for name, found in programs.items():
@@ -99,7 +99,7 @@ def measured(rounds: int, programs: Mapping[str, dict[str, Any]]) -> Measured:
 
 
 def _disk() -> Path:
-    """A folder on the checkout's disk: /tmp may be memory."""
+    """Return a folder on the checkout's disk: /tmp may be memory."""
     folder = REPOSITORY / ".updraft"
     folder.mkdir(exist_ok=True)
     return folder
@@ -107,7 +107,7 @@ def _disk() -> Path:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """rclone's S3 server on a free loopback port, open to whoever reaches it."""
+    """Start rclone's S3 server on a free loopback port, without credentials."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -61,7 +61,7 @@ def moment_table(runs: Mapping[str, Sequence[DemoRun]]) -> TableOf:
 
 
 def medians(title: str, what: str, groups: Mapping[str, Sequence[Mapping[str, float]]]) -> TableOf:
-    """A row for each name that any run has, a column for each group of runs."""
+    """Return a row for each name that any run has, and a column for each group of runs."""
     names = list(dict.fromkeys(name for group in groups.values() for run in group for name in run))
     rows = tuple((name, *(median([run.get(name) for run in group]) for group in groups.values())) for name in names)
     return TableOf(title=title, columns=(what, *groups), rows=rows)

@@ -57,7 +57,7 @@ def measure(options: Options) -> Measured:
 
 
 def build_platform(home: Home, extra: dict[str, str]) -> float:
-    """Seconds to make the environment that `make demo` makes first, in a folder aside."""
+    """Build the environment that `make demo` makes first, in a folder aside; return the seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
     environment |= {"UV_PROJECT_ENVIRONMENT": str(home.root / "platform"), **extra}
     began = time.monotonic()

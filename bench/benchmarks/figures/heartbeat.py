@@ -59,14 +59,14 @@ class Run:
     checkpoints: tuple[float, ...]  # unix seconds
 
     def speed(self, turns: Sequence[Turn]) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         return self.samples * sum(map(self._done, turns)) / sum(turn.end - turn.begin for turn in turns)
 
     def of(self, helped: bool) -> list[Turn]:
         return [turn for turn in self.turns if turn.helped == helped]
 
     def share(self) -> float:
-        """Of its core, that the program had."""
+        """Return the share of its core that the program had."""
         (began, cpu_began), (ended, cpu_ended) = self.batches[0], self.batches[-1]
         return (cpu_ended - cpu_began) / (ended - began)
 
@@ -74,7 +74,7 @@ class Run:
         return self._number(turn.end) - self._number(turn.begin)
 
     def _number(self, at: float) -> float:
-        """Batches done by then; a part of one in proportion to its time."""
+        """Return the batches done by then; a part of one counts in proportion to its time."""
         after = bisect_left(self.batches, at, key=lambda batch: batch[0])
         if not 0 < after < len(self.batches):
             raise BenchmarkError("a turn was not within the program's time")
@@ -134,12 +134,12 @@ def measured(runs: Sequence[Run], checks: float, seconds: float, core: int | Non
 
 
 def added_ms(run: Run) -> float:
-    """Milliseconds of each step, from the speeds with and without the helpers."""
+    """Return the milliseconds that the helpers add to each step, from the speeds with and without them."""
     return 1000 * run.samples * (1 / run.speed(run.of(True)) - 1 / run.speed(run.of(False)))
 
 
 def uncertainty(runs: Sequence[Run]) -> float:
-    """Two standard errors of the ratio, from neighbouring turns."""
+    """Return two standard errors of the ratio, from neighbouring turns."""
     logs = [
         math.log(each.speed([a]) / each.speed([b]))
         for each in runs
@@ -179,7 +179,7 @@ def run(stack: Stack, code: Path, seconds: float, core: int | None, rng: random.
 
 
 def cost_of_checks(stack: Stack, folder: Path, seconds: float) -> float:
-    """Percent of a core."""
+    """Return the cost in per cent of a core."""
     folder.mkdir()
     (folder / "train.py").write_text(f"import time\n\ntime.sleep({seconds + 3 * WARM_UP_SECONDS})\n")
     manifest = {
@@ -206,7 +206,7 @@ def _cpu_seconds(found: Sequence[psutil.Process]) -> float:
 
 
 def drawn(seconds: float, rng: random.Random) -> list[float]:
-    """Lengths of the turns, in pairs of equal ones, until each side has its seconds."""
+    """Draw the lengths of the turns, in pairs of equal ones, until each side has its seconds."""
     found: list[float] = []
     while sum(found) < 2 * seconds:
         found += [rng.uniform(*TURN_SECONDS)] * 2
@@ -214,7 +214,7 @@ def drawn(seconds: float, rng: random.Random) -> list[float]:
 
 
 def take_turns(helpers: Sequence[psutil.Process], lengths: Sequence[float]) -> Iterator[Turn]:
-    """A turn of that length, whose it is in the order A B B A."""
+    """Take turns of these lengths in the order A B B A, and yield each."""
     for number, length in enumerate(lengths):
         alone = (number + 1) // 2 % 2 == 1
         with standing_still(helpers) if alone else nullcontext():
@@ -244,7 +244,7 @@ def pin(found: Sequence[psutil.Process], core: int | None) -> None:
 
 
 def started(stack: Stack, job_id: str) -> psutil.Process:
-    """The job's program, once it runs."""
+    """Wait until the job's program runs, and return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for process in psutil.process_iter():

@@ -74,7 +74,7 @@ class Life:
 
 
 def union_seconds(spans: Iterable[Span]) -> float:
-    """Seconds that at least one of the spans covers."""
+    """Return the seconds that at least one of the spans covers."""
     total, end = 0.0, float("-inf")
     for first, last in sorted(spans):
         total += max(0.0, last - max(first, end))
@@ -189,7 +189,7 @@ def log_lines(stack: Stack, run_id: str, task: str) -> list[tuple[float, str]]:
 
 
 def logged_span(lines: Sequence[tuple[float, str]], first: str, last: str) -> Span | None:
-    """From the first line that begins with `first` to the last one that holds `last`."""
+    """Return the span from the first line that begins with `first` to the last one that holds `last`."""
     began = [at for at, text in lines if text.startswith(first)]
     ended = [at for at, text in lines if last in text and not text.startswith(first)]
     return (began[0], ended[-1]) if began and ended else None
@@ -220,7 +220,7 @@ def task_table(lives: Sequence[Life], empties: Sequence[Run]) -> TableOf:
 
 
 def phases(run: Run, task: str) -> tuple[float, float]:
-    """Seconds from the end of what the task waits for to its own end, and those of its last process."""
+    """Return the seconds from the end of what the task waits for to its own end, and those of its last process."""
     after = dict(zip(TASKS[1:], TASKS, strict=False))
     after |= {"watch_checkpoints": "validate_data", "evaluate": "train"}
     _, _, end = run.tasks[task]

@@ -68,7 +68,7 @@ def parse(rounds: int, *arguments: str) -> dict[str, Any]:
 
 
 def airflow_environment(home: Path, dags: Path) -> dict[str, str]:
-    """Airflow without a stack: an empty home, and no settings of this terminal."""
+    """Return the environment of an Airflow without a stack: an empty home, and no settings of this terminal."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "UPDRAFT_"))}
     return {
         **kept,

@@ -93,7 +93,7 @@ def measure(options: Options) -> Measured:
 
 
 def managed(cluster: Cluster, feeder: Feeder, audit: AuditLog, clock: PodClock, job_id: str) -> tuple[Start, str]:
-    """With the program's image."""
+    """Start a learner with the program's image."""
     answer = feeder.ask(job_id)
     pod = answer["pod"]
     line = first_line(cluster, NAMESPACE, pod, MAIN)
@@ -105,7 +105,7 @@ def managed(cluster: Cluster, feeder: Feeder, audit: AuditLog, clock: PodClock, 
 
 
 def bare(cluster: Cluster, audit: AuditLog, name: str, overrides: Mapping[str, Any]) -> Start:
-    """`kubectl run`, with what is to be different from its pod."""
+    """Start a pod with `kubectl run`; `overrides`: what is different from its pod."""
     began, image = time.time(), overrides["spec"]["containers"][0]["image"]
     place = ["-n", BARE_NAMESPACE]
     options = [f"--image={image}", "--restart=Never", f"--overrides={json.dumps(overrides)}"]
@@ -123,7 +123,7 @@ def plain_pod(image: str) -> dict[str, Any]:
 
 
 def idle_pod(image: str) -> dict[str, Any]:
-    """A learner's containers, of which only the program has something to do."""
+    """Return a learner's containers, of which only the program has something to do."""
     pod = plain_pod(image)
     script = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
     sidecar = {"name": "sidecar", "image": image, "command": ["/bin/sh", "-c", script], "restartPolicy": "Always"}
@@ -148,7 +148,7 @@ def first_line(cluster: Cluster, namespace: str, pod: str, container: str) -> fl
 
 
 def line_times(log: str) -> list[float]:
-    """Unix seconds of each line that says `LINE`, in a log with RFC 3339 times of nanoseconds."""
+    """Return the Unix time of each line that says `LINE`, in a log with RFC 3339 times of nanoseconds."""
     parted = [line.partition(" ") for line in log.splitlines()]
     # Python reads six digits.
     return [
@@ -188,7 +188,7 @@ def cluster_clock(cluster: Cluster) -> PodClock:
 
 
 def measured(rows: Sequence[tuple[Start, Start, Start]]) -> Measured:
-    """Of each round: a learner, `kubectl run`, and a learner's containers with nothing to do."""
+    """Compute the figure from rounds of a learner, `kubectl run`, and a learner's containers with nothing to do."""
     return Measured(
         settings={"rounds": len(rows)},
         comparisons=(

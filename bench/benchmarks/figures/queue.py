@@ -76,7 +76,8 @@ def measure(options: Options) -> Measured:
 
 
 def whole_cluster(cluster: Cluster) -> dict[str, Any]:
-    """A gang of which one has its turn at a time: half of each node's CPUs and a bit, on every node that is ready."""
+    """Return a gang of which only one fits at a time: half of each node's CPUs and a bit, on every node that is
+    ready."""
     nodes = capacity_from_nodes(json.loads(kubectl(cluster, "get", "nodes", "-o", "json"))["items"]).ready
     cpus = math.floor(min(node.cpus for node in nodes))
     if any(node.cpus >= 2 * cpus for node in nodes):
@@ -143,7 +144,7 @@ class Queue(Phase):
         return Spent((after.cpu_seconds - before.cpu_seconds) / (after.at - before.at), after.memory_mib)
 
     def _await_grant(self, run: str) -> float:
-        """Unix seconds of its event."""
+        """Wait for the run's event; return its Unix time."""
         deadline = time.monotonic() + GRANT_SECONDS
         while (event := self._events().get(run)) is None:
             if time.monotonic() > deadline:

@@ -78,7 +78,7 @@ def measure(options: Options) -> Measured:
 
 
 def measured(both: Mapping[str, Sequence[tuple[Restart, Restart]]]) -> Measured:
-    """`both`: pairs of a restart on the platform and a bare one, by the program's start."""
+    """Compute the figure. `both`: pairs of a restart on the platform and a bare one, by the program's start."""
     doubts = [
         f"the bare restarts of the program with a {start} start differ by {among:.0%} among themselves"
         for start, pairs in both.items()
@@ -151,7 +151,7 @@ def on_platform(stack: Stack, notes: Path, texts: int) -> Restart:
 
 
 def alone(folder: Path, texts: int) -> Restart:
-    """A loop in a shell, as a person without a platform writes it."""
+    """Restart the program by a loop in a shell, as a user without a platform writes it."""
     (folder / "checkpoints").mkdir(parents=True)
     notes = folder / "steps.jsonl"
     loop = subprocess.Popen(
@@ -188,7 +188,7 @@ def alone(folder: Path, texts: int) -> Restart:
 
 
 def _await_steps(notes: Path, checkpoint: Callable[[], int]) -> None:
-    """Until it is some steps beyond its newest checkpoint, and has two behind it."""
+    """Wait until the program is some steps beyond its newest checkpoint, and has two behind it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     first = 0
     while time.monotonic() < deadline:
@@ -219,7 +219,7 @@ def _kill_and_watch(process: psutil.Process, notes: Path) -> Restart:
 
 
 def read_steps(notes: Path) -> list[dict[str, Any]]:
-    """A line that is being written is passed over."""
+    """Read the steps; a line that is being written is passed over."""
     if not notes.exists():
         return []
     found = []

@@ -58,7 +58,7 @@ def measure(options: Options) -> Measured:
 
 
 def measured(pairs: Mapping[str, Sequence[tuple[Side, Side]]], seconds: float, core: int | None) -> Measured:
-    """`pairs`: on the platform and bare, by model."""
+    """Compute the figure. `pairs`: on the platform and bare, by model."""
     doubts = []
     for model, found in pairs.items():
         unknown = uncertainty(found)
@@ -102,7 +102,7 @@ def measured(pairs: Mapping[str, Sequence[tuple[Side, Side]]], seconds: float, c
 
 
 def uncertainty(pairs: Sequence[tuple[Side, Side]]) -> float:
-    """Two standard errors of the ratio."""
+    """Return two standard errors of the ratio."""
     logs = [math.log(managed.speed / bare.speed) for managed, bare in pairs]
     return 2 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
 

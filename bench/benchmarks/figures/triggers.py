@@ -120,7 +120,7 @@ def _memory(turn: Turn) -> float:
 
 
 def _rate(turn: Turn) -> float:
-    """Of a job of those that are watched all the time."""
+    """Return the rate of a job among those that are watched all the time."""
     minutes = (turn.window[1] - turn.window[0]) / 60
     return len(turn.requests) / turn.uses["many"].triggers / minutes
 
@@ -159,7 +159,7 @@ def cores(turn: Turn) -> float:
 
 
 def request_table(ours: Sequence[Turn], stock: Sequence[Turn]) -> TableOf:
-    """Of the last turns."""
+    """Return a table of the last turns."""
     counts = [Counter(f"{r.verb} {r.resource}" for r in turns[-1].requests) for turns in (ours, stock)]
     kinds = sorted(counts[0].keys() | counts[1].keys(), key=lambda kind: -(counts[0][kind] + counts[1][kind]))
     rows = tuple((kind, counts[0][kind], counts[1][kind]) for kind in kinds)

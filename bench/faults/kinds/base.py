@@ -123,7 +123,7 @@ class Scene:
 
 
 def nothing(_scene: Scene) -> None:
-    """The end of a fault that needs none."""
+    """Do nothing: the end of a fault that needs none."""
 
 
 def usual_shape(rng: Random, steps: int) -> Shape:
@@ -131,18 +131,18 @@ def usual_shape(rng: Random, steps: int) -> Shape:
 
 
 def good_shape(rng: Random, steps: int) -> Shape:
-    """Its program does not fail by itself."""
+    """Draw a job whose program does not fail by itself."""
     return draw_shape(rng, steps=steps, may_fail=False)
 
 
 def some_step(rng: Random, shape: Shape) -> Moment:
-    """While the program runs, from the first step to the last but some; before it fails by itself."""
+    """Draw a moment while the program runs, from the first step to the last but some; before it fails by itself."""
     last = shape.fail_at or shape.steps
     return Moment(step=max(1, round(last * rng.uniform(0.02, 0.93))))
 
 
 def later_step(rng: Random, shape: Shape) -> Moment:
-    """Not before there are a few checkpoints."""
+    """Draw a moment at which there are a few checkpoints."""
     last = shape.fail_at or shape.steps
     return Moment(step=round(last * rng.uniform(0.45, 0.85)))
 

@@ -108,7 +108,7 @@ def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
 
 
 def _fetch_everything(git: Git, url: str, commit: str, limit_bytes: int) -> str:
-    """For servers that hand out branches and tags only."""
+    """Fetch all branches and tags, for servers that hand out nothing else; return the commit."""
     try:
         git("fetch", url, *_EVERYTHING)
     except TooLarge:
@@ -164,7 +164,7 @@ def _count(git: Git, tree: str, above: str, source: str, limit_bytes: int, limit
 
 
 def _read_index(git: Git, commit: str, tree: str, inside: str) -> None:
-    """Git's index of the folder, and of the attributes of the folders that it lies in, which hold for it too."""
+    """Read the folder into git's index, with the attributes of the folders above it, which hold for it too."""
     if inside == ".":
         git("read-tree", tree)
         return
@@ -179,7 +179,8 @@ def _read_index(git: Git, commit: str, tree: str, inside: str) -> None:
 def _environment(
     url: str, work: Path, credentials: Mapping[str, str] | None, secret_name: str | None, protocols: tuple[str, ...]
 ) -> dict[str, str]:
-    """Nothing of the container's own configuration; the credentials as a header for this server only."""
+    """Return git's environment: nothing of the container's own configuration, and the credentials as a header for this
+    server only."""
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(work),

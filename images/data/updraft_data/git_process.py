@@ -77,7 +77,7 @@ class Git:
         return output.strip()
 
     def succeeds(self, *arguments: str) -> bool:
-        """False when the server has not what was asked for. Raises for any other failure."""
+        """Run git; return False when the server does not have what was asked for. Raises for any other failure."""
         code, _, errors = self._run(arguments, watched=True)
         if code == 0:
             return True
@@ -120,7 +120,7 @@ class Git:
 
     @contextmanager
     def _process(self, arguments: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
-        """The program, which is ended with its helpers when the block is left before it ends."""
+        """Start git; it is ended with its helpers when the block is left before it ends."""
         try:
             process = subprocess.Popen(
                 ["git", *_SAFE, *_QUIET, *arguments],
@@ -209,7 +209,7 @@ def _keep_the_end(kept: bytearray, more: bytes) -> None:
 
 
 def pack_bytes(folder: Path) -> int:
-    """Size of what was fetched into a repository, also while it comes."""
+    """Return the size of what was fetched into a repository, also while it comes."""
     total = 0
     for path in (folder / ".git" / "objects" / "pack").glob("*pack*"):
         if path.suffix == ".pack" or path.name.startswith("tmp_pack"):

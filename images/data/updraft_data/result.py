@@ -19,7 +19,7 @@ class ValidationResult:
     duration_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For the ledger."""
+        """Return the result as the ledger keeps it."""
         return asdict(self)
 
     @classmethod

@@ -63,7 +63,7 @@ def validate(folder: Path, tree: Tree, suite: Mapping[str, Any], *, format: str 
 
 
 def _evaluate(table: pd.DataFrame, expectations: list[dict[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Great Expectations' word on each expectation, by its number in the suite."""
+    """Return Great Expectations' result of each expectation, by its number in the suite."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
     import great_expectations.expectations
@@ -102,7 +102,7 @@ def _evaluate(table: pd.DataFrame, expectations: list[dict[str, Any]]) -> dict[i
 
 
 def _problems(exc: Exception) -> str:
-    """pydantic's errors as `field: problem`, without the class names."""
+    """Return pydantic's errors as `field: problem`, without the class names."""
     errors = getattr(exc, "errors", None)
     if callable(errors):
         found = [(".".join(str(part) for part in error["loc"]), str(error["msg"])) for error in errors()]

@@ -15,8 +15,8 @@ MOST_ERRORS = 20
 
 
 def suite_digest(suite: Mapping[str, Any], format: str) -> str:
-    """Changes when the suite asks for something else, or the data is read another way; its name and notes do not
-    count."""
+    """Return a digest that changes when the suite asks for something else, or the data is read another way; its name
+    and notes do not count."""
     listed = suite.get("expectations")
     asked = [
         {key: item.get(key) for key in ("type", "expectation_type", "kwargs", "severity")}

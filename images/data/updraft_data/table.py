@@ -40,7 +40,7 @@ def read_table(folder: Path, selection: Selection) -> pd.DataFrame:
 
 
 def file_table(files: Sequence[TreeFile]) -> pd.DataFrame:
-    """A row per file: path, size_bytes, sha256, label (its folder), extension."""
+    """Return a row for each file: path, size_bytes, sha256, label (its folder), extension."""
     import pandas as pd
 
     rows = [
@@ -103,7 +103,7 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
-    """The file's bytes, decompressed and counted where its name says that it is compressed."""
+    """Open the file's bytes, decompressed and counted if its name says that it is compressed."""
     if not name.lower().endswith(".gz"):
         with path.open("rb") as plain:
             yield plain
@@ -130,8 +130,8 @@ def _check_parquet(path: Path, name: str) -> None:
 
 
 def _arrays(path: Path, name: str) -> pd.DataFrame:
-    """Arrays of equal length side by side: 1-D as a column, 2-D as columns NAME_0, NAME_1, …; larger ones as facts per
-    sample: NAME_min, NAME_max, NAME_mean, NAME_nonfinite."""
+    """Return arrays of equal length side by side: 1-D as a column, 2-D as columns NAME_0, NAME_1, …; larger ones as
+    facts per sample: NAME_min, NAME_max, NAME_mean, NAME_nonfinite."""
     import numpy as np
     import pandas as pd
 

@@ -10,7 +10,8 @@ VALUE_CHARACTERS = 60
 
 
 def failure_text(kind: str, kwargs: Mapping[str, Any], outcome: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """`outcome` is one entry of `results`, as Great Expectations writes it in JSON."""
+    """Return a sentence about a failed expectation. `outcome` is one entry of `results`, as Great Expectations writes
+    it in JSON."""
     return f"{kind}({_arguments(kwargs)}): {_why(kwargs, outcome, columns)}"
 
 
@@ -46,7 +47,7 @@ def _why(kwargs: Mapping[str, Any], outcome: Mapping[str, Any], columns: Sequenc
 
 
 def _exception(info: Mapping[str, Any]) -> str | None:
-    """The message, whether it stands in the entry itself or, as for missing columns, below an id of a metric."""
+    """Return the message, which is in the entry itself or, as for missing columns, below the id of a metric."""
     entries = [info] if "raised_exception" in info else [entry for entry in info.values() if isinstance(entry, Mapping)]
     for entry in entries:
         if entry.get("raised_exception"):

@@ -76,9 +76,10 @@ def _target(paths: PodPaths, source: SourceRequest) -> Path:
 def _judge(
     source: SourceRequest, copied: Copied, request: PrepareRequest, paths: PodPaths, say: Say
 ) -> dict[str, Any] | None:
-    """The suite's result or why there is none; None where the verdict on this very data is known.
+    """Return the suite's result, or why there is none; None where the verdict on this data is known.
 
-    Raises SourceError of kind `unavailable` where another attempt may judge it."""
+    Raises SourceError of kind `unavailable` where another attempt may judge it.
+    """
     assert source.suite is not None
     folder = paths.data / source.name
     if copied.archive is not None:

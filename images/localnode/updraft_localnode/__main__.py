@@ -15,7 +15,7 @@ from updraft_localnode.node import NodeConfig, run
 
 
 def _quantity(text: str) -> int:
-    """Bytes. People write GiB where Kubernetes writes Gi."""
+    """Parse a quantity into bytes. People write GiB where Kubernetes writes Gi."""
     try:
         return int(parse_quantity(text.removesuffix("B")))
     except ValueError as exc:
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def config_of(arguments: argparse.Namespace) -> NodeConfig:
-    """Raises LocalNodeError."""
+    """Return the configuration that the arguments describe. Raises LocalNodeError."""
     try:
         token = arguments.token_file.read_text().strip()
     except OSError as exc:

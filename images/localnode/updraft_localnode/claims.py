@@ -23,7 +23,7 @@ def folder_of(claims_dir: Path, namespace: str, name: str) -> Path | None:
 
 
 def claim(claims_dir: Path, namespace: str, name: str) -> Json:
-    """Raises ApiError 404."""
+    """Return the claim. Raises ApiError 404."""
     folder = folder_of(claims_dir, namespace, name)
     if folder is None:
         raise not_found(RESOURCE, name)

@@ -13,7 +13,7 @@ class Connections:
         self._connections: Callable[[], Iterable[Any]] = tuple
 
     def attach(self, connections: Callable[[], Iterable[Any]]) -> None:
-        """Where to find the server's connections: objects with `client` and `transport`, as uvicorn's protocols are."""
+        """Set where the server's connections are: objects with `client` and `transport`, as uvicorn's protocols are."""
         self._connections = connections
 
     def close(self, scope: Scope) -> None:

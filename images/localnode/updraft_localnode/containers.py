@@ -147,7 +147,7 @@ class ContainerRunner:
         report.publish()
 
     async def _probe(self, record: ContainerRecord) -> None:
-        """For as long as it runs."""
+        """Run the container's probes for as long as it runs."""
         await self._until_started(record)
         probe = record.spec.get("readinessProbe")
         if not probe or not record.started:
@@ -172,7 +172,7 @@ class ContainerRunner:
         await keep_asking(probe, record.spec, own, launch, tell, unhealthy, account)
 
     async def _until_started(self, record: ContainerRecord) -> None:
-        """Its hook, then its startup probe; whatever fails ends the container."""
+        """Run the hook, then the startup probe; a failure of either ends the container."""
         process = record.process
         if record.started or process is None or not _starts_late(record.spec):
             return
@@ -184,7 +184,8 @@ class ContainerRunner:
         await asyncio.to_thread(processes.kill_all, process)
 
     async def _hook_problem(self, record: ContainerRecord) -> str | None:
-        """A hook may run again when this node's own process is started anew, as Kubernetes allows."""
+        """Run the hook; return why it failed, or None. A hook may run again when the local node is restarted, as
+        Kubernetes allows."""
         hook = _post_start(record.spec)
         if not hook:
             return None

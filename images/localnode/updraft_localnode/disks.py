@@ -29,7 +29,7 @@ def why_not() -> str | None:
 
 
 def _mount(folder: Path, flags: int, options: str) -> None:
-    """Raises OSError."""
+    """Mount a disk. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     target = os.fsencode(folder)
     if libc.mount(b"tmpfs", target, b"tmpfs", ctypes.c_ulong(flags | _MS_NOSUID | _MS_NODEV), options.encode()) != 0:
@@ -55,7 +55,7 @@ def is_full(pod_folder: Path) -> bool:
 
 
 def fill(pod_folder: Path, left_bytes: int) -> None:
-    """Shrinks the disk to what is used now and so much more. Raises OSError."""
+    """Shrink the disk to what is used now and `left_bytes` more. Raises OSError."""
     volumes = pod_folder / "v"
     (pod_folder / _FULL).touch()
     for last in range(_FILL_ROUNDS, 0, -1):
@@ -77,7 +77,7 @@ def free(pod_folder: Path) -> None:
 
 
 def release(pod_folder: Path) -> None:
-    """Takes the pod's disk away with all that is on it."""
+    """Remove the pod's disk with all that is on it."""
     if (pod_folder / _SIZE).exists():
         _unmount(pod_folder / "v")
         for mark in (_SIZE, _FULL):
@@ -85,13 +85,13 @@ def release(pod_folder: Path) -> None:
 
 
 def _unmount(folder: Path) -> None:
-    """At once: whoever has a file of it open may keep that."""
+    """Unmount at once: a process that has a file of it open may keep the file."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(folder), _MNT_DETACH)
 
 
 def release_all(below: Path) -> None:
-    """Every disk below a folder, for `updraft down` when the local node itself is dead."""
+    """Remove every disk below a folder, for `updraft down` when the local node is dead."""
     mounts: list[str] = []
     with contextlib.suppress(OSError):
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]

@@ -46,7 +46,7 @@ class ContainerLaunch:
 
 
 def path_variable(image: Image, images_dir: Path, name: str) -> str:
-    """PATH inside a container of the image of that name."""
+    """Return PATH inside a container of the image of that name."""
     if image.package is None:
         return HOST_PATH
     return f"{environment_path(images_dir, name) / 'bin'}:{ENVIRONMENT_PATH}"
@@ -62,7 +62,7 @@ def _secret(name: str, read_secret: SecretReader, *, optional: bool) -> dict[str
 
 
 def field_of(pod: Json, path: str) -> str:
-    """Downward API. Raises NotYetError for a path that it does not have."""
+    """Return a field of the downward API. Raises NotYetError for a path that it does not have."""
     meta, spec = pod["metadata"], pod["spec"]
     if match := _KEYED_FIELD.match(path):
         return str((meta.get(match.group(1)) or {}).get(match.group(2), ""))
@@ -145,7 +145,7 @@ def launch_of(
     place: ContainerFolders,
     host: Mapping[str, str],
 ) -> ContainerLaunch:
-    """Raises NotYetError if the container refers to something that does not exist."""
+    """Return how the container is started. Raises NotYetError if it refers to something that does not exist."""
     declared, opaque = declared_variables(container, pod, read_secret)
     environment = _platform_variables(container, pod, place, host)
     for name, value in declared.items():

@@ -120,7 +120,7 @@ def kubelet_away(pod: Json, container: str, query: str) -> StatusError:
 
 
 def invalid(kind: str, name: str, causes: list[StatusCause]) -> StatusError:
-    """422 that names every wrong field at once."""
+    """Create a 422 that names every wrong field."""
     texts = [cause.text() for cause in causes]
     wrong = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {

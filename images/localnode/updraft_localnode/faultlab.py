@@ -26,7 +26,7 @@ class FaultLab:
     wires: Connections
 
     async def apply(self, fault: faults.AnyFault, caller: tuple[str, int] | None = None) -> Json:
-        """Carries the fault out; answers what it did. A cut spares the `caller`. Raises ApiError."""
+        """Carry the fault out; return what it did. A cut spares the `caller`. Raises ApiError."""
         match fault:
             case faults.Evict():
                 self.runtime.evict(fault.namespace, fault.pod, fault.message, fault.grace_seconds)

@@ -18,12 +18,12 @@ PATCHABLE = ("labels", "annotations", "ownerReferences")
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """Clients of Python send `True`."""
+    """Return whether the flag is set. Python clients send `True`."""
     return query.get(name, "").lower() in ("true", "1")
 
 
 def number(query: Mapping[str, str], name: str, lowest: int = 0) -> int | None:
-    """Raises ApiError 400."""
+    """Return a number of the query. Raises ApiError 400."""
     text = query.get(name)
     if text in (None, ""):
         return None
@@ -37,7 +37,7 @@ def number(query: Mapping[str, str], name: str, lowest: int = 0) -> int | None:
 
 
 async def json_body(request: Request) -> Any:
-    """None for an empty body. Raises ApiError 400."""
+    """Return the request's JSON, or None for an empty body. Raises ApiError 400."""
     raw = await request.body()
     if not raw.strip():
         return None
@@ -63,7 +63,7 @@ class DeleteOptions:
         return cls(grace, policy == "Orphan", (options.get("preconditions") or {}).get("uid"))
 
     def check(self, resource: str, obj: Json) -> None:
-        """Raises ApiError 409 if this is another object than the caller means."""
+        """Raise ApiError 409 if this is another object than the caller means."""
         meta = obj["metadata"]
         if self.uid and self.uid != meta["uid"]:
             why = f"the UID in the precondition ({self.uid}) does not match the UID in record ({meta['uid']})"
@@ -71,7 +71,7 @@ class DeleteOptions:
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
-    """Raises ApiError 400."""
+    """Parse the options of a log request. Raises ApiError 400."""
     since_seconds = number(query, "sinceSeconds", 1)
     since = None if since_seconds is None else seconds_ago(since_seconds)
     if query.get("sinceTime"):
@@ -91,7 +91,7 @@ def log_options(query: Mapping[str, str]) -> LogOptions:
 
 
 def _merge(target: Any, patch: Any) -> Any:
-    """JSON merge patch (RFC 7386). For maps of text the strategic merge is the same."""
+    """Apply a JSON merge patch (RFC 7386). For maps of text the strategic merge is the same."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -104,9 +104,10 @@ def _merge(target: Any, patch: Any) -> Any:
 
 
 def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
-    """`obj` with new metadata, a node also cordoned or not.
+    """Return `obj` with new metadata; a node also cordoned or not.
 
-    Raises ApiError 400, 409, 415, or 422 for a field that may not be changed."""
+    Raises ApiError 400, 409, 415, or 422 for a field that may not be changed.
+    """
     if content_type.partition(";")[0].strip() not in MERGE_TYPES:
         message = f"the body of the request was in an unknown format - accepted media types include: {MERGE_TYPES}"
         raise StatusError(415, "UnsupportedMediaType", message)
@@ -141,7 +142,8 @@ def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
 
 
 def page(items: Sequence[Json], limit: int | None, token: str | None) -> tuple[list[Json], str | None, int]:
-    """One page of a list in order of namespace and name, the token of the next, and how many remain."""
+    """Return one page of a list in order of namespace and name, the token of the next page, and how many items
+    remain."""
 
     def position(obj: Json) -> list[str]:
         return [obj["metadata"].get("namespace", ""), obj["metadata"]["name"]]

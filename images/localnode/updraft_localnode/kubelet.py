@@ -59,12 +59,12 @@ class Kubelet:
     builds: Builds = field(default_factory=lambda: Builds(""))
 
     def pod_folder(self, uid: str) -> Path:
-        """Short, because sockets in TMPDIR have short names only."""
+        """Return the pod's folder; its name is short, because sockets in TMPDIR have short names only."""
         return self.pods_dir / uid.replace("-", "")[:12]
 
     @property
     def claims_dir(self) -> Path:
-        """Folders that pods may mount by name, see `claims`."""
+        """Return the folder of the folders that pods may mount by name, see `claims`."""
         return self.pods_dir.parent / "claims"
 
     def container_folder(self, uid: str, container: str, restart_count: int) -> Path:

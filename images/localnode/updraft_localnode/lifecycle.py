@@ -16,7 +16,8 @@ SWEEP_SECONDS = 60.0
 
 
 def delete_pod(store: ResourceStore, namespace: str, name: str, grace_seconds: int | None) -> Json:
-    """A pod that runs is only marked; the runtime removes it when its processes have ended. Raises ApiError 404."""
+    """Delete a pod. One that runs is only marked; the runtime removes it when its processes have ended. Raises ApiError
+    404."""
     pod = store.get("pods", namespace, name)
     finished = pod["status"].get("phase") in TERMINAL_PHASES or not pod["spec"].get("nodeName")
     grace = int(pod["spec"]["terminationGracePeriodSeconds"]) if grace_seconds is None else grace_seconds
@@ -46,7 +47,7 @@ def disrupt(store: ResourceStore, pod: Json, reason: str, message: str) -> None:
 
 
 def delete_object(store: ResourceStore, key: Key, grace_seconds: int | None = None) -> Json:
-    """Raises ApiError 404."""
+    """Delete an object. Raises ApiError 404."""
     resource, namespace, name = key
     if resource == "pods":
         return delete_pod(store, namespace, name, grace_seconds)
@@ -64,7 +65,7 @@ def _mark_namespace(store: ResourceStore, name: str) -> Json:
 
 
 def orphan_dependents(store: ResourceStore, uid: str) -> None:
-    """`propagationPolicy: Orphan`: dependents forget their owner."""
+    """Remove the owner from its dependents (`propagationPolicy: Orphan`)."""
 
     def forget(new: Json) -> None:
         owners = new["metadata"].get("ownerReferences") or []
@@ -89,7 +90,7 @@ class GarbageCollector:
             await asyncio.sleep(0.1)  # many writes, one sweep
 
     def collect(self) -> None:
-        """One sweep over everything."""
+        """Make one sweep over all objects."""
         for key, obj in self._store.everything():
             owners = obj["metadata"].get("ownerReferences") or []
             if owners and all(self._store.by_uid(o["uid"]) is None for o in owners):

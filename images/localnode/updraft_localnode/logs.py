@@ -25,7 +25,7 @@ class LogOptions:
 
 
 def log_time(moment: datetime) -> str:
-    """A moment as the log writes it, so that texts compare like times."""
+    """Return a time as the log writes it, so that texts compare like times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
@@ -34,7 +34,7 @@ def seconds_ago(seconds: int) -> str:
 
 
 def parse_time(text: str) -> str:
-    """RFC 3339, also with nanoseconds. Raises ValueError."""
+    """Parse RFC 3339, also with nanoseconds. Raises ValueError."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
@@ -44,7 +44,7 @@ def parse_time(text: str) -> str:
 
 
 def entries(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
-    """Output for complete lines of the file. Parts (P) run together with what follows them."""
+    """Yield the output for complete lines of the file. Parts (P) are joined with what follows them."""
     continued = False
     for line in lines:
         fields = line.split(b" ", 3)
@@ -73,7 +73,7 @@ def tail_offset(path: Path, lines: int) -> int:
 
 
 async def read_log(path: Path, options: LogOptions, finished: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Chunks of output. With `follow`, goes on until `finished()`, asked before the last read, is true."""
+    """Yield chunks of output. With `follow`, continue until `finished()`, called before the last read, is true."""
     left = options.limit_bytes
     while options.follow and not path.exists() and not finished():
         await asyncio.sleep(FOLLOW_SECONDS)

@@ -74,7 +74,7 @@ class ApiMiddleware:
 
 
 async def _unheard(_: Message) -> None:
-    """Where an answer goes that its reader never gets."""
+    """Drop an answer whose reader never gets it."""
 
 
 def _error_response(error: StatusError) -> Response:

@@ -62,7 +62,7 @@ class NodeConfig:
 
 
 def node_specs(config: NodeConfig) -> list[NodeSpec]:
-    """One node; with several types of GPU, one per type, among which CPUs and memory are shared out evenly."""
+    """Return one node; with several types of GPU, one per type, among which CPUs and memory are shared out evenly."""
     count = max(len(config.gpus), 1)
     cpu, memory = config.cpu_milli // count, config.memory_bytes // count
     if len(config.gpus) <= 1:
@@ -73,7 +73,7 @@ def node_specs(config: NodeConfig) -> list[NodeSpec]:
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Two local nodes must not share a state folder. The lock goes with the process."""
+    """Lock the state folder: two local nodes must not share one. The lock ends with the process."""
     with (state_dir / "lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises LocalNodeError if the port is taken."""
+    """Listen on the port. Raises LocalNodeError if it is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

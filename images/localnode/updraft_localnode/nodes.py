@@ -71,7 +71,7 @@ class NodePool:
         timeout_seconds: float,
         replace: bool,
     ) -> Json:
-        """Raises ApiError 409 if there is no such node to lose."""
+        """Lose a node. Raises ApiError 409 if there is no such node to lose."""
         name = self._named(name, [n for n in self._names() if n not in self._away.nodes])
         self._away.lose(name, delete_after_seconds, gone_after_seconds, timeout_seconds)
         self._store.update("nodes", "", name, _fall_silent)
@@ -90,7 +90,7 @@ class NodePool:
         return {"node": name, "replacement": replacement}
 
     def find(self, name: str | None = None) -> Json:
-        """Raises ApiError 409 if that node is not lost."""
+        """Find a lost node again. Raises ApiError 409 if that node is not lost."""
         name = self._named(name, list(self._away.nodes))
         self._away.find(name)
         self._store.update("nodes", "", name, _speak_again)
@@ -134,7 +134,7 @@ class NodePool:
             await self._store.changed(seen, seconds)
 
     def reconcile(self, now: float) -> float | None:
-        """One pass; the seconds until something is due again, None if only a write can bring that about."""
+        """Make one pass; return the seconds until something is due again, None if only a write can bring that about."""
         for node in self._store.items("nodes"):
             self._store.update("nodes", "", node["metadata"]["name"], _mark_unschedulable)
         moments = [m for lost in self._away.nodes.values() for m in self._clear(lost, now)]
@@ -189,7 +189,7 @@ class NodePool:
         self._store.delete(*key)
 
     def _shrink(self) -> None:
-        """A node that was found again beside its replacement goes when nothing runs there any more."""
+        """Remove a node that was found again beside its replacement once nothing runs there any more."""
         for name in self._leaving():
             orphans = any(p["spec"]["nodeName"] == name for p in self._away.pods.values())
             if not self._pods_on(name) and not orphans:
@@ -200,7 +200,7 @@ class NodePool:
 
     # --- Small things ---------------------------------------------------------------------------------
     def _set_up(self) -> None:
-        """Node objects as they have to be after a start: as they were, with what the configuration says now."""
+        """Restore the node objects after a start, with what the configuration says now."""
         for node in self._store.items("nodes"):
             if node["metadata"]["name"] not in self._names():
                 self._store.delete("nodes", "", node["metadata"]["name"])
@@ -213,7 +213,7 @@ class NodePool:
             self._store.create("namespaces", namespace)
 
     def _create(self, base: str, name: str) -> None:
-        """The node's object, or its renewal."""
+        """Create the node's object, or renew it."""
         spec = self._specs[base]
         obj = node_object(NodeSpec(name, spec.allocatable, spec.gpu_type), self._version)
         obj["status"]["nodeInfo"] |= {"operatingSystem": platform.system().lower(), "architecture": platform.machine()}
@@ -269,7 +269,7 @@ def _without(spec: Json, key: str) -> list[Json]:
 
 
 def _leave_taints(spec: Json, taints: list[Json]) -> None:
-    """An empty list is left out, as an API server leaves out whatever is empty or false here."""
+    """Set the taints; an empty list is left out, as an API server leaves out whatever is empty or false here."""
     if taints:
         spec["taints"] = taints
     else:
@@ -308,7 +308,7 @@ def _unready(pod: Json) -> None:
 
 
 def _mark_unschedulable(node: Json) -> None:
-    """The taint that belongs to `spec.unschedulable`."""
+    """Set the taint that belongs to `spec.unschedulable`."""
     spec = node["spec"]
     has = any(t["key"] == UNSCHEDULABLE for t in spec.get("taints") or [])
     if spec.get("unschedulable") and not has:

@@ -60,7 +60,7 @@ class Partition:
         return self._keep({**self.pods[uid], "status": status})
 
     def unseen(self) -> list[Json]:
-        """Pods that run out of the API's sight: on a lost node, or on one that is being rid of them."""
+        """Return the pods that run out of the API's sight: on a lost node, or on one whose pods are being removed."""
         return [
             {
                 "namespace": pod["metadata"]["namespace"],
@@ -73,7 +73,8 @@ class Partition:
         ]
 
     def find(self, name: str) -> None:
-        """The node answers again: its kubelet tells what happened, and ends the pods that the API no longer has."""
+        """Let the node answer again: its kubelet reports what happened, and ends the pods that the API no longer
+        has."""
         del self.nodes[name]
         self._store.drop_fact(_NODE + name)
         for uid, pod in list(self.pods.items()):

@@ -33,7 +33,7 @@ class ContainerRecord:
 
     @property
     def exit_code(self) -> int | None:
-        """None unless the container has ended."""
+        """Return the exit code; None unless the container has ended."""
         terminated = self.state.get("terminated")
         return None if terminated is None else int(terminated["exitCode"])
 
@@ -43,7 +43,7 @@ class ContainerRecord:
 
 
 def seconds_only(timestamp: str) -> str:
-    """Object times carry whole seconds."""
+    """Return the timestamp in whole seconds, as objects have it."""
     return f"{timestamp[:19]}Z"
 
 
@@ -119,7 +119,7 @@ def _condition(old: Sequence[Json], type_: str, *, holds: bool, why: str, now: s
 
 
 def pod_status(pod: Json, records: Sequence[ContainerRecord], phase: str, why: tuple[str, str], now: str) -> Json:
-    """`why` is reason and message of a pod that was stopped, both empty otherwise."""
+    """Return the pod's status. `why` is reason and message of a pod that was stopped, both empty otherwise."""
     old = pod.get("status") or {}
     conditions: list[Json] = old.get("conditions") or []
     init = [r for r in records if r.role != MAIN]
@@ -154,5 +154,5 @@ def pod_status(pod: Json, records: Sequence[ContainerRecord], phase: str, why: t
 
 
 def final_phase(records: Sequence[ContainerRecord]) -> str:
-    """Succeeded if every main container ended with 0. A sidecar's end never counts."""
+    """Return Succeeded if every main container ended with 0, else Failed. A sidecar's end never counts."""
     return "Succeeded" if all(r.exit_code == 0 for r in records if r.role == MAIN) else "Failed"

@@ -15,7 +15,7 @@ _FACT = "ports"
 
 
 def is_free(port: int) -> bool:
-    """True if nobody listens there on the loopback address."""
+    """Return whether no process listens there on the loopback address."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

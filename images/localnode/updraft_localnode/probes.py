@@ -17,7 +17,7 @@ PROBE_ERRORS = (OSError, ValueError, IndexError, StopIteration, TimeoutError)
 
 
 def port_number(port: Any, container: Json) -> int:
-    """A probe's port: a number, or the name of one of the container's ports."""
+    """Return a probe's port, which is given as a number or as the name of one of the container's ports."""
     if isinstance(port, int) or str(port).isdigit():
         return int(port)
     return next(int(p["containerPort"]) for p in container.get("ports") or [] if p.get("name") == port)
@@ -59,7 +59,7 @@ async def _exec(command: list[str], launch: ContainerLaunch) -> None:
 
 
 async def run_once(probe: Json, container: Json, translation: Translation, launch: ContainerLaunch) -> None:
-    """A probe's or a hook's action. Raises one of PROBE_ERRORS when it fails."""
+    """Run the action of a probe or a hook. Raises one of PROBE_ERRORS when it fails."""
     if action := probe.get("httpGet"):
         await _http(action, translation.port(port_number(action["port"], container)))
     elif action := probe.get("tcpSocket"):

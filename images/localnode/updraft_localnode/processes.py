@@ -46,7 +46,7 @@ class ProcessId:
             return None
 
     def process(self) -> psutil.Process | None:
-        """None if it is gone. A zombie counts as gone."""
+        """Return the process, or None if it is gone. A zombie counts as gone."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.created) > 0.05 or process.status() == psutil.STATUS_ZOMBIE:
@@ -118,7 +118,7 @@ def _load(folder: Path) -> ContainerProcess | None:
 
 
 def _members(process: ContainerProcess) -> list[psutil.Process]:
-    """Every living process of the container, the shim left out."""
+    """Return every living process of the container except the shim."""
     found: dict[int, psutil.Process] = {}
     for identity in (process.shim, process.main):
         root = identity.process() if identity is not None else None
@@ -137,14 +137,14 @@ def _members(process: ContainerProcess) -> list[psutil.Process]:
 
 
 def kill_all(process: ContainerProcess) -> None:
-    """SIGKILL to all of the container but the shim, which then notes the end."""
+    """Send SIGKILL to all of the container except the shim, which then records the end."""
     for member in _members(process):
         with contextlib.suppress(psutil.Error):
             member.kill()
 
 
 def terminate(process: ContainerProcess) -> None:
-    """SIGTERM to the program, through the shim."""
+    """Send SIGTERM to the program, through the shim."""
     shim_process = process.shim.process() if process.shim is not None else None
     if shim_process is not None:
         with contextlib.suppress(psutil.Error):
@@ -156,7 +156,7 @@ def terminate(process: ContainerProcess) -> None:
 
 
 def signal_program(process: ContainerProcess, number: int) -> int:
-    """A signal to the program alone; returns its pid. Raises ProcessLookupError if it has ended."""
+    """Send a signal to the program alone; return its pid. Raises ProcessLookupError if it has ended."""
     program = process.main.process() if process.main is not None else None
     if program is None:
         raise ProcessLookupError
@@ -166,7 +166,7 @@ def signal_program(process: ContainerProcess, number: int) -> int:
 
 
 def kill_out_of_memory(process: ContainerProcess) -> None:
-    """What the kernel does to a container over its limit: everything in it dies, and its end is OOMKilled."""
+    """Do what the kernel does to a container over its limit: all its processes die, and its end is OOMKilled."""
     (process.folder / "oom").touch()
     kill_all(process)
 
@@ -232,7 +232,8 @@ def kill_leftovers(state_dir: Path, pod_folder: str = "*") -> int:
 
 
 def _resident_bytes(process: ContainerProcess, limit_bytes: int) -> int:
-    """Memory of the container. Shared pages are counted once (Linux: PSS) before a limit is called exceeded."""
+    """Return the memory of the container. Shared pages are counted once (Linux: PSS) before a limit counts as
+    exceeded."""
     members = _members(process)
     total = 0
     for member in members:
@@ -300,7 +301,7 @@ class ProcessTable:
         return [p for p in self._running if p.exit is None]
 
     def child_ended(self) -> None:
-        """SIGCHLD."""
+        """Handle SIGCHLD."""
         self._wake.set()
 
     async def watch(self) -> None:

@@ -46,7 +46,7 @@ class Amounts:
 
 
 def container_requests(container: Mapping[str, Any]) -> Amounts:
-    """Requests of one container; a limit without a request counts as the request."""
+    """Return the requests of one container; a limit without a request counts as the request."""
     resources = container.get("resources") or {}
     wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return Amounts(
@@ -62,7 +62,7 @@ def memory_limit_bytes(container: Mapping[str, Any]) -> int | None:
 
 
 def is_sidecar(container: Mapping[str, Any]) -> bool:
-    """True for a native sidecar, given a member of `initContainers`."""
+    """Return whether a member of `initContainers` is a native sidecar."""
     return container.get("restartPolicy") == "Always"
 
 

@@ -84,8 +84,8 @@ class Runtime:
         return {meta["uid"]}
 
     def running(self, namespace: str, name: str, container: str | None = None) -> ContainerRecord:
-        """A container that runs, by default the pod's program; also behind a lost node, where the API has forgotten
-        the pod. Raises ApiError 400, 404 or 409."""
+        """Return a container that runs, by default the pod's program; also behind a lost node, where the API has
+        forgotten the pod. Raises ApiError 400, 404 or 409."""
         uid = self._uid(namespace, name)
         entry = self._workers.get(uid)
         records = entry[0].records if entry is not None else []
@@ -97,7 +97,7 @@ class Runtime:
         return wanted
 
     def living(self) -> list[tuple[str, str, ContainerRecord]]:
-        """Namespace, pod and container of everything that runs."""
+        """Return namespace, pod and container of everything that runs."""
         return [
             (worker.namespace, worker.name, record)
             for worker, _ in self._workers.values()
@@ -123,7 +123,7 @@ class Runtime:
         return [(worker, folder) for worker, folder in folders if disks.is_full(folder)]
 
     def give_disks(self, size_bytes: int | None) -> None:
-        """From now on each new pod gets a disk of that size. Raises ApiError 501."""
+        """Give each new pod a disk of that size from now on. Raises ApiError 501."""
         if size_bytes is None:
             self._kubelet.store.drop_fact(SMALL_DISKS)
         elif (reason := disks.why_not()) is not None:
@@ -145,7 +145,7 @@ class Runtime:
         raise not_found("pods", name)
 
     def evict(self, namespace: str, name: str, message: str, grace_seconds: float) -> None:
-        """What a node under pressure does: the pod fails and stays to be read. Raises ApiError 404 or 409."""
+        """Evict a pod as a node under pressure does: the pod fails and stays readable. Raises ApiError 404 or 409."""
         pod = self._kubelet.store.get("pods", namespace, name)
         if self._kubelet.away.lost_node_of(pod) is not None:
             raise conflict("pods", name, f"node {pod['spec']['nodeName']} is lost, so its kubelet evicts nothing")
@@ -168,7 +168,7 @@ class Runtime:
         await asyncio.gather(*(task for _, task in self._workers.values()), return_exceptions=True)
 
     def log_is_finished(self, pod: Json, container: str) -> bool:
-        """True if nothing more is going to be written to the container's log."""
+        """Return whether nothing more will be written to the container's log."""
         current = self._kubelet.store.by_uid(pod["metadata"]["uid"])
         if current is None:
             return True
@@ -202,7 +202,7 @@ class Runtime:
         asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
 
     def _remove_unknown_folders(self) -> None:
-        """Pods that were deleted by force while no node ran: their processes must not go on."""
+        """End and remove pods that were deleted by force while no node ran: their processes must not go on."""
         uids = [*(pod["metadata"]["uid"] for pod in self._kubelet.store.items("pods")), *self._kubelet.away.pods]
         known = {self._kubelet.pod_folder(uid).name for uid in uids}
         folders = self._kubelet.pods_dir.iterdir() if self._kubelet.pods_dir.exists() else ()
@@ -213,7 +213,7 @@ class Runtime:
 
 
 def _grace_left(pod: Json) -> float:
-    """Seconds that a deleted pod has left. Its time is whole seconds, so one is added for rounding."""
+    """Return the seconds that a deleted pod has left. Its time is whole seconds, so one is added for rounding."""
     meta = pod["metadata"]
     left = (datetime.fromisoformat(meta["deletionTimestamp"]) - datetime.now(UTC)).total_seconds() + 1
     return float(min(max(left, 0.0), meta["deletionGracePeriodSeconds"]))

@@ -35,7 +35,7 @@ class NodeSpec:
 
     @classmethod
     def of(cls, node: Json) -> NodeSpec:
-        """A node as its object says."""
+        """Read a node from its object."""
         amounts, meta, spec = node["status"]["allocatable"], node["metadata"], node["spec"]
         allocatable = Amounts(
             cpu_milli=int(parse_quantity(amounts["cpu"]) * 1000),
@@ -187,7 +187,7 @@ class Scheduler:
             await self._store.changed(seen)
 
     def schedule_all(self) -> None:
-        """One pass over the pods that wait, oldest first."""
+        """Make one pass over the pods that wait, oldest first."""
         waiting = [
             pod
             for key, pod in self._store.everything()  # in order of creation

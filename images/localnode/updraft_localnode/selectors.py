@@ -80,12 +80,12 @@ def _requirement(text: str) -> Requirement:
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Raises ApiError 400."""
+    """Parse a label selector. Raises ApiError 400."""
     return tuple(_requirement(part) for part in _split(text))
 
 
 def parse_fields(text: str, resource: str) -> tuple[tuple[str, bool, str], ...]:
-    """Raises ApiError 400, also for a field that this kind of object cannot be selected by."""
+    """Parse a field selector. Raises ApiError 400, also for a field by which this kind of object cannot be selected."""
     supported = (*_COMMON_FIELDS, *SUPPORTED_FIELDS.get(resource, ()))
     parsed = []
     for part in _split(text):

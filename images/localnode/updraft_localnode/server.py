@@ -246,7 +246,7 @@ async def _version(_: Request) -> Response:
 
 
 def _of(resource: str, handler: Handler) -> Handler:
-    """A handler of a route whose path does not say which resource it is about."""
+    """Bind a handler to a resource, for a route whose path does not name it."""
 
     async def bound(request: Request) -> Response:
         request.scope["state_resource"] = resource

@@ -50,7 +50,7 @@ class LineLog:
         self._rest = b""
 
     def read(self) -> bool:
-        """Takes what is there; False at the end of the stream."""
+        """Read what is there; return False at the end of the stream."""
         data = os.read(self.fd, 65536)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
@@ -82,7 +82,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def become_subreaper() -> None:
-    """On Linux, orphans of the program become our children, so that they can be found and killed."""
+    """Make orphans of the program children of this process (on Linux), so that they can be found and killed."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -92,7 +92,7 @@ def become_subreaper() -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Parent of every process."""
+    """Return the parent of every process."""
     parents: dict[int, int] = {}
     if os.path.isdir("/proc/self"):
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -109,7 +109,8 @@ def _parents() -> dict[int, int]:
 
 
 def _is_waiting_shell(pid: int) -> bool:
-    """A shell without a trap for SIGTERM, which would die of it beside what it runs; False where /proc does not tell.
+    """Return whether the process is a shell without a trap for SIGTERM, which would die of it beside what it runs;
+    False if /proc does not tell.
 
     bash handles SIGTERM and SIGALRM too while it has a trap for its exit, and dies of them all the same.
     """
@@ -124,7 +125,8 @@ def _is_waiting_shell(pid: int) -> bool:
 
 
 def told_of_sigterm(first: int) -> list[int]:
-    """Who gets a container's SIGTERM: the first process, or what runs below it where that is a shell that waits."""
+    """Return the processes that get a container's SIGTERM: the first process, or what runs below it if that is a shell
+    that waits."""
     parents, looked_at, found = _parents(), [first], []
     for pid in looked_at:
         below = [child for child, parent in parents.items() if parent == pid]
@@ -156,7 +158,7 @@ def exit_code(status: int) -> int:
 
 
 def start(orders: dict[str, object], out: int, err: int) -> subprocess.Popen[bytes]:
-    """Raises OSError if the program cannot be started."""
+    """Start the program. Raises OSError if it cannot be started."""
     argv = [str(a) for a in orders["argv"]]  # type: ignore[attr-defined]
     env = {str(k): str(v) for k, v in orders["env"].items()}  # type: ignore[attr-defined]
     if "/" not in argv[0]:

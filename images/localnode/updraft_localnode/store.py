@@ -57,7 +57,7 @@ class Change:
 
 class ResourceStore:
     def __init__(self, path: Path | None = None, *, history_length: int = 5000) -> None:
-        """`path` None keeps everything in memory."""
+        """Open the store; `path` None keeps everything in memory."""
         self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
         if path is not None:
             path.chmod(0o600)  # it holds secrets
@@ -88,7 +88,7 @@ class ResourceStore:
         self._db.execute("DELETE FROM facts WHERE name = ?", (name,))
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """Those whose name begins with `prefix`."""
+        """Return the facts whose name begins with `prefix`."""
         rows = self._db.execute("SELECT name, value FROM facts WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
         return {str(name): str(value) for name, value in rows}
 
@@ -97,7 +97,7 @@ class ResourceStore:
         return self._objects.get((resource, namespace, name))
 
     def get(self, resource: str, namespace: str, name: str) -> Json:
-        """Raises ApiError 404."""
+        """Return an object. Raises ApiError 404."""
         obj = self.find(resource, namespace, name)
         if obj is None:
             raise not_found(resource, name)
@@ -108,7 +108,7 @@ class ResourceStore:
         return None if key is None else (key, self._objects[key])
 
     def items(self, resource: str, namespace: str | None = None) -> list[Json]:
-        """In order of namespace and name."""
+        """Return the objects in order of namespace and name."""
         keys = (k for k in self._objects if k[0] == resource and namespace in (None, k[1]))
         return [self._objects[key] for key in sorted(keys)]
 
@@ -117,7 +117,7 @@ class ResourceStore:
 
     # --- Writing --------------------------------------------------------------------------------------
     def create(self, resource: str, obj: Json) -> Json:
-        """Raises ApiError 409 if the name is taken."""
+        """Create an object. Raises ApiError 409 if the name is taken."""
         meta = obj["metadata"]
         key = (resource, meta.get("namespace", ""), meta["name"])
         if key in self._objects:
@@ -127,14 +127,14 @@ class ResourceStore:
         return self._write("ADDED", key, new, None)
 
     def update(self, resource: str, namespace: str, name: str, change: Callable[[Json], None]) -> Json:
-        """Applies `change` to a copy and stores that, unless nothing changed. Raises ApiError 404."""
+        """Apply `change` to a copy and store it, unless nothing changed. Raises ApiError 404."""
         before = self.get(resource, namespace, name)
         new = copy.deepcopy(before)
         change(new)
         return before if new == before else self._write("MODIFIED", (resource, namespace, name), new, before)
 
     def replace(self, resource: str, namespace: str, name: str, obj: Json) -> Json:
-        """PUT: refused with 409 if `obj` was made from an older version."""
+        """Replace an object (PUT): refused with 409 if `obj` was made from an older version."""
         before = self.get(resource, namespace, name)
         meta = obj["metadata"]
         for field in ("resourceVersion", "uid"):
@@ -147,7 +147,7 @@ class ResourceStore:
         return self._write("MODIFIED", (resource, namespace, name), new, before)
 
     def delete(self, resource: str, namespace: str, name: str) -> Json:
-        """Raises ApiError 404."""
+        """Delete an object. Raises ApiError 404."""
         before = self.get(resource, namespace, name)
         return self._write("DELETED", (resource, namespace, name), copy.deepcopy(before), before)
 
@@ -177,7 +177,7 @@ class ResourceStore:
 
     # --- Watching -------------------------------------------------------------------------------------
     def changes_since(self, version: int) -> list[Change]:
-        """Every write after `version`, oldest first. Raises ApiError 410 if some of them are forgotten."""
+        """Return every write after `version`, oldest first. Raises ApiError 410 if some of them are forgotten."""
         oldest = self.version - len(self._history)
         if version < oldest or version > self.version:
             raise expired(version, oldest)

@@ -38,7 +38,8 @@ class WatchStream:
         return self.selector.matches(obj)
 
     def events_since(self, version: int) -> list[Json]:
-        """An object that begins to match the selector is added, one that ceases to is deleted."""
+        """Return the events after `version`. An object that begins to match the selector is added, one that ceases to
+        match is deleted."""
         events = []
         for change in self.store.changes_since(version):
             if change.resource != self.resource:
@@ -125,7 +126,7 @@ async def until_disconnected(
 
 
 def log_container(pod: Json, wanted: str | None) -> str:
-    """Raises ApiError 400 as the API server does."""
+    """Return the container whose log is read. Raises ApiError 400 as the API server does."""
     name = pod["metadata"]["name"]
     containers = [c["name"] for c in pod["spec"]["containers"]]
     everything = [*containers, *(c["name"] for c in pod["spec"].get("initContainers") or [])]

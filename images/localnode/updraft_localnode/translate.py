@@ -37,7 +37,7 @@ class Translation:
     subdomain: str | None = None
 
     def text(self, text: str) -> str:
-        """Rules 1 to 3."""
+        """Apply rules 1 to 3 to a text."""
         return _rewrite(self, text)
 
     def path(self, path: str) -> str | None:
@@ -100,7 +100,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` as Kubernetes expands it: unknown names stay as they are, `$$` is a dollar."""
+    """Expand `$(NAME)` as Kubernetes does: unknown names stay as they are, `$$` is a dollar."""
 
     def replacement(match: re.Match[str]) -> str:
         if match.group(0) == "$$":

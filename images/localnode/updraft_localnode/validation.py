@@ -109,7 +109,7 @@ def _check_resources(causes: _Causes, field: str, resources: Json) -> None:
 
 
 def _check_quantities(spec: Json) -> None:
-    """Kubernetes cannot even decode a bad quantity: 400, not 422."""
+    """Check quantities. Kubernetes cannot even decode a bad one: 400, not 422."""
     for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
         for kind in ("requests", "limits"):
             for name, text in ((container.get("resources") or {}).get(kind) or {}).items():
@@ -199,7 +199,7 @@ def _check_selector_terms(causes: _Causes, field: str, term: Json) -> None:
 
 
 def _check_placement(causes: _Causes, spec: Json) -> None:
-    """Node affinity and tolerations."""
+    """Check node affinity and tolerations."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     field = "spec.affinity.nodeAffinity"
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -369,7 +369,7 @@ def complete(resource: str, body: Any) -> Json:
 
 
 def check_patched_labels(obj: Json) -> None:
-    """Raises ApiError 422 if the labels of a patched object are not valid."""
+    """Raise ApiError 422 if the labels of a patched object are not valid."""
     causes = _Causes()
     check_labels(causes, "metadata.labels", obj["metadata"].get("labels") or {})
     if causes:

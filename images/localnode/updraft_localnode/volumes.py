@@ -67,7 +67,7 @@ def _link_claim(path: Path, name: str, find_claim: ClaimFinder) -> None:
 
 
 def mounts_of(container: Json, folder: Path) -> dict[str, str]:
-    """mountPath -> folder (or, with a subPath, a file) of the host. Raises NotYetError."""
+    """Return mountPath -> folder (or, with a subPath, file) of the host. Raises NotYetError."""
     mounts: dict[str, str] = {}
     for mount in container.get("volumeMounts") or []:
         path = folder / mount["name"]
@@ -83,7 +83,7 @@ def mounts_of(container: Json, folder: Path) -> dict[str, str]:
 
 
 def link_nested(mounts: dict[str, str]) -> None:
-    """A volume mounted below another appears there as a link, so that walking down finds it."""
+    """Link a volume that is mounted below another into it, so that walking down finds it."""
     for inner, target in mounts.items():
         outer = max((m for m in mounts if inner.startswith(m + "/")), key=len, default=None)
         if outer is None:

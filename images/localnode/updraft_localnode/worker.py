@@ -105,14 +105,14 @@ class PodWorker:
         await asyncio.gather(*(run.keep_until_done(r) for r in mains))
 
     def _finished(self) -> bool:
-        """True if, after a restart of the node, nothing is left to be run."""
+        """Return whether, after a restart of the node, nothing is left to run."""
         if self._report.restart_policy != "Never":
             return False
         mains = [r.exit_code for r in self.records if r.role == MAIN]
         return None not in mains or any(r.exit_code not in (None, 0) for r in self.records if r.role == INIT)
 
     async def _keep(self, record: ContainerRecord) -> None:
-        """A sidecar: started again whenever it ends."""
+        """Restart a sidecar whenever it ends."""
         try:
             await self._containers.keep_until_done(record)
         except Exception:  # outermost line of this task
@@ -133,7 +133,7 @@ class PodWorker:
         )
 
     def _adopt_all(self) -> None:
-        """Takes over what an earlier local node started."""
+        """Take over what an earlier local node started."""
         for record in self.records:
             if record.process is None and record.exit_code is None:
                 limit = memory_limit_bytes(record.spec)
@@ -142,7 +142,7 @@ class PodWorker:
                     record.state = running_state(record.process)
 
     def _seconds_left(self) -> float | None:
-        """Until `activeDeadlineSeconds` is over; None without one."""
+        """Return the seconds until `activeDeadlineSeconds` is over; None without one."""
         limit = self._report.pod["spec"].get("activeDeadlineSeconds")
         if limit is None:
             return None
@@ -159,7 +159,7 @@ class PodWorker:
             await self._end_of([record], self._kubelet.timing.sidecar_grace_seconds)
 
     async def _end_of(self, records: Sequence[ContainerRecord], least_seconds: float) -> None:
-        """SIGTERM, SIGKILL at the deadline, and the end of each in its state."""
+        """End the containers: SIGTERM, SIGKILL at the deadline, and the end of each in its state."""
         stop = self._report.stop
         living = [(r, r.process) for r in records if r.process is not None and r.process.exit is None]
         for record, process in living:
