@@ -58,7 +58,7 @@ def main(arguments):  # no annotations here: older Pythons must get as far as th
 
 
 def program_environment(binary, uv):
-    """What the program that `run` becomes finds in its environment."""
+    """Return the environment of the program that `run` becomes."""
     environment = dict(os.environ, UPDRAFT_UV=uv, UV_PYTHON_DOWNLOADS="never")
     environment["PATH"] = os.pathsep.join([str(binary), environment.get("PATH", os.defpath)])
     environment.pop("VIRTUAL_ENV", None)
@@ -90,7 +90,7 @@ def use_fitting_python():
 
 
 def runs(candidate, minor):
-    """Whether it is really there: version managers put placeholders on the PATH."""
+    """Return whether the program really exists: version managers put placeholders on the PATH."""
     try:
         said = subprocess.run(
             [candidate, "-c", "import sys; print(sys.version_info[1])"], capture_output=True, text=True
@@ -106,7 +106,7 @@ def check_tools():
 
 
 def load_footprint():
-    """By its path: the package cannot be imported before its environment exists."""
+    """Load the module by its path: the package cannot be imported before its environment exists."""
     spec = importlib.util.spec_from_file_location("updraft_footprint", FOOTPRINT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -120,7 +120,7 @@ def home():
 
 
 def find_uv():
-    """A uv that is new enough: of the PATH, or the one installed here before."""
+    """Return a uv that is new enough, from the PATH or installed here before."""
     for candidate in (shutil.which("uv"), str(REPOSITORY / ".tools" / "bin" / "uv")):
         if candidate and Path(candidate).exists():
             try:
@@ -134,7 +134,7 @@ def find_uv():
 
 
 def install_uv():
-    """uv from the package registry, into `.tools`: the version of UV_PINNED, with one of the digests there."""
+    """Install uv from the package registry into `.tools`: the version of UV_PINNED, with one of the digests there."""
     tools = REPOSITORY / ".tools"
     print(f"Installing uv into {tools} ...", flush=True)
     venv = subprocess.run([sys.executable, "-m", "venv", "--clear", str(tools)], capture_output=True, text=True)
@@ -246,7 +246,7 @@ def stop():
 
 
 def held(path):
-    """Whether a living process holds this lock; then the number that goes with it is that process's."""
+    """Return whether a living process holds this lock; then the number that goes with it is that process's."""
     with path.open("r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

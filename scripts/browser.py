@@ -74,7 +74,7 @@ class Browser:
         self.call("Network.setCookie", url=url, name=name, value=value)
 
     def show_log_in(self, username: str, password: str) -> None:
-        """To every server from now on: only for those that are meant."""
+        """Send the log-in to every server from now on: only for servers that are meant to get it."""
         token = base64.b64encode(f"{username}:{password}".encode()).decode()
         self.call("Network.enable")
         self.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {token}"})
@@ -86,7 +86,7 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def wait(self, *conditions: str) -> None:
-        """Until each JavaScript expression is true."""
+        """Wait until each JavaScript expression is true."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         for condition in conditions:
             while not self.evaluate(f"Boolean({condition})"):
@@ -105,7 +105,7 @@ class Browser:
         self.evaluate(f"({finder}).click()")
 
     def picture(self, target: Path, height: int | None = None) -> None:
-        """What the window shows, or the upper `height` pixels of the page."""
+        """Save what the window shows, or the upper `height` pixels of the page."""
         clip: dict[str, Any] = {}
         if height is not None:
             width = self.evaluate("innerWidth")
@@ -116,5 +116,5 @@ class Browser:
 
 
 def button(text: str) -> str:
-    """JavaScript that finds the button with this text."""
+    """Return JavaScript that finds the button with this text."""
     return f"[...document.querySelectorAll('button')].find((b) => b.innerText.trim() === {json.dumps(text)})"

@@ -133,7 +133,7 @@ def ask(build: Build, release: str) -> Known:
 
 
 def documents(text: str) -> list[dict[str, str]]:
-    """JSON documents that follow each other."""
+    """Parse JSON documents that follow each other."""
     decoder, found, at = json.JSONDecoder(), [], 0
     while text[at:].strip():
         at += len(text[at:]) - len(text[at:].lstrip())
@@ -148,7 +148,7 @@ class Unreachable(Exception):
 
 
 def download(url: str) -> bytes:
-    """Raises Unreachable."""
+    """Download the address. Raises Unreachable."""
     began, found = time.monotonic(), io.BytesIO()
     try:
         with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
@@ -195,7 +195,7 @@ def release_differences(binary: bytes, release: str, get: Callable[[str], bytes]
 
 
 def main(arguments: list[str]) -> int:
-    """Entry; returns the exit code."""
+    """Run the checks; return the exit code."""
     parser = argparse.ArgumentParser(description="Compare rclone with what is public of it.")
     parser.add_argument("binary", nargs="?", type=Path, help="default: the one that is installed beside Python")
     parser.add_argument("--require", action="store_true", help="fail if nothing could be compared")
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_build(binary: Path) -> Build | str | None:
-    """None without Go, and a sentence if the binary says nothing of how it was built."""
+    """Return how the binary was built; None without Go, and a sentence if the binary does not say."""
     if shutil.which("go") is None:
         return None
     read = subprocess.run(["go", "version", "-m", str(binary)], capture_output=True, text=True, check=False)
@@ -233,7 +233,7 @@ def read_build(binary: Path) -> Build | str | None:
 
 
 def compare_modules(build: Build | None, release: str | None) -> list[str] | None:
-    """Differences; None if nothing was compared. Says what was not."""
+    """Return the differences; None if nothing was compared. Prints what was not."""
     if build is None or release is None:
         print("SKIPPED: rclone was not compared with its sources, because Go is not on the PATH")
         return None

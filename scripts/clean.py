@@ -29,7 +29,8 @@ def home() -> Path:
 
 
 def targets() -> list[Path]:
-    """Raises SystemExit when UPDRAFT_HOME names a folder that is no home of ours."""
+    """Return the folders to remove. Raises SystemExit when UPDRAFT_HOME names a folder that is no home of the
+    platform."""
     root = home()
     if root.is_dir() and any(root.iterdir()) and not any((root / name).exists() for name in MARKS):
         raise SystemExit(f"error: UPDRAFT_HOME: {root} is no home of Updraft; nothing was removed")
@@ -38,7 +39,7 @@ def targets() -> list[Path]:
 
 
 def size_bytes(path: Path) -> int:
-    """On disk; files that several names share count once."""
+    """Return the size on disk; files that several names share count once."""
     seen: dict[tuple[int, int], int] = {}
     for root, _, files in os.walk(path):
         for name in files:

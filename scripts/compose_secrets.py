@@ -55,7 +55,7 @@ def write_all(folder: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write the file whole or not at all."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
@@ -72,7 +72,7 @@ def _fernet_key(_read: Read) -> str:
 
 
 def _s3_auth(_read: Read) -> str:
-    """As rclone takes it: one pair, quoted because the option is a list."""
+    """Return the credentials as rclone takes them: one pair, quoted because the option is a list."""
     return f'"UD{secrets.token_hex(9).upper()},{token(30)}"'
 
 
@@ -123,7 +123,7 @@ def _airflow_passwords(_read: Read) -> str:
 
 
 def _client(read: Read) -> str:
-    """Log-in of the command `updraft` inside the network of the containers."""
+    """Return the log-in of the command `updraft` inside the network of the containers."""
     password = json.loads(read("airflow_passwords.json"))[ADMIN]
     return json.dumps({"airflow_url": "http://airflow-api:8080", "username": ADMIN, "password": password}) + "\n"
 
@@ -138,7 +138,7 @@ def _pgpass_mlflow(_read: Read) -> str:
 
 
 def _kubeconfig(read: Read) -> str:
-    """Of the bundled local node. JSON is YAML."""
+    """Return the kubeconfig of the bundled local node, as JSON, which is YAML too."""
     user, cluster = {"token": read("node_token").strip()}, {"server": "http://node:8001"}
     context = {"cluster": "updraft", "user": "updraft", "namespace": "updraft-default"}
     return (

@@ -100,7 +100,8 @@ def main(arguments: list[str]) -> None:
 
 
 def record() -> tuple[list[Screen], str]:
-    """Every screen of COMMAND, and the id of its job. Kills the learner once the job has a stored checkpoint."""
+    """Run COMMAND; return every screen of it and the id of its job. Kills the learner once the job has a stored
+    checkpoint."""
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
     environment.pop("NO_COLOR", None)
     ours, theirs = pty.openpty()
@@ -179,7 +180,7 @@ def runs(terminal: pyte.Screen, row: int) -> Iterator[tuple[str, str, bool]]:
 
 
 def thinned(screens: list[Screen]) -> list[Screen]:
-    """Without those that the film would show for less than SHORTEST_SECONDS."""
+    """Return the screens without those that the film would show for less than SHORTEST_SECONDS."""
     whole, kept = screens[-1].at, [screens[0]]
     for screen in screens[1:]:
         if FILM_SECONDS * (screen.at - kept[-1].at) / whole < SHORTEST_SECONDS and len(kept) > 1:
@@ -189,7 +190,7 @@ def thinned(screens: list[Screen]) -> list[Screen]:
 
 
 def film(screens: list[Screen]) -> str:
-    """One SVG: the screens below each other behind a window, moved by CSS from one to the next."""
+    """Return one SVG: the screens below each other behind a window, moved by CSS from one to the next."""
     ids: dict[tuple[tuple[str, str, bool], ...], int] = {}
     frames = []
     height = BAR + ROWS * LINE + 2 * MARGIN
@@ -223,13 +224,13 @@ def film(screens: list[Screen]) -> str:
 
 
 def timing(screens: list[Screen]) -> tuple[float, list[float]]:
-    """Length of the film in seconds, and the share of it, in per cent, after which each screen is shown."""
+    """Return the length of the film in seconds, and the share of it, in per cent, after which each screen is shown."""
     whole = FILM_SECONDS + LAST_SECONDS
     return whole, [100 * FILM_SECONDS / whole * screen.at / screens[-1].at for screen in screens]
 
 
 def tspans(line: tuple[tuple[str, str, bool], ...]) -> Iterator[str]:
-    """Each run at its own column, so that columns stand below each other in any font."""
+    """Yield each run at its own column, so that columns are aligned in any font."""
     column = 0
     for text, colour, bold in line:
         if text.strip():
@@ -250,7 +251,7 @@ def clock(seconds: float) -> str:
 
 
 def photograph_timeline(browser: Browser, body: str, target: Path) -> None:
-    """On a page of its own, as high as it is."""
+    """Photograph the timeline on a page of its own, as high as it is."""
     head = f"<style>{style()}body{{margin:0;padding:12px 16px;background:#fff;min-height:0}}</style>"
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "timeline.html"
@@ -280,7 +281,7 @@ def photograph_airflow(browser: Browser, airflow_url: str, job: JobDetail, folde
 
 
 def photograph_mlflow(browser: Browser, job: JobDetail, folder: Path) -> None:
-    """In MLflow's mode for training, as every link of ours opens it."""
+    """Photograph MLflow in its mode for training, as every link of the platform opens it."""
     if job.links.mlflow_run is None or job.model is None or job.model.url is None:
         raise SystemExit(f"{job.id} has no run or no model in MLflow")
     page, mode = job.links.mlflow_run.split("?")

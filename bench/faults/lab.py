@@ -81,12 +81,12 @@ class Lab:
         return found
 
     def ending_pods(self) -> frozenset[str]:
-        """Names of pods that the API has no more and that their node, found again, is still ending."""
+        """Return the names of pods that the API has no more and that their node, found again, is still ending."""
         unseen = _again(lambda: self._node.get("/faults")).json()["unseen_pods"]
         return frozenset(pod["pod"] for pod in unseen if not pod["in_api"])
 
     def objects(self, resource: str, job_id: str) -> list[dict[str, Any]]:
-        """Pods, services or secrets of a job that the cluster shows."""
+        """Return the pods, services or secrets of a job that the cluster shows."""
         path = f"/api/v1/namespaces/{NAMESPACE}/{resource}"
         query = {"labelSelector": f"{contract.LABEL_JOB}={job_id}"}
         answer = _again(lambda: self._node.get(path, params=query), missing_is_empty=True)
@@ -101,7 +101,7 @@ class Lab:
 
     # --- Airflow and MLflow -----------------------------------------------------------------------------------
     def airflow(self, method: str, path: str, body: Any = None) -> Any:
-        """`path` is below the DAG of all jobs of the lab. Raises NotFoundError and UnavailableError."""
+        """Make a request; `path` is below the DAG of all jobs of the lab. Raises NotFoundError and UnavailableError."""
         return self.client.http.json(method, f"/api/v2/dags/{TRAIN_DAG}{path}", body=body)
 
     def airflow_run(self, job_id: str) -> dict[str, Any] | None:
@@ -131,11 +131,11 @@ class Lab:
         }
 
     def running_tasks(self, job_id: str) -> set[str]:
-        """Tasks of the job's run that are executed or deferred now."""
+        """Return the tasks of the job's run that are executed or deferred now."""
         return {name for name, state in self.task_states(job_id).items() if state in ("running", "deferred")}
 
     def versions(self, name: str) -> list[dict[str, Any]]:
-        """Versions of a registered model, with their aliases."""
+        """Return the versions of a registered model, with their aliases."""
         found = self.mlflow("model-versions/search", filter=f"name='{name}'").get("model_versions", ())
         return [dict(version) for version in found]
 
@@ -151,7 +151,7 @@ class Lab:
 
     # --- records and files ------------------------------------------------------------------------------------
     def job(self, job_id: str) -> Job | None:
-        """As the ledger has it; None while `admit` has not recorded it."""
+        """Return the job as the ledger has it; None while `admit` has not recorded it."""
         try:
             return self.ledger.jobs.get(job_id)
         except NotFoundError:
@@ -174,7 +174,7 @@ class Lab:
         return self.home.s3 / BUCKET / contract.Keys(TENANT).job(job_id)
 
     def programs(self, job_id: str) -> list[psutil.Process]:
-        """Living processes of the job's own program, whatever the platform thinks of them."""
+        """Return the living processes of the job's own program, whatever the platform shows of them."""
         return [
             process
             for process, environ, words in _processes()
@@ -190,7 +190,7 @@ class Lab:
         ]
 
     def processes(self, job_id: str) -> list[psutil.Process]:
-        """Everything that runs in a container of the job."""
+        """Return everything that runs in a container of the job."""
         mark = f'"job_id": "{job_id}"'
         return [
             process
@@ -240,7 +240,7 @@ def _again(request: Any, *, missing_is_empty: bool = False, seconds: float = 60.
 
 @contextmanager
 def running_lab(root: Path, scale: float) -> Iterator[Lab]:
-    """A fresh platform below `root`; ended and, when all went well, removed afterwards."""
+    """Start a fresh platform below `root`; it is ended and, when all went well, removed afterwards."""
     home = Home(root=root.absolute(), repository=REPOSITORY)
     down(home)
     shutil.rmtree(home.root, ignore_errors=True)
@@ -261,14 +261,16 @@ def running_lab(root: Path, scale: float) -> Iterator[Lab]:
 
 
 def _put_data(home: Home) -> None:
-    """Laid where the S3 server will serve it, before its start: it remembers for minutes what its folders hold."""
+    """Put the data where the S3 server will serve it, before its start: it remembers for minutes what its folders
+    hold."""
     target = home.s3 / "datasets" / "fault-lab" / DATA.name
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(DATA, target)
 
 
 def check_environment(home: Home) -> None:
-    """Environments are shared by the homes of a checkout: what somebody has rebuilt or removed is no defect of a job.
+    """Check the environments. The homes of a checkout share them: one that was rebuilt or removed is no defect of a
+    job.
 
     Raises BenchmarkError.
     """
@@ -284,7 +286,7 @@ def check_environment(home: Home) -> None:
 
 
 def _small_disks(lab: Lab) -> bool:
-    """Only some machines can; what cannot be done is not tried."""
+    """Return whether pods get small disks, which only some machines can give."""
     try:
         lab.fault("small_disks", bytes=DISK_BYTES)
     except BenchmarkError:
@@ -293,7 +295,7 @@ def _small_disks(lab: Lab) -> bool:
 
 
 def start(home: Home) -> None:
-    """As many CPUs whatever the machine has, so that all machines do the same."""
+    """Start the stack with the same number of CPUs whatever the machine has, so that all machines do the same."""
     done = subprocess.run(
         [*STACK, "up", "--cpus", str(CPUS), "--memory-mib", str(MEMORY_MIB)],
         env=environment(home),

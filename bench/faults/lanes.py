@@ -26,7 +26,7 @@ POLLUTING = frozenset({"lost", "orphan", "unmet"})  # after these the next runs 
 def carry_out(
     todo: Sequence[Planned], home: Path, scale: float, lanes: int, deadline: float | None, bundles: Path
 ) -> Iterator[RunRecord]:
-    """The runs' records as they come; a platform that a run has spoilt is replaced.
+    """Yield the runs' records as they come; a platform that a run has spoilt is replaced.
 
     No run is started after `deadline`, in monotonic seconds.
     """
@@ -90,7 +90,7 @@ def in_lanes(
 
 
 def failed_lab(planned: Planned, scale: float, provenance: Provenance, exc: Exception) -> RunRecord:
-    """A run of which nothing can be said, because the lab itself did not come to its end."""
+    """Return the record of a run about which nothing can be said, because the lab itself failed."""
     return RunRecord(
         kind=planned.kind,
         seed=planned.seed,
@@ -109,7 +109,7 @@ def failed_lab(planned: Planned, scale: float, provenance: Provenance, exc: Exce
 
 @contextmanager
 def fresh_lab(home: Path, scale: float) -> Iterator[Lab]:
-    """Its folder is removed when all went well."""
+    """Give a fresh lab; its folder is removed when all went well."""
     with running_lab(home, scale) as lab:
         yield lab
     shutil.rmtree(home, ignore_errors=True)

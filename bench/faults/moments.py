@@ -36,7 +36,7 @@ def come_to(scene: Scene, aim: str, patience_seconds: float) -> None:
 
 
 def leave(scene: Scene, aim: str) -> None:
-    """A job that was halted for the fault goes on, if it is halted still."""
+    """Resume a job that was halted for the fault, if it is still halted."""
     if aim == "HALTED" and people.state_of(scene) == "HALTED":
         people.resume(scene)
 

@@ -165,7 +165,7 @@ class Provenance:
         return cls(commit, code_digest(), changed, position())
 
     def fields(self) -> dict[str, Any]:
-        """As a RunRecord has them."""
+        """Return the provenance as a RunRecord has it."""
         return asdict(self)
 
 
@@ -176,8 +176,8 @@ def append(path: Path, record: RunRecord) -> None:
 
 
 def load(path: Path) -> list[RunRecord]:
-    """In the order of the file; a line that was torn by a kill of the lab is passed over. Commits are named as the
-    present history has them."""
+    """Read the records in the order of the file; a line that a kill of the lab has torn is passed over. Commits are
+    named as the present history has them."""
     if not path.is_file():
         return []
     found = []
@@ -191,7 +191,7 @@ def load(path: Path) -> list[RunRecord]:
 
 
 def done(records: Sequence[RunRecord], code: str, scale: float) -> set[tuple[str, int]]:
-    """(kind, seed) of the runs that need not be done again."""
+    """Return (kind, seed) of the runs that need not be done again."""
     return {
         (r.kind, r.seed) for r in records if r.code == code and r.scale == scale and r.outcome != "void" and not r.place
     }
@@ -211,12 +211,13 @@ class Tries:
 
     @property
     def counted(self) -> int:
-        """Some misses count as a run, or a moment that cannot be met would be tried for ever."""
+        """Return the number of runs; some misses count as one, or a moment that cannot be met would be tried for
+        ever."""
         return self.hits + self.misses // MISSES
 
 
 def aims(records: Sequence[RunRecord]) -> dict[tuple[str, str], Tries]:
-    """By kind (of a pair both, joined by `+`) and moment; runs that came too late are misses."""
+    """Count the tries by kind (of a pair both, joined by `+`) and moment; runs that came too late are misses."""
     found: dict[tuple[str, str], Tries] = {}
     for record in records:
         for (kind, aim), met in _aimed(record).items():
@@ -251,7 +252,7 @@ def position() -> int | None:
 
 
 def code_digest() -> str:
-    """Of the platform's files as git knows them, with what is changed and not committed."""
+    """Return a digest of the platform's files as git knows them, with uncommitted changes."""
     trees = _git("rev-parse", *(f"HEAD:{name}" for name in PLATFORM))
     changes = _git("diff", "HEAD", "--", *PLATFORM)
     return hashlib.sha256(f"{trees}\n{changes}".encode()).hexdigest()[:12]

@@ -35,7 +35,7 @@ class Tally:
     goal: int
 
     def open(self, scope: str) -> list[str]:
-        """Kinds that need runs: those without a recent one first, then by the number of runs."""
+        """Return the kinds that need runs: those without a recent one first, then by the number of runs."""
         names = [k.name for k in self.kinds.values() if k.scope == scope]
         wanted = [name for name in names if name in self.stale or self.runs[name] < self.goal]
         self.rng.shuffle(wanted)
@@ -69,7 +69,8 @@ class Tally:
 
 
 def packed(tally: Tally, *, rounds: int | None = None) -> list[Planned]:
-    """Rounds of cheap jobs that one fault meets each, side by side, and of packed runs; until each kind has its goal.
+    """Plan rounds of cheap jobs that one fault meets each, side by side, and of packed runs, until each kind has its
+    goal.
 
     A packed run has `TARGETS` jobs of the whole life cycle. Each is met by a fault of its own, and up to `IN_TURN`
     faults of the whole stack come one after the other, each at a moment of another target.
@@ -93,7 +94,7 @@ def packed(tally: Tally, *, rounds: int | None = None) -> list[Planned]:
 
 
 def _wide(tally: Tally) -> Planned:
-    """A packed run, or one that needs the platform for itself if that moment was tried least."""
+    """Plan a packed run, or one that needs the platform for itself if that moment was tried least."""
     kinds, names = tally.kinds, tally.open("stack")
     chosen = _not_too_special(kinds, names)
     for name in chosen:

@@ -48,7 +48,7 @@ def members(home: Home, name: str) -> list[psutil.Process]:
 
 
 def kill(home: Home, name: str) -> float:
-    """SIGKILL to the part's first process, as the kernel would do it; returns unix seconds."""
+    """Send SIGKILL to the part's first process, as the kernel would; return the Unix time."""
     process = leader(home, name).process()
     if process is None:
         raise BenchmarkError(f"{name} ended before it could be killed")
@@ -58,7 +58,8 @@ def kill(home: Home, name: str) -> float:
 
 
 def stop(home: Home, name: str) -> list[psutil.Process]:
-    """SIGSTOP to all of the part; returns whom to wake. The supervisor kills it soon and starts another."""
+    """Send SIGSTOP to all of the part; return the processes to wake. The supervisor kills it soon and starts
+    another."""
     stopped = members(home, name)
     for process in stopped:
         with suppress(psutil.Error):
@@ -67,13 +68,14 @@ def stop(home: Home, name: str) -> list[psutil.Process]:
 
 
 def supervisor_of(home: Home) -> Identity | None:
-    """None where none runs."""
+    """Return the home's supervisor; None if none runs."""
     record = records.read_supervisor(home)
     return Identity(record.pid, record.create_time) if record is not None and record.alive() else None
 
 
 def take_away(home: Home, name: str) -> list[psutil.Process]:
-    """SIGSTOP to all of the part, and first to the supervisor, so that nobody mends it; returns whom to wake."""
+    """Send SIGSTOP to the supervisor, so that it repairs nothing, and then to all of the part; return the processes to
+    wake."""
     identity = supervisor_of(home)
     supervisor = identity.process() if identity is not None else None
     if supervisor is None:
@@ -119,7 +121,7 @@ def serves(home: Home, name: str, since: float = 0.0, but_not: int | None = None
 def wait_serves(
     home: Home, name: str, since: float, seconds: float = SERVES_SECONDS, but_not: int | None = None
 ) -> float:
-    """Unix seconds at which it served again. Raises BenchmarkError when it does not in time."""
+    """Return the Unix time at which the part served again. Raises BenchmarkError when it does not in time."""
     deadline = time.monotonic() + seconds
     while not serves(home, name, since, but_not):
         if time.monotonic() > deadline:
@@ -133,7 +135,7 @@ def services(home: Home) -> list[str]:
 
 
 def tasks(home: Home) -> list[psutil.Process]:
-    """Processes that run an Airflow task now, the one that executes it, not its supervisor."""
+    """Return the processes that run an Airflow task now: the one that executes it, not its supervisor."""
     found = []
     for process in members(home, "airflow-scheduler"):
         with suppress(psutil.Error):
@@ -144,14 +146,14 @@ def tasks(home: Home) -> list[psutil.Process]:
 
 
 def start_beside(home: Home, name: str) -> tuple[subprocess.Popen[bytes], Identity]:
-    """A second process of the part, as an operator with two machines has; the caller ends it."""
+    """Start a second process of the part, as an operator with two machines has; the caller ends it."""
     part = part_of(home, name)
     log = part.log.with_name(f"{part.log.stem}-second.log")
     return processes.spawn(part.argv, environment=part.environment, cwd=part.cwd, log=log)
 
 
 def end_beside(child: subprocess.Popen[bytes], identity: Identity) -> None:
-    """As a service manager ends it: SIGTERM, then SIGKILL to what is left."""
+    """End the process as a service manager does: SIGTERM, then SIGKILL to what is left."""
     processes.end_session(identity, grace_seconds=20)
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout=10)

@@ -20,7 +20,7 @@ FIRST, LATER, BAND, AXIS, WRONG = "#4a6fa5", "#d9822b", "#c0392b", "#777", "#c03
 
 
 def picture(kind: str, records: Sequence[RunRecord]) -> str:
-    """`records`: single runs of the kind, newest last."""
+    """Draw the runs of a kind. `records`: single runs of the kind, newest last."""
     lines = [(record, job) for record in reversed(records) for job in jobs_hit(record) if job.curves][:JOBS]
     healed = [r.healed_seconds[kind] for r in records if kind in r.healed_seconds]
     end = max([60.0, *(point[0] for _, job in lines for curve in job.curves for point in curve.points)])

@@ -64,7 +64,7 @@ class PlatformProcess:
 
 
 def tree(home: Home) -> dict[str, list[PlatformProcess]]:
-    """Every process of the platform, found by descent, by session and by job, and not by name."""
+    """Return every process of the platform, found by descent, by session and by job, and not by name."""
     looks = snapshot()
     found: dict[str, list[PlatformProcess]] = defaultdict(list)
     containers = {
@@ -168,7 +168,7 @@ def is_shim(seen: ProcessLook) -> bool:
 
 
 def _job_of(seen: ProcessLook) -> tuple[str, str, str] | None:
-    """Job, role and container of a process inside of a container; None for all others."""
+    """Return job, role and container of a process inside of a container; None for all others."""
     if contract.CONFIG_ENV in seen.environment:
         with suppress(ValueError, KeyError, TypeError):
             config = json.loads(seen.environment[contract.CONFIG_ENV])
@@ -179,15 +179,16 @@ def _job_of(seen: ProcessLook) -> tuple[str, str, str] | None:
 
 
 def _in_home(seen: ProcessLook, home: Home) -> bool:
-    """The node gives each container a private folder of its own below its state."""
+    """Return whether the process has a folder of this home: the node gives each container a private one below its
+    state."""
     return any(seen.environment.get(name, "").startswith(f"{home.node}/") for name in ("HOME", "TMPDIR"))
 
 
 def container_keys(seen: Iterable[ProcessLook]) -> dict[int, tuple[str, str]]:
-    """Key and job by pid, from shims and what runs below them.
+    """Return key and job by pid, from shims and what runs below them.
 
-    A shim is told by its child, so one that has none yet, or that belongs to another home, has no key. Hooks and probes
-    have no shim above them.
+    A shim is recognised by its child, so one that has none yet, or that belongs to another home, has no key. Hooks and
+    probes have no shim above them.
     """
     by_pid = {each.pid: each for each in seen}
     owners = {pid: owner for pid, each in by_pid.items() if (owner := _job_of(each)) is not None}

@@ -44,7 +44,7 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """For folders: a packed run has many kinds."""
+        """Return a name for folders: a packed run has many kinds."""
         return "packed" if self.packed else self.kind
 
     @property
@@ -55,7 +55,7 @@ class Planned:
 def plan(
     kinds: Mapping[str, Kind], chosen: Sequence[str], *, runs: int, seed: int, pairs: bool = True
 ) -> list[Planned]:
-    """`chosen`: names, or pairs such as `learner_kill+s3_kill`; none means all.
+    """Plan the runs. `chosen`: names, or pairs such as `learner_kill+s3_kill`; none means all.
 
     Raises ValueError that lists what there is.
     """
@@ -73,9 +73,10 @@ def plan(
 
 
 def paired(kinds: Mapping[str, Kind], *, runs: int, seed: int) -> list[Planned]:
-    """Rounds in which each kind comes once: those that meet the whole platform two to a run, drawn by the seed.
+    """Plan rounds in which each kind comes once: those that meet the whole platform two to a run, drawn by the seed.
 
-    It proves more in half of the time: such a run takes as long as one with a single fault."""
+    It proves more in half of the time: such a run takes as long as one with a single fault.
+    """
     narrow = [kind.name for kind in kinds.values() if kind.scope == "job"]
     found = []
     for number in range(seed, seed + runs):

@@ -104,7 +104,7 @@ WORDS = """| column | means |
 
 
 def write(records: Sequence[RunRecord], cluster: Sequence[RunRecord], folder: Path, *, page: Path) -> Path:
-    """Pictures and report.html below `folder`, the page at `page`. What is no longer made is removed.
+    """Write pictures and report.html below `folder`, and the page at `page`. Files that are no longer made are removed.
 
     `cluster`: the runs on a real cluster.
     """
@@ -184,7 +184,7 @@ def markdown(
 
 
 def html(records: Sequence[RunRecord], cluster: Sequence[RunRecord] = ()) -> str:
-    """All runs, a section per kind."""
+    """Return all runs as HTML, a section for each kind."""
     last = newest(records)
     sections = []
     for kind in KINDS.values():

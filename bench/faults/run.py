@@ -91,7 +91,7 @@ def _play(lab: Lab, scenario: Scenario) -> None:
 
 
 def _submit(lab: Lab, scenario: Scenario, subject: Subject, offset: float) -> None:
-    """As people do: with the same id again until it is accepted."""
+    """Submit as people do: with the same id again until it is accepted."""
     gate = scenario.gates.get(subject.id)
     if gate is not None:
         gate.wait()
@@ -120,7 +120,7 @@ def _strike(lab: Lab, scenario: Scenario, strike: Strike) -> None:
 
 
 def _note_hits(lab: Lab, scenario: Scenario, strike: Strike) -> None:
-    """What the fault is about to meet: the target first, for some states are short."""
+    """Note what the fault is about to meet: the target first, for some states are short."""
     strike.hit = state_of(lab, strike.scene.target.id)
     with scenario.noted:
         if scenario.planned.packed:

@@ -80,7 +80,7 @@ class Scenario:
     noted: threading.Lock = field(default_factory=threading.Lock)
 
     def strikes_of(self, subject: Subject) -> list[Strike]:
-        """Those of the stack that came while the job was there, and those of which it is the target."""
+        """Return the strikes of the stack that came while the job existed, and those of which it is the target."""
         return [strike for strike in self.strikes if self._meets(strike, subject)]
 
     def met_by(self, strike: Strike) -> list[Subject]:
@@ -112,7 +112,8 @@ def _never_came(strike: Strike) -> bool:
 
 
 def _rule_of(strike: Strike, subject: Subject) -> Rule:
-    """One that came too late for what it was to do may have done something, so that both ends are right."""
+    """Return the rule of a strike for a job. A strike that came too late for what it was to do may have done something,
+    so that both ends are right."""
     rule = strike.kind.rule(subject.shape)
     if strike.too_late is None or rule.only is None:
         return rule
@@ -164,8 +165,9 @@ def draw(lab: Lab, planned: Planned, *, fleet: int = FLEET) -> Scenario:
 
 
 def _draw_packed(lab: Lab, planned: Planned) -> Scenario:
-    """Each strike draws what it draws when it is alone. Faults of the stack come in turn, so the target of the next one
-    is submitted when the earlier one is over, or has begun where the moment is far from the submission."""
+    """Draw a packed run. Each strike draws what it draws when it is alone. Faults of the stack come in turn, so the
+    target of the next one is submitted when the earlier one is over, or has begun if the moment is far from the
+    submission."""
     shapes = []
     for number in range(max(each.subject for each in planned.packed) + 1):
         own = [each for each in planned.packed if each.subject == number]
@@ -210,7 +212,7 @@ def _target(rng: Random, shape: Shape, strikes: Sequence[PlannedStrike]) -> Shap
 
 
 def _aimed(aim: str, drawn: Moment, strikes: Sequence[Strike]) -> Moment | None:
-    """Of a pair that comes together the second takes the first one's moment."""
+    """Return the moment of a strike; of a pair that comes together the second takes the first one's moment."""
     if aim == TOGETHER:
         return strikes[0].moment if strikes else drawn
     if aim.startswith(TASK):

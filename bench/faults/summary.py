@@ -67,7 +67,7 @@ def newest(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def summarise(kind: str, records: Sequence[RunRecord]) -> KindSummary:
-    """`records`: of runs in which this kind took part."""
+    """Summarise a kind. `records`: of runs in which this kind took part."""
     single = [r for r in records if r.kind == kind]
     pairs = [r for r in records if r.kind != kind]
     hit = [job for record in single for job in jobs_hit(record)]
@@ -110,8 +110,8 @@ class Age:
 
 
 def ages(records: Sequence[RunRecord], kinds: Iterable[str], head: int | None = None) -> list[Age]:
-    """Of every kind, those that never ran too. Age is counted from `head`, the number of commits up to the present one,
-    or from the newest run if that is of a later one."""
+    """Return the age of every kind, also of those that never ran. Age is counted from `head`, the number of commits up
+    to the present one, or from the newest run if that is of a later one."""
     present = max((r.position for r in records if r.position is not None), default=0)
     present = max(present, head or 0)
     found = []
@@ -151,7 +151,7 @@ def moments(records: Sequence[RunRecord], kind: str) -> Counter[str]:
 
 
 def jobs_hit(record: RunRecord) -> tuple[JobRecord, ...]:
-    """Those that ran or waited when the fault came."""
+    """Return the jobs that ran or waited when the fault came."""
     return tuple(job for job in record.jobs if job.hit not in ("COMPLETED", "FAILED", "CANCELLED"))
 
 

@@ -53,7 +53,7 @@ def newest_step(folder: Path) -> int:
 
 
 def parse(name: str, lines: Iterable[str]) -> Session | None:
-    """`name` is train-LEARNER-ATTEMPT-PID. A torn last line, of a killed process, is passed over."""
+    """Parse a session. `name` is train-LEARNER-ATTEMPT-PID. A torn last line, of a killed process, is passed over."""
     learner, attempt, pid = (int(part) for part in name.split("-")[1:4])
     notes: list[dict[str, Any]] = []
     for line in lines:
@@ -97,7 +97,7 @@ class Loss:
 
 
 def losses(sessions: Sequence[Session], learner: int = 1) -> list[Loss]:
-    """One for each process of this learner that another one followed."""
+    """Return one loss for each process of this learner that another one followed."""
     own = [s for s in sessions if s.learner == learner]
     found = []
     furthest = 0

@@ -148,7 +148,7 @@ def later_step(rng: Random, shape: Shape) -> Moment:
 
 
 def any_time(rng: Random, shape: Shape) -> Moment:
-    """From the queue to the end of the training."""
+    """Draw a moment from the queue to the end of the training."""
     early = rng.random() < 0.4
     if early:
         return Moment(state=rng.choice(("QUEUED", "DEPLOYING", "DOWNLOADING")), delay_seconds=rng.uniform(0, 1.5))
@@ -156,7 +156,7 @@ def any_time(rng: Random, shape: Shape) -> Moment:
 
 
 def before_its_end(rng: Random, shape: Shape) -> Moment:
-    """Like `any_time`, but surely before the program's own end is near."""
+    """Draw a moment as `any_time` does, but well before the program's own end."""
     early = rng.random() < 0.4
     if early:
         return Moment(state=rng.choice(("QUEUED", "DEPLOYING", "DOWNLOADING")), delay_seconds=rng.uniform(0, 1.5))
@@ -188,7 +188,7 @@ class TooLateError(BenchmarkError):
 
 
 def wait_for(scene: Scene, moment: Moment, patience_seconds: float) -> None:
-    """Raises TooLateError when the job ends first, or takes longer than the patience."""
+    """Wait for the moment. Raises TooLateError when the job ends first, or takes longer than the patience."""
     deadline = time.monotonic() + patience_seconds
     reached_at: float | None = None
     while True:
@@ -241,7 +241,7 @@ def program_of(scene: Scene) -> psutil.Process:
 
 
 def _trains(process: psutil.Process) -> bool:
-    """Not a judge, and not a helper that a shell has just started."""
+    """Return whether the process is the training: no judge, and no helper that a shell has just started."""
     try:
         words = process.cmdline()
         return bool(PROGRAMS.intersection(words)) and "judge.py" not in words and "judge" not in words
@@ -250,7 +250,7 @@ def _trains(process: psutil.Process) -> bool:
 
 
 def fault_of_pod(scene: Scene, pod: str, kind: str, **more: Any) -> None:
-    """Raises TooLateError when the pod is gone, or has ended."""
+    """Apply a fault to the pod. Raises TooLateError when the pod is gone, or has ended."""
     try:
         scene.lab.fault(kind, namespace=NAMESPACE, pod=pod, **more)
     except RefusedError as exc:

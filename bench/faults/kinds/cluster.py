@@ -24,7 +24,7 @@ def _drop_watches(scene: Scene) -> None:
 
 
 def _errors(scene: Scene) -> None:
-    """Half of the time the requests are carried out all the same, and only their answers are lost."""
+    """Let requests fail. Half of the time they are carried out all the same, and only their answers are lost."""
     executed = scene.rng.random() < 0.5
     scene.notes["executed"] = executed
     scene.lab.fault("api_errors", status=500, for_seconds=scene.outage_seconds, executed=executed)

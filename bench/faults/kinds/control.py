@@ -78,7 +78,7 @@ def go_on(part: str) -> Callable[[Scene], None]:
 
 
 def _second_triggerer(scene: Scene) -> None:
-    """The first one stands still for longer than its heartbeat may be away, so that the second takes its triggers."""
+    """Stop the first triggerer for longer than its heartbeat may be late, so that a second one takes its triggers."""
     stopped = parts.stop(scene.lab.home, "airflow-triggerer")
     scene.held = (stopped, parts.start_beside(scene.lab.home, "airflow-triggerer"))
 
@@ -109,7 +109,7 @@ def _signal_a_task(number: signal.Signals) -> Callable[[Scene], None]:
 
 
 def _kill_any(scene: Scene) -> None:
-    """One of those that were killed least, so that a few runs kill each of them."""
+    """Kill one of the processes that were killed least, so that a few runs kill each of them."""
     tree = places.tree(scene.lab.home)
     killed = scene.lab.killed
     least = min(killed[place] for place in tree)
@@ -128,8 +128,8 @@ def _all_serve(scene: Scene) -> None:
 
 
 def all_serve(lab: Lab, service: str, pid: int, since: float) -> float:
-    """Unix seconds at which every service serves after a kill in this one; a killed supervisor is started again as its
-    user does it. Raises BenchmarkError when one does not come back."""
+    """Return the Unix time at which every service serves after a kill in this one; a killed supervisor is restarted as
+    its user does it. Raises BenchmarkError when one does not come back."""
     if service == records.SUPERVISOR:
         start(lab.home)
     served = since
@@ -140,7 +140,8 @@ def all_serve(lab: Lab, service: str, pid: int, since: float) -> float:
 
 
 def slow(part: str) -> Callable[[Scene], None]:
-    """The server runs for a moment and stands still for a while, again and again: each answer takes so much longer."""
+    """Return a fault that lets the server run for a moment and stops it for a while, again and again: each answer takes
+    so much longer."""
 
     def inject(scene: Scene) -> None:
         runs, stands = scene.rng.choice(SLOWNESS)

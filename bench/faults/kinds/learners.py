@@ -75,7 +75,7 @@ def _delete(scene: Scene) -> None:
 
 
 def _newest_checkpoint(scene: Scene) -> Path:
-    """Folder of the newest whole checkpoint in the store."""
+    """Return the folder of the newest whole checkpoint in the store."""
     folder = scene.lab.stored(scene.target.id) / "checkpoints"
     found = []
     for marker in folder.glob(f"*/{contract.CHECKPOINT_MARKER}"):
@@ -89,7 +89,7 @@ def _newest_checkpoint(scene: Scene) -> Path:
 
 
 def _damage(scene: Scene, truncate: bool) -> None:
-    """The program is held while its last checkpoint is damaged, so that no newer one takes its place; then it dies."""
+    """Hold the program while its last checkpoint is damaged, so that no newer one takes its place, then kill it."""
     process = program_of(scene)
     others = [p for p in scene.lab.programs(scene.target.id) if p.pid != process.pid]
     for held in (process, *others):
@@ -129,7 +129,7 @@ def _watched(rng: Random, steps: int) -> Shape:
 
 
 def _maybe_forgiven(rng: Random, steps: int) -> Shape:
-    """A learner that takes too much memory is the program's own failure: its budget decides."""
+    """Draw a job. A learner that takes too much memory is the program's own failure: its budget decides."""
     return replace(good_shape(rng, steps), app_attempts=rng.choice((0, 1)))
 
 
@@ -155,12 +155,12 @@ def _own_moment(_rng: Random, shape: Shape) -> Moment:
 
 
 def _nothing_more(scene: Scene) -> None:
-    """The program does it by itself."""
+    """Do nothing: the program fails by itself."""
     scene.notes["step"] = scene.step()
 
 
 def _steps_after_a_while(rng: Random, shape: Shape) -> Moment:
-    """Not before there is a history of steps to judge by."""
+    """Draw a moment at which there is a history of steps to judge by."""
     return Moment(step=round((shape.fail_at or shape.steps) * rng.uniform(0.3, 0.8)))
 
 

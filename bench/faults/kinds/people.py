@@ -24,7 +24,7 @@ WHILE_TRAINING = ("PROCESSING", "RECOVERING")
 
 
 def _patient(call: Callable[[], Any]) -> Any:
-    """A person whose page does not load tries again."""
+    """Call again while the page does not load, as a user does."""
     for _ in range(TRIES):
         try:
             return call()
@@ -69,7 +69,7 @@ def _left_by_itself(scene: Scene, asked: float) -> bool:
 
 
 def _while_halted(scene: Scene) -> dict[str, Any]:
-    """A halted job holds nothing at once, and MLflow says so soon."""
+    """Return what a halted job shows: it must hold nothing at once, and MLflow must say so soon."""
     found: dict[str, Any] = {
         "processes": len(scene.lab.processes(scene.target.id)),
         "granted": scene.lab.granted(scene.target.id),
@@ -111,7 +111,8 @@ def _airflow(method: str, path: str, body: dict[str, Any] | None = None) -> Call
 
 
 def _delete_run(scene: Scene) -> None:
-    """Airflow deletes no run that is running: it is marked failed, and deleted as soon as Airflow lets."""
+    """Delete the run. Airflow deletes no run that is running: it is marked failed, and deleted as soon as Airflow
+    allows."""
     run = f"/dagRuns/{scene.target.id}"
     _patient(lambda: scene.lab.airflow("PATCH", run, {"state": "failed"}))
     asked = time.monotonic()

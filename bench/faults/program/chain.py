@@ -167,7 +167,7 @@ def save(
     witness: Witness,
     write_more: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Rank 0 writes a folder aside, renames it, marks it complete and points `latest` to it."""
+    """Write a folder aside on rank 0, rename it, mark it complete and point `latest` to it."""
     if RANK != 0:
         return
     name = f"step-{step:010d}"
@@ -195,7 +195,7 @@ def save(
 
 
 def weights(digest: str) -> bytes:
-    """Something to send and to damage."""
+    """Return bytes to send and to damage."""
     return hashlib.shake_128(digest.encode()).digest(WEIGHT_BYTES)
 
 
@@ -243,7 +243,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def _eat_memory(_number: int, _frame: object) -> None:
-    """The lab asks for it: take memory until the limit of the container is felt."""
+    """Take memory until the limit of the container is reached; the lab asks for it."""
     held = []
     while True:
         held.append(bytearray(os.urandom(1024) * (BLOCK_BYTES // 1024)))

@@ -23,7 +23,7 @@ BATCH = 64
 
 
 def load() -> tuple[Tensor, Tensor]:
-    """Pixels [N, 1, 8, 8] and labels [N]."""
+    """Return pixels [N, 1, 8, 8] and labels [N]."""
     rows = np.loadtxt(updraft.data_dir() / "training" / "digits.csv", delimiter=",", skiprows=1, dtype=str)
     pixels = torch.from_numpy(rows[:, 2:].astype(np.float32)) / 16
     return pixels.reshape(-1, 1, 8, 8), torch.from_numpy(rows[:, 1].astype(np.int64))
@@ -38,7 +38,7 @@ def build() -> nn.Module:
 
 
 def together(flag: bool) -> bool:
-    """True on every learner if it is true on one."""
+    """Return True on every learner if `flag` is true on one."""
     if chain.WORLD == 1:
         return flag
     flags = torch.tensor([int(flag)])

@@ -20,7 +20,7 @@ BATCH = 64
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [N, 64] and labels [N]."""
+    """Return pixels [N, 64] and labels [N]."""
     path = Path(os.environ["DATA_DIR"]) / "training" / "digits.csv"
     rows = np.loadtxt(path, delimiter=",", skiprows=1, dtype=str)
     return rows[:, 2:].astype(np.float64) / 16, rows[:, 1].astype(np.int64)

@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def _command(command: Any, path: str) -> Iterator[str]:
-    """A group's options and commands, or a command's arguments and options."""
+    """Yield a group's options and commands, or a command's arguments and options."""
     subcommands: dict[str, Any] = getattr(command, "commands", {})
     level = "##" if path.count(" ") < 2 else "###"
     yield f"{level} {path}\n\n{_one_line(command.help)}\n"
