@@ -143,7 +143,8 @@ def submitted(terminal: pyte.Screen) -> str:
 
 
 def kill_learner(job_id: str) -> str:
-    """Kill the program of the job if a checkpoint of it is stored; what somebody would have typed, or nothing."""
+    """Kill the program of the job if a checkpoint of it is stored; the command that a user would have typed, or
+    nothing."""
     try:
         with Client() as client:
             stored = client.checkpoints(job_id).checkpoints

@@ -1,4 +1,4 @@
-"""Somebody who types the commands of a page at the root of a clone, after `make demo`. Used by system/test_pages.py.
+"""A user who types the commands of a page at the root of a clone, after `make demo`. Used by system/test_pages.py.
 
 - One line after the other, in a shell. Each has to leave with 0.
 - JOB is the job that the block itself submits. In a block without `submit` it is a job that trains, if the block halts,

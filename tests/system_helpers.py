@@ -151,7 +151,7 @@ def running_stack(name: str, variables: Mapping[str, str]) -> Iterator[Stack]:
     environment = {**os.environ, "UPDRAFT_HOME": str(home), **variables}
     stack_command = [sys.executable, "-m", "updraft.stack"]
     try:
-        # Two CPUs whatever the machine has, so that waiting in line is really seen; devices are imaginary.
+        # Two CPUs whatever the machine has, so that waiting in the queue is really seen; devices are imaginary.
         started = subprocess.run(
             [*stack_command, "up", "--cpus", "2", "--memory-mib", "12288", "--gpus", "1"],
             env=environment,

@@ -1,4 +1,4 @@
-"""What is kept of a run that failed, for whoever looks for the defect. Called by `run`."""
+"""What is kept of a run that failed, for the search for the defect. Called by `run`."""
 
 from __future__ import annotations
 

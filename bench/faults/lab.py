@@ -37,7 +37,7 @@ from updraft_learner import contract
 UP_SECONDS = 400
 TENANT = "default"
 BUCKET = "updraft"
-CPUS, MEMORY_MIB = 4, 12288  # of five jobs some wait in line, and not for most of the run
+CPUS, MEMORY_MIB = 4, 12288  # of five jobs some wait in the queue, and not for most of the run
 REQUEST_SECONDS = 30.0
 DISK_BYTES = 96 * 1024**2  # of a learner's pod
 PROGRAMS = frozenset({"chain.py", "cnn.py", "linear.py", "count.sh", "judge.py"})

@@ -160,7 +160,7 @@ def end_beside(child: subprocess.Popen[bytes], identity: Identity) -> None:
 
 
 def send(process: psutil.Process, number: signal.Signals) -> bool:
-    """Return whether somebody got it."""
+    """Return whether a process got it."""
     try:
         process.send_signal(number)
     except (psutil.Error, OSError):

@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def save_synchronously(state: dict[str, Any], path: Path, upload_to: str) -> dict[str, float]:
-    """What a training without a background thread does before its next step; seconds of each part."""
+    """Save as a training without a background thread does before its next step; return the seconds of each part."""
     seconds = {}
     began = time.perf_counter()
     temporary = path.with_suffix(".tmp")

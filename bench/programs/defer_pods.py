@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def our_pod(name: str) -> str:
-    """A job whose first attempt runs, as it is when `train` has deferred."""
+    """Create a job whose first attempt runs, as it is when `train` has deferred."""
     job = admitted_job(name, MANIFEST, "0" * 64)
     pod = launch_pod(job)
     store, keys = SERVICES.store, Keys(job.tenant)
@@ -93,7 +93,7 @@ def record_job(name: str, raw: dict[str, Any]) -> Job:
 
 
 def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
-    """A job as `train` finds it."""
+    """Create a job as `train` finds it."""
     book = SERVICES.ledger
     record_job(name, raw)
     run_id, experiment_id = tracked_run(name)
@@ -104,7 +104,7 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
 
 
 def launch_pod(job: Job) -> str:
-    """What `train` does before it defers; the pod's name."""
+    """Do what `train` does before it defers; return the pod's name."""
     launch = first_launch(SERVICES.settings, job, manifest_of(job), ROLE)
     pods.record_template(SERVICES, job, ROLE, template(job, launch))
     attempt = attempts.begin(SERVICES, job, ROLE, None)
@@ -113,7 +113,7 @@ def launch_pod(job: Job) -> str:
 
 
 def our_trigger(name: str, _pod: str) -> GangTrigger:
-    """As `LearnerOperator` builds it."""
+    """Create the trigger that `LearnerOperator` builds."""
     namespace = SERVICES.settings.namespace("default")
     return GangTrigger(conn_id=SERVICES.settings.kubernetes_conn_id, namespace=namespace, job_id=name, role=ROLE)
 
@@ -150,7 +150,7 @@ def server(run_id: str) -> TrackingServer:
 
 
 def queued_job(name: str) -> str:
-    """A job as `admit` leaves it when it defers. In the queue they stand by their names."""
+    """Create a job as `admit` leaves it when it defers. Jobs are in the queue in the order of their names."""
     job = record_job(name, MANIFEST)
     at = START + timedelta(milliseconds=int(name.rpartition("-")[2]))
     SERVICES.ledger.queue.enqueue(job.id, GangRequest(name, **json.loads(os.environ["BENCH_GANG"]), requested_at=at))
@@ -193,7 +193,7 @@ def plain_pod(name: str) -> dict[str, Any]:
 
 
 def stock_trigger(name: str, pod: str) -> KubernetesPodTrigger:
-    """As `KubernetesPodOperator.invoke_defer_method` builds it, with the operator's defaults."""
+    """Create the trigger that `KubernetesPodOperator.invoke_defer_method` builds, with the operator's defaults."""
     return KubernetesPodTrigger(
         pod_name=pod,
         pod_namespace=SERVICES.settings.namespace("default"),
@@ -218,7 +218,7 @@ def sync_dag(folder: Path) -> None:
 
 
 def defer(names: Sequence[str], triggers: Sequence[Any]) -> None:
-    """A run each, whose task instance is deferred to its trigger."""
+    """Create a run for each trigger, whose task instance is deferred to it."""
     now = datetime.now(UTC)
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(DAG_ID, session=session)

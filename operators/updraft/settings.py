@@ -32,15 +32,15 @@ from updraft.taints import Toleration
 
 GIB = 1024**3
 NOT_ISOLATED = (
-    "are several tenants, which the platform does not isolate: whoever may start the DAG train_model may run jobs as "
-    "any tenant and with its stored secrets, whoever may start halt_job, resume_job or cancel_job may do so to every "
-    "tenant's jobs, and the pods of all tenants hold the same keys of the object store and MLflow"
+    "are several tenants, which the platform does not isolate: every user who may start the DAG train_model may run "
+    "jobs as any tenant and with its stored secrets, every user who may start halt_job, resume_job or cancel_job may "
+    "do so to every tenant's jobs, and the pods of all tenants hold the same keys of the object store and MLflow"
 )
 TRUST_ADVICE = "name one tenant in UPDRAFT_TENANTS, or set UPDRAFT_TRUSTED_TENANTS=true if all of them trust each other"
 OPEN_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"
 OPEN_LOGIN = (
-    "Airflow lets everybody in as an administrator, without a log-in (core.simple_auth_manager_all_admins is true): "
-    "whoever reaches it may run any program as the platform, with its stored secrets"
+    "Airflow accepts every client as an administrator, without a log-in (core.simple_auth_manager_all_admins is true): "
+    "every client that reaches it may run any program as the platform, with its stored secrets"
 )
 OPEN_ADVICE = (
     f"set {OPEN_VARIABLE}=false, and AIRFLOW__CORE__AUTH_MANAGER to the auth manager that your people log in with"

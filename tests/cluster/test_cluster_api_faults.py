@@ -191,7 +191,7 @@ def test_a_quota_that_is_used_up_is_named_and_waited_for(
     platform: OwnPlatform, quota: client.CoreV1Api, user_of_all: None, how: str
 ) -> None:
     """From its first launch on, though the job may lose no attempt; then there is room, and it runs. What it waits with
-    is a place in line, not what it was granted."""
+    is a place in the queue, not what it was granted."""
     job_id = platform.submit(shell_job("quota", "true", budget={"infra_attempts": 0}))
     told(platform, job_id, f"exceeded quota: {QUOTA}, requested: requests.memory=")
     platform.nothing_is_left(job_id)

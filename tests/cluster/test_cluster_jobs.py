@@ -83,7 +83,7 @@ def crowded(target: Target, platform: Platform) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def jobs(platform: Platform, crowded: str) -> dict[str, str]:
-    """All of them at once, after the one that takes longest: they wait in line for two nodes."""
+    """All of them at once, after the one that takes longest: they wait in the queue for two nodes."""
     last_words = "echo about to fail; echo no labels found >&2; exit 1"
     manifests: dict[str, tuple[dict[str, Any], Path | None]] = {
         **{name: (manifest(name), JOBS / name) for name in EXAMPLES},

@@ -31,7 +31,7 @@ def asked_for(own_cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def jobs(asked_for: None, platform: Platform) -> dict[str, str]:
-    """All at once: they wait in line for two nodes."""
+    """All at once: they wait in the queue for two nodes."""
     return {name: platform.submit(manifest(platform, name), base=JOBS / name) for name in EXAMPLES}
 
 

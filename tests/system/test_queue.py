@@ -1,4 +1,4 @@
-"""Jobs wait in line for the machine, and are stopped when they are asked to."""
+"""Jobs wait in the queue for the machine, and are stopped when they are asked to."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ def test_five_jobs_of_two_learners_on_two_cpus_all_end(stack: Stack, jobs: list[
     assert [d.state for d in details] == ["COMPLETED"] * 5, [d.reason for d in details]
     histories = [stack.client.transitions(job_id).transitions for job_id in jobs[1:]]
     reasons = [t.reason for history in histories for t in history if t.state == "QUEUED"]
-    assert any("in line" in reason for reason in reasons), reasons
+    assert any("in the queue" in reason for reason in reasons), reasons

@@ -213,7 +213,7 @@ _KINDS = (
     ),
     Kind(
         "pod_delete",
-        "Somebody deletes a learner's pod",
+        "A user deletes a learner's pod",
         "job",
         _delete,
         moment=any_time,

@@ -161,7 +161,7 @@ _KINDS = (
     ),
     Kind(
         "clear_train_task",
-        "Somebody clears the task `train` in Airflow",
+        "A user clears the task `train` in Airflow",
         "job",
         _airflow("POST", "/clearTaskInstances", _CLEAR_TASK),
         rule=lambda _shape: Rule(untouched=True),
@@ -170,7 +170,7 @@ _KINDS = (
     ),
     Kind(
         "clear_run",
-        "Somebody clears the whole run in Airflow",
+        "A user clears the whole run in Airflow",
         "job",
         _airflow("POST", "/dagRuns/{run}/clear", {"dry_run": False}),
         moment=any_time,
@@ -179,7 +179,7 @@ _KINDS = (
     ),
     Kind(
         "mark_success",
-        "Somebody marks the task `train` a success while it trains",
+        "A user marks the task `train` a success while it trains",
         "job",
         _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "success"}),
         rule=lambda _shape: _OVERRIDDEN,
@@ -188,7 +188,7 @@ _KINDS = (
     ),
     Kind(
         "mark_failed",
-        "Somebody marks the task `train` failed while it trains",
+        "A user marks the task `train` failed while it trains",
         "job",
         _airflow("PATCH", "/dagRuns/{run}/taskInstances/train", {"new_state": "failed"}),
         rule=lambda _shape: _OVERRIDDEN,
@@ -197,7 +197,7 @@ _KINDS = (
     ),
     Kind(
         "run_deleted",
-        "Somebody deletes the run in Airflow",
+        "A user deletes the run in Airflow",
         "job",
         _delete_run,
         moment=any_time,

@@ -23,7 +23,7 @@ Model = tuple[int, Iterator[float], Callable[[updraft.Checkpointer, int], bool]]
 
 
 def cnn() -> Model:
-    """The network and the augmentation of jobs/digits-cnn."""
+    """Return the network and the augmentation of jobs/digits-cnn."""
     import torch
     from digits import DigitsNet, augment
     from torch import nn
@@ -52,7 +52,7 @@ def cnn() -> Model:
 
 
 def transformer() -> Model:
-    """A decoder of two layers on random tokens."""
+    """Return a decoder of two layers on random tokens."""
     import torch
     from torch import nn
 
@@ -83,7 +83,7 @@ def transformer() -> Model:
 
 
 def sklearn() -> Model:
-    """A linear classifier that learns batch by batch."""
+    """Train a linear classifier that learns batch by batch."""
     import numpy as np
     from sklearn.linear_model import SGDClassifier
 

@@ -224,7 +224,7 @@ def is_whole(path: Path) -> bool:
 
 
 def quarantine(path: Path) -> Path:
-    """Rename a bad checkpoint; it stays on disk for whoever looks for the cause."""
+    """Rename a bad checkpoint; it stays on disk, so that the cause can be found."""
     target = path.with_name(f"{BAD_PREFIX}{path.name}")
     number = 1
     while target.exists():

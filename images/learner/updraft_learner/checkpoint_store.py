@@ -7,7 +7,7 @@
       MANIFEST.json                made of the parts once all files of all of them are there; only now it exists
       QUARANTINED.json             instead of MANIFEST.json: found damaged, with the reason
 
-Whoever finds all parts writes the manifest: the sidecar that is last, or the platform. It is the same to the byte, so
+The process that finds all parts writes the manifest: the last sidecar, or the platform. It is the same to the byte, so
 it does not matter who, how many, and how often. Standard library only. Called by the sidecar and by `updraft.storage`.
 """
 
@@ -33,7 +33,7 @@ class PartsDisagree(Exception):
 def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined:
     """Write the manifest if all parts are stored in full. Twice, or by several at once, is harmless.
 
-    "gone" when no part is there any more: somebody has deleted or quarantined it.
+    "gone" when no part is there any more: it was deleted or quarantined.
 
     Raises:
         PartsDisagree: they will never be one.

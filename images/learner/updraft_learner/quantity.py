@@ -1,4 +1,4 @@
-"""Kubernetes quantities, such as 500m, 2Gi and 1e3. Pure; called by whoever reads or checks objects of the API."""
+"""Kubernetes quantities, such as 500m, 2Gi and 1e3. Pure; called by all that reads or checks objects of the API."""
 
 from __future__ import annotations
 

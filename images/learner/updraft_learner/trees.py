@@ -378,9 +378,9 @@ def write_verified(target: Path, sha256: str, size: int, content: BinaryIO | Pat
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder that whoever is of its group may write to."""
+    """Create a folder that its group may write to."""
     folder.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # someone else's folder keeps its mode
+    with suppress(PermissionError):  # another user's folder keeps its mode
         folder.chmod(FOLDER_MODE)
     return folder
 

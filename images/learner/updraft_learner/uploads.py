@@ -1,8 +1,8 @@
 """Large files on their way to the object store, in parts, and what was broken off.
 
-A book remembers which upload of a key was begun, and the digest of each part that the server has. Whoever puts the key
-again, the same process or one after it, sends only what the server lacks or what has changed. `store.Store` uses it;
-the sidecar says where the book lies.
+A book remembers which upload of a key was begun, and the digest of each part that the server has. The process that puts
+the key again, the same process or one after it, sends only what the server lacks or what has changed. `store.Store`
+uses it; the sidecar says where the book lies.
 """
 
 from __future__ import annotations

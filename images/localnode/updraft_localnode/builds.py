@@ -51,8 +51,8 @@ class Builds:
         return bool(self._command)
 
     def ask(self, image: str) -> tuple[str, bool]:
-        """Return what to tell whoever waits for `image`, and whether it is being built. Starts the build if none runs;
-        after a failure only when `retry_seconds` have passed."""
+        """Return the message to pods that wait for `image`, and whether it is being built. Starts the build if none
+        runs; after a failure only when `retry_seconds` have passed."""
         with self._lock:
             build = self._builds.get(image)
             if build is None or (build.ended is not None and self._clock() - build.ended >= self._retry_seconds):

@@ -1,6 +1,6 @@
 """Claims of persistent volumes, as folders: `<state-dir>/claims/<namespace>/<claim>` is one, bound and ready to read.
 
-Whoever has the machine makes the folder, or a link to one; nothing is made or removed here. Used by the server, which
+The owner of the machine makes the folder, or a link to one; nothing is made or removed here. Used by the server, which
 shows them, and by `volumes`, which mounts them.
 """
 

@@ -112,7 +112,7 @@ class GarbageCollector:
         try:
             delete_object(self._store, key)
         except StatusError:
-            return  # somebody else was quicker
+            return  # another process was faster
 
     def _empty(self, namespace: str) -> None:
         content = [(key, obj) for key, obj in self._store.everything() if key[1] == namespace]

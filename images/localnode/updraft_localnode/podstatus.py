@@ -11,7 +11,7 @@ from updraft_localnode.resources import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
 COMPLETED = "PodCompleted"
-KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # all others are somebody else's
+KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # all others belong to other writers
 
 
 @dataclass(eq=False)

@@ -294,7 +294,7 @@ class ProcessTable:
         process.memory_limit_bytes = memory_limit_bytes
         self._running.append(process)
         self._look_at(process)
-        self._wake.set()  # whoever watches has to look oftener from now on
+        self._wake.set()  # the watcher has to look more often from now on
         return process
 
     def living(self) -> list[ContainerProcess]:

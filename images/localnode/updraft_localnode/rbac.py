@@ -1,4 +1,4 @@
-"""What a client may do here, as the authorization API tells it: all, since whoever has the token is the owner."""
+"""What a client may do here, as the authorization API tells it: all, since the holder of the token is the owner."""
 
 from __future__ import annotations
 

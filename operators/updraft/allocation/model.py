@@ -82,7 +82,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A gang that must wait, with its place in line (from 1) and why."""
+    """A gang that must wait, with its place in the queue (from 1) and why."""
 
     job_id: str
     place: int

@@ -29,7 +29,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
     # Of a thousand jobs in the queue most ask for the same; each question is answered once per kind of gang.
     never = cache(lambda kind: _why_never(kind, capacity.nodes))
     wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
-    ahead: GangRequest | None = None  # the one in line directly before
+    ahead: GangRequest | None = None  # the one in the queue directly before
     free = free_after(running, ready)
     for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
         kind = replace(request, job_id="", requested_at=datetime.min)
@@ -48,7 +48,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
         # From here on nothing starts, so what is free stays as it is.
         place = len(waiting) + 1
         behind = f"; behind {ahead.job_id}" if ahead is not None else ""
-        waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in line; {wait(kind)}{behind}"))
+        waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {wait(kind)}{behind}"))
         ahead = request
     return Plan(tuple(started), tuple(waiting), tuple(impossible))
 

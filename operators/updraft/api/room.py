@@ -96,7 +96,7 @@ class UploadRoom:
         raise LimitError(
             f"tenant {tenant!r}: {megabytes(more_bytes)} more would exceed its quota of {megabytes(quota_bytes)} for "
             f"code and data in the platform's store; {megabytes(stored_bytes)} are stored and "
-            f"{megabytes(ongoing_bytes)} on their way. Name data as s3:// instead, or ask whoever runs the platform to "
+            f"{megabytes(ongoing_bytes)} on their way. Name data as s3:// instead, or ask the platform's operator to "
             "raise UPDRAFT_UPLOAD_QUOTA_BYTES"
         )
 

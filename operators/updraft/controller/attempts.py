@@ -63,7 +63,7 @@ class EndSignal:
 
 
 def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Attempt:
-    """Return the role's next attempt, once whoever asks, with its resume plan. Raises RefusedError for a job that is
+    """Return the role's next attempt, once for all callers, with its resume plan. Raises RefusedError for a job that is
     over."""
     plan = resume_plan(services, job, role) if after is not None else None
     number = None if after is None else after.number
@@ -114,7 +114,7 @@ def conclude(
     manifest = manifest_of(job)
     attempt = book.attempts.current(job_id, role)
     if attempt is None or attempt.number != number:
-        return attempt  # somebody else went on
+        return attempt  # another controller went on
     launch = launch_of(services.settings, job, attempt)
     if attempt.ended_at is None:
         outcome = _outcome(services, core, job, manifest, launch, seen)
@@ -287,7 +287,7 @@ def _outcome(
 
 
 def _ran_seconds(services: Services, job_id: str, launch: Launch) -> float:
-    """Return how long the attempt's programs ran, as the ledger saw it: 0 if they were over before anybody saw them
+    """Return how long the attempt's programs ran, as the ledger saw it: 0 if they were over before they were seen to
     run."""
     book = services.ledger
     attempt = book.attempts.current(job_id, launch.role)
@@ -314,8 +314,8 @@ def _why_never(services: Services, job: Job, launch: Launch, words: str) -> str 
 
 def never_fits(services: Services, job_id: str, refused: Attempt) -> str | None:
     """Return the same of a job that has work to lose, once it was revised: of the revision nothing was ever let
-    through. None where it was, for a limit that was lowered is waited for; and for a job that somebody has put in line
-    again since."""
+    through. None where it was, for a limit that was lowered is waited for; and for a job that a user has put into the
+    queue again since."""
     book = services.ledger
     job = book.jobs.get(job_id)
     if refused.revision != job.revision or book.queue.holds(job_id):

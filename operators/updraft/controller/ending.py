@@ -82,7 +82,7 @@ def tell(services: Services, job: Job) -> None:
     """Send MLflow what learners recorded and could not send, then the job's messages. Raises UnavailableError."""
     try:
         replay_metrics(services, job)
-    except NotFoundError as exc:  # somebody deleted the run; the ledger keeps the verdict
+    except NotFoundError as exc:  # a user deleted the run; the ledger keeps the verdict
         log.warning("MLflow was not told: %s", exc)
     deliver(services, job.id)
 
@@ -147,7 +147,7 @@ def why_marked(marked: Mapping[str, Any] | None) -> str | None:
         if facts["evidence"] == "running":
             return (
                 f"{task} was ended from outside: Airflow shows {facts['airflow']}, and attempt {facts['attempt']} ran. "
-                "Somebody marked it, or Airflow gave it up; its learners were stopped, nobody's program failed"
+                "A user marked it, or Airflow gave it up; its learners were stopped, no program failed"
             )
         if facts["airflow"] == "success":
             return f"Airflow shows {task} as success, but attempt {facts['attempt']} has no proof of it"

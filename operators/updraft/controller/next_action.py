@@ -1,4 +1,5 @@
-"""Where a role of a job stands, from the ledger alone: what a trigger does next, whoever did what came before."""
+"""Where a role of a job stands, from the ledger alone: what a trigger does next, whichever process did the steps
+before."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         or now.ended_at is not None
         or services.ledger.jobs.get(job.id).ended
     ):
-        # This process was taken for dead, and somebody else went on: what it made has no place any more.
+        # This process was taken for dead, and another controller went on: what this one made is not needed.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
     names = tuple(launch.pod_name(n) for n in launch.membership.learners)

@@ -1,6 +1,6 @@
 """What the pod of the role `prepare` is asked for: planned once by the task `stage_data`, handed over at each launch.
 
-The plan is an effect in the ledger, one per revision of the job, so that whoever launches asks for the same.
+The plan is an effect in the ledger, one per revision of the job, so that every launch asks for the same.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def enqueue(services: Services, job: Job) -> None:
-    """Put the job in line with what its manifest asks for; once in line it keeps its place."""
+    """Put the job into the queue with what its manifest asks for; once in the queue it keeps its place."""
     services.ledger.queue.enqueue(job.id, place_of(job))
 
 
@@ -106,7 +106,7 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
 
 
 def _left(services: Services, job_id: str) -> tuple[str, str] | None:
-    """Return why the job is in line no longer, or shall not be."""
+    """Return why the job is in the queue no longer, or shall not be."""
     book = services.ledger
     job = book.jobs.get(job_id)
     if job.ended:

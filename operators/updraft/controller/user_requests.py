@@ -54,7 +54,7 @@ def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
 
 
 def resumed(services: Services, job_id: str) -> Request | None:
-    """Return the resume request of a halted job, if one waits. The job is in line again when this returns one.
+    """Return the resume request of a halted job, if one waits. The job is in the queue again when this returns one.
 
     Its revision, if it brings one, is the job's manifest from here on.
     """

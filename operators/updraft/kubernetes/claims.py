@@ -1,7 +1,7 @@
 """Data that lies on persistent volumes: claims of the tenant's namespace, judged and mounted read-only.
 
 Pure but for `read_claim`. Nothing of a claim is copied, so nobody but the pods reads it. Called by
-`updraft.operators` (before the job waits in line, and when its data is recorded) and by `updraft.controller.pods`.
+`updraft.operators` (before the job waits in the queue, and when its data is recorded) and by `updraft.controller.pods`.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ async def record(
                 if ended and failures > 5:
                     log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
                     break
-            # Once the program has ended somebody waits for the rest of its log, and not for long.
+            # Once the program has ended, the job's end waits for the rest of its log, and not for long.
             asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
             pause_seconds = max(asked_seconds, BACKOFF.seconds(failures + 1))
             if ended or asked_seconds:

@@ -1,4 +1,4 @@
-"""The cluster's nodes, listed once for all jobs that wait in line in a triggerer, however many those are.
+"""The cluster's nodes, listed once for all jobs that wait in the queue in a triggerer, however many those are.
 
 Used by `updraft.triggers` only; it lives in the triggerer's event loop.
 """
@@ -40,7 +40,7 @@ async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
     ends.
     """
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
-    async with answer.lock:  # of those who ask at once, one asks the cluster
+    async with answer.lock:  # of callers at the same time, one asks the cluster
         if monotonic() >= answer.until:
             await _renew(answer, conn_id)
         if answer.problem is not None:

@@ -70,7 +70,7 @@ def network_policy(launch: Launch, outside: Outside) -> Manifest:
     """Return the learners of one launch reach each other, DNS and what is outside of the cluster; nobody else reaches
     them.
 
-    An older attempt on a node that does not answer is somebody else. No rule names a port of the outside: data sources
+    An older attempt on a node that does not answer is no peer. No rule names a port of the outside: data sources
     are the program's business.
     """
     gang = {"podSelector": {"matchLabels": launch.labels()}}

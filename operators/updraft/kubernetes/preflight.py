@@ -1,7 +1,7 @@
 """Whether a cluster can run jobs, and what to do where it cannot: log-in, version, namespaces, rights, GPUs.
 
-`examine` looks at everything, for `updraft doctor`; `require` asks what a job needs before it waits in line, in four
-requests. Both change nothing.
+`examine` looks at everything, for `updraft doctor`; `require` asks what a job needs before it waits in the queue, in
+four requests. Both change nothing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-# Of one learner: more than anybody reads, and a tenth of what the event loop can hand on.
+# Of one learner: more than a person reads, and a tenth of what the event loop can hand on.
 BYTES_PER_SECOND = 1 << 20
 LINES_PER_SECOND = 5_000
 # Of all learners together: a line costs its decoding, a line in the task's log and one in the store, 50 to 100 us.

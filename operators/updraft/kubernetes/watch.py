@@ -41,9 +41,9 @@ class PodWatch:
         self.synced = asyncio.Event()  # set while what is known comes from a live list or watch
         self.last_error: str | None = None
         self.users = 0
-        self._replaced: list[Any] = []  # somebody may still read a log through one
+        self._replaced: list[Any] = []  # a log may still be read through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
-        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that somebody waits for
+        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that a trigger waits for
         # Of their pods that have ended, in the order in which that was seen: whether each had been asked to leave.
         self._ends: dict[LaunchKey, dict[str, bool]] = {}
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}

@@ -116,7 +116,7 @@ def admission(connection: Connection, job_id: str) -> Admission:
     """Return what the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
     row = _row(connection, job_id)
     if row is None or row.released_at is not None:
-        raise RefusedError(f"job: {job_id!r} is not in line; enqueue it first")
+        raise RefusedError(f"job: {job_id!r} is not in the queue; enqueue it first")
     return _admission(row)
 
 

@@ -35,10 +35,10 @@ def ensure_attempt(
     learners: int,
     now: datetime,
 ) -> Attempt:
-    """Return the attempt that follows the closed attempt `after`, made once whoever asks, with so many learners.
+    """Return the attempt that follows the closed attempt `after`, made once for all callers, with so many learners.
 
-    The newest attempt is returned as it is when it is open, or when it is not `after`: somebody else was first. Raises
-    RefusedError when the job has ended, a cancel was requested, or the job is halted or in line again.
+    The newest attempt is returned as it is when it is open, or when it is not `after`: another process was first.
+    Raises RefusedError when the job has ended, a cancel was requested, or the job is halted or in the queue again.
     """
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:

@@ -136,7 +136,7 @@ def record_validation(connection: Connection, new: Validation) -> Validation:
                 )
             )
     except IntegrityError:
-        pass  # somebody else was first
+        pass  # another process was first
     stored = validation(connection, new.tenant, new.fingerprint, new.suite_digest)
     assert stored is not None
     return stored

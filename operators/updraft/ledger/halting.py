@@ -50,7 +50,7 @@ def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: dat
         return False
     if asked.revision:
         revisions.revise(connection, job_id, asked.revision["manifest"], asked.revision["changes"], asked.by, now)
-        admission.release(connection, job_id, now)  # a place in line is for what was asked for before
+        admission.release(connection, job_id, now)  # a place in the queue is for what was asked for before
     admission.enqueue(connection, job_id, place)
     if job.state is State.HALTED:
         revision = job_rows.get(connection, job_id).revision
@@ -60,7 +60,7 @@ def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: dat
         }
         reason = f"resumed by {asked.by}; waiting to be admitted"
         job_rows.move(connection, job_id, State.QUEUED, reason, {}, now, tell=tell)
-    requests.answer(connection, job_id, seq, "resumed: it is in line", now)
+    requests.answer(connection, job_id, seq, "resumed: it is in the queue", now)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Messages to MLflow, written in the transaction that makes them true and kept until somebody has delivered them.
+"""Messages to MLflow, written in the transaction that makes them true and kept until a process has delivered them.
 
 Delivering is `release`'s and the reaper's; who does it holds a lock per job, so that an older message never comes
 after a newer one.

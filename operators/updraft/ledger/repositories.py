@@ -171,7 +171,7 @@ class Jobs(_Repository):
 
     def rejoin(self, job_id: str, seq: int, place: allocation.GangRequest) -> bool:
         """Obey the resume request `seq`: revise the job if the request says so, and put it into the queue again.
-        Happens once, whoever calls."""
+        Happens once for all callers."""
         with self._writing() as connection:
             return halting.rejoin(connection, job_id, seq, place, self._clock())
 
@@ -270,12 +270,12 @@ class Queue(_Repository):
             return admission.news(connection, since)
 
     def requeue(self, job_id: str, request: allocation.GangRequest) -> None:
-        """Add a QUEUED job that released its grant to the end of the queue. Happens once, whoever calls."""
+        """Add a QUEUED job that released its grant to the end of the queue. Happens once for all callers."""
         with self._writing() as connection:
             admission.requeue(connection, job_id, request, self._clock())
 
     def holds(self, job_id: str) -> bool:
-        """Return whether the job has a place in line, or a grant."""
+        """Return whether the job has a place in the queue, or a grant."""
         with self._reading() as connection:
             return admission.in_line(connection, job_id)
 
@@ -302,7 +302,7 @@ class Attempts(_Repository):
         resume: ResumePlan | None = None,
         learners: int = 1,
     ) -> Attempt:
-        """Return the attempt that follows `after` (None: the first), made once whoever asks; see `attempts`.
+        """Return the attempt that follows `after` (None: the first), made once for all callers; see `attempts`.
 
         Raises RefusedError when the job has ended or was cancelled.
         """

@@ -131,7 +131,7 @@ grants = Table(
     Index(None, "changed"),
 )
 
-# One row. Whoever changes the queue locks it first and counts the change.
+# One row. A transaction that changes the queue locks this row first and counts the change.
 queue = Table(
     "queue",
     metadata,

@@ -2,7 +2,7 @@
 
 Where FfDL guessed silently, a warning says what it would have done and what happens here. What it guessed from
 nonsense (an amount of memory that is none) is an error here. Credentials leave the manifest: they come back apart,
-to be stored as a secret by whoever submits, and are in no message.
+to be stored as a secret by the submitter, and are in no message.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from updraft.manifest.values import check_expectations
 class Loaded:
     """A manifest that was read, the `warnings` of its conversion from another format, and the secrets found in it.
 
-    `secrets` maps names to keys and values; whoever submits the manifest stores them first.
+    `secrets` maps names to keys and values; the client that submits the manifest stores them first.
     """
 
     manifest: Manifest

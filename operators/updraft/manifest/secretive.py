@@ -1,5 +1,5 @@
-"""Whether a variable of `env` looks like a secret. Pure. The manifest is shown to whoever may see the job; a stored
-secret is not."""
+"""Whether a variable of `env` looks like a secret. Pure. The manifest is shown to every user who may see the job; a
+stored secret is not."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def secrets_in_env(env: Mapping[str, str]) -> Iterator[FieldError]:
     for name, value in env.items():
         if looks_secret(name, value):
             stored = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "secret"
-            problem = "looks like a secret, and whoever may see the job can read env"
+            problem = "looks like a secret, and every user who may see the job can read env"
             allowed = (
                 f"it under secrets, as [{{name: {stored}, key: value, as: {name}}}], and store it with "
                 f"`updraft secrets set {stored}`; if it is none, rename the variable or use params"

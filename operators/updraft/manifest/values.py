@@ -26,7 +26,7 @@ NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 
 PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
 CONTAINED_CHARACTERS = (4, 200)
 FAILURE_CHARACTERS = 300
-# NVIDIA's runtime gives whoever sets this all GPUs of the node, those of others too.
+# NVIDIA's runtime gives a container that sets this all GPUs of the node, also those of other pods.
 GPU_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)

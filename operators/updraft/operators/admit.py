@@ -1,4 +1,4 @@
-"""The first task of a job: judge the manifest, record the job, open its MLflow run, wait in line."""
+"""The first task of a job: judge the manifest, record the job, open its MLflow run, wait in the queue."""
 
 from __future__ import annotations
 

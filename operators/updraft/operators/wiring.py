@@ -39,7 +39,7 @@ DEFAULT_ARGS: dict[str, Any] = {
     "retry_delay": timedelta(seconds=5),
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
-    "weight_rule": "upstream",  # who has begun comes before who waits in line, for workers and for triggerers
+    "weight_rule": "upstream",  # who has begun comes before who waits in the queue, for workers and for triggerers
 }
 # About two hours: from the launch on, work is at stake that a part of the platform being away must not cost, and what a
 # job holds and shows is to be brought to its end. Before, who waits is better told soon.

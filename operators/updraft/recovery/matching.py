@@ -102,7 +102,7 @@ def _staging_failed(tail: Sequence[str], main: ContainerFacts) -> str | None:
 
 
 def _disrupted(pod: PodFacts) -> bool:
-    """Return whether the cluster's removing the pod is what ended it, or keeps anybody from seeing how it ends. A
+    """Return whether the cluster's removing the pod is what ended it, or hides how it ends. A
     program that ends with 0 as its pod is deleted has not done its work; one that had ended before has."""
     code = pod.main.exit_code
     if not pod.disruption or code == LEFT:

@@ -94,8 +94,8 @@ def decide(
     whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
     and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
     will leave, and the work done so far waits for that. A quota is a person's, who may raise it at any time: that is
-    waited for from the first launch on, in line, without what was granted (`releases_grant`). What infrastructure cost
-    more than a day ago no longer counts, and its nodes are no longer avoided.
+    waited for from the first launch on, in the queue, without what was granted (`releases_grant`). What infrastructure
+    cost more than a day ago no longer counts, and its nodes are no longer avoided.
     """
     losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is FailureClass.PREEMPTED:
@@ -104,7 +104,7 @@ def decide(
     if outcome.label in waited_for:
         waits = 1 + sum(loss.label in waited_for for loss in losses)
         kind = f"{waited_for[outcome.label]}, which is no loss"
-        then = "in line again" if releases_grant(outcome.label) else "launched again"
+        then = "in the queue again" if releases_grant(outcome.label) else "launched again"
         return _again(outcome, losses, INFRA_BACKOFF.seconds(waits), kind, then)
     losses = [loss for loss in losses if loss.label not in waited_for]
     if outcome.cause not in (FailureClass.INFRASTRUCTURE, FailureClass.PROGRAM):

@@ -146,14 +146,14 @@ STAGE_ROWS = (
 
 GANG_ROWS = (
     FailureRule("pod.deleted", Where.GANG, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
-        "Somebody or something deleted the pod, and the program ended, in whatever way, as it had to leave; or nobody "
-        "tells how, for longer than its grace period.",
+        "A user or a controller deleted the pod, and the program ended, in whatever way, as it had to leave; or "
+        "nothing tells how, for longer than its grace period.",
         "test", f"{LOCAL}::test_what_a_program_says_as_its_pod_is_deleted_does_not_count", rank=Precedence.GONE),
     FailureRule("pod.gone", Where.GANG, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
-        "The pod does not exist any more and left no result: somebody or something deleted it.",
+        "The pod does not exist any more and left no result: a user or a controller deleted it.",
         "test", f"{LOCAL}::test_a_pod_that_somebody_deletes_is_gone", rank=Precedence.GONE),
     FailureRule("pod.unseen", Where.GANG, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
-        "The pod stored its results and was gone before anybody saw how its program ended.",
+        "The pod stored its results and was gone before it was seen how its program ended.",
         "test", f"{LOCAL}::test_a_pod_that_somebody_deletes_is_gone", rank=Precedence.STOPPED),
     FailureRule("pod.never_ran", Where.GANG, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
         "The pod ended before its program ran.",
@@ -183,12 +183,12 @@ CONTROLLER_ROWS = (
         "than this platform use it. Costs nothing once the job has run before: it is tried again until there is room.",
         "test", "tests/unit/controller/test_no_room.py::test_a_job_that_has_run_waits_for_room_as_long_as_it_takes"),
     FailureRule("secret.gone", Where.CONTROLLER, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
-        "Somebody deleted the secret of the launch before its learners began; the next launch has one of its own.",
+        "A user deleted the secret of the launch before its learners began; the next launch has one of its own.",
         "test", f"{API_FAULTS}::test_a_launch_whose_secret_is_deleted_is_made_again"),
     FailureRule("quota.exceeded", Where.CONTROLLER, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
         "A ResourceQuota of the tenant's namespace has no room for the learners; the reason names it, with what is "
         "asked for and used. Costs nothing: the job gives its place back, goes to the end of the line, and is tried "
-        "again until there is room, or somebody raises the quota.",
+        "again until there is room, or an administrator raises the quota.",
         "test", f"{API_FAULTS}::test_a_quota_that_is_used_up_is_named_and_waited_for"),
     FailureRule("quota.too_small", Where.CONTROLLER, FailureClass.CONFIGURATION, Action.STOP,
         "The limit of a ResourceQuota of the tenant's namespace is below what all learners need together, even if "
@@ -201,7 +201,7 @@ CONTROLLER_ROWS = (
         "A person cancelled the job.",
         "test", "tests/system/test_queue.py::test_a_cancelled_job_ends_cancelled_and_leaves_nothing"),
     FailureRule("job.deadline", Where.CONTROLLER, FailureClass.DEADLINE, Action.STOP,
-        "The job used up budget.max_runtime. Time in which it is halted or waits in line does not count.",
+        "The job used up budget.max_runtime. Time in which it is halted or waits in the queue does not count.",
         "recording", "updraft.controller"),
 )  # fmt: skip
 

@@ -228,7 +228,7 @@ def _end_recorded(home: Home) -> int:
 
 
 def _end_containers(home: Home) -> int:
-    """Containers of the local node are process groups of their own, which outlive it. Raises StackError."""
+    """End the local node's containers: process groups of their own, which outlive it. Raises StackError."""
     if not home.node.is_dir():
         return 0
     command = [sys.executable, "-m", "updraft_localnode.leftovers", str(home.node)]

@@ -110,7 +110,7 @@ def _demo(home: Home, console: Console) -> int:
             raise
     job_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     manifest = home.repository / EXAMPLE
-    console.print(f"\nSubmitting {EXAMPLE}, as anybody would: {program()} submit --follow {EXAMPLE}\n")
+    console.print(f"\nSubmitting {EXAMPLE}, as a user would: {program()} submit --follow {EXAMPLE}\n")
     with timings.stage("job"):
         code = _cli("submit", str(manifest), "--id", job_id, "--follow")
     if code == 130:

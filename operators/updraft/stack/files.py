@@ -109,7 +109,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "execution_api_timeout": 30,
         },
         "triggerer": {
-            "capacity": 2500,  # two for each of a DAG's 1,000 runs, whether it trains or waits in line
+            "capacity": 2500,  # two for each of a DAG's 1,000 runs, whether it trains or waits in the queue
             # The default, 0.2 s, is less than what a program that trains on both cores of a laptop takes from it.
             "blocked_main_thread_warning_threshold": 1.0,
         },

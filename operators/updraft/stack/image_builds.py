@@ -38,7 +38,7 @@ def is_current(images_dir: Path, name: str, image: Image, lock_file: Path, pytho
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Two builders of one image wait for each other. The lock goes with its process."""
+    """Let two builders of one image wait for each other. The lock ends with its process."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

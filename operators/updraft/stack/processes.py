@@ -91,7 +91,7 @@ def session_members(leader: Identity) -> list[psutil.Process]:
     """
     try:
         if abs(psutil.Process(leader.pid).create_time() - leader.create_time) >= CREATE_TIME_TOLERANCE_SECONDS:
-            return []  # the pid belongs to somebody else, so the session is gone
+            return []  # the pid belongs to another user, so the session is gone
     except psutil.Error:
         pass
     members = []

@@ -223,7 +223,9 @@ class Supervisor:
         part = watched.part
         if part.stamp is not None and self._phase is Phase.STARTING:
             for path in part.stamp.set_unfinished_aside():
-                logger.warning("%s: whoever made it was killed; it is made anew, and this one is never used", path)
+                logger.warning(
+                    "%s: the process that made it was killed; it is made anew, and this one is never used", path
+                )
             if part.stamp.current() or part.stamp.to_be_made():
                 self._record(watched, state=PartState.DONE, argv_digest=part.digest)
                 return

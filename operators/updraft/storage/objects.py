@@ -152,7 +152,7 @@ def verify_checkpoint(tenant: str, job_id: str, name: str, *, digests: bool = Fa
 
 
 def quarantine_checkpoint(tenant: str, job_id: str, name: str, reason: str, *, store: ObjectStore) -> None:
-    """Set a checkpoint aside: it no longer counts, and its files stay for whoever looks for the cause. A second call
+    """Set a checkpoint aside: it no longer counts, and its files stay, so that the cause can be found. A second call
     changes nothing."""
     with platform_errors():
         checkpoints.quarantine(store, Keys(tenant), job_id, name, reason)

@@ -164,7 +164,7 @@ def claim(client: MlflowClient, name: str, tenant: str) -> None:
                 raise
             raise RefusedError(
                 f"export.register_as: MLflow has a registered model {name!r} that the platform may not see; choose "
-                "another name, or have whoever looks after MLflow let the platform's user manage it"
+                "another name, or have MLflow's administrator let the platform's user manage it"
             ) from exc
 
 
@@ -184,7 +184,7 @@ def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | N
         if owner is None:
             raise RefusedError(
                 f"export.register_as: the registered model {model.name!r} has versions that no tenant's job made; "
-                f"choose another name, or have whoever looks after MLflow set its tag {TAG_TENANT} to {tenant!r}"
+                f"choose another name, or have MLflow's administrator set its tag {TAG_TENANT} to {tenant!r}"
             )
         if owner == tenant:
             client.set_registered_model_tag(model.name, TAG_TENANT, tenant)

@@ -41,7 +41,7 @@ class AdmitTrigger(UsesServices, BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         shown = ""
-        with queue(self.services, self.conn_id).waiting(self.job_id, "admit: in line") as place:
+        with queue(self.services, self.conn_id).waiting(self.job_id, "admit: in the queue") as place:
             while True:
                 try:
                     kind, reason = await asyncio.to_thread(self._look)

@@ -146,7 +146,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
         _set_aside(services, job, name, closed)
     for name in sorted(seen.unfinished):
         if name in known:
-            if known[name].deleted_at is not None:  # half of it; whoever deleted it died
+            if known[name].deleted_at is not None:  # half of it; the process that deleted it died
                 objects.delete_checkpoint(job.tenant, job_id, name, store=services.store)
         elif _attempt_of(name) in closed:
             log.info("Checkpoint %s of %s was never completed, and is removed: its attempt is over", name, job_id)

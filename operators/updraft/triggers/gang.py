@@ -116,7 +116,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             case Finished(reason):
                 return {"kind": "ended", "reason": reason}
             case Halted(after):
-                if after is not None:  # whoever closed it may have died before its pods were stopped
+                if after is not None:  # the process that closed it may have died before its pods were stopped
                     await self._call(self._stop, await self._cluster(), after, True)
                 if await asyncio.to_thread(user_requests.rest, self.services, self.job_id, after):
                     self._tell()
@@ -190,7 +190,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             self._core = await sync_to_async(self.services.open_cluster, thread_sensitive=False)()
         return self._core
 
-    # --- halted, in line ----------------------------------------------------------------------------------------
+    # --- halted, in the queue ----------------------------------------------------------------------------------------
 
     async def _wait_for_resume(self) -> None:
         with request_poller(self.services).guarding(self.job_id, f"{self.role}: halted"):
@@ -206,7 +206,7 @@ class GangTrigger(UsesServices, BaseTrigger):
 
     async def _wait_in_line(self, admitted: str) -> None:
         await asyncio.to_thread(requeue, self.services, self.job_id, self.role)
-        with queue(self.services, self.conn_id).waiting(self.job_id, f"{self.role}: in line") as place:
+        with queue(self.services, self.conn_id).waiting(self.job_id, f"{self.role}: in the queue") as place:
             while True:
                 try:
                     await asyncio.to_thread(

@@ -129,7 +129,7 @@ the shell, so write it outside quotes. All else that begins with `$` is the shel
 ## Rules of promotion
 
 A registered model belongs to the tenant whose job registered under its name first (the model's tag `updraft.tenant`);
-a job of another tenant that names it is refused before it waits in line. A model that a person made in MLflow with
+a job of another tenant that names it is refused before it waits in the queue. A model that a person made in MLflow with
 versions of their own is nobody's until that tag is set.
 
 `export.promote_if` maps a metric to a rule: `>= champion`, `> champion`, `< champion - 0.01`, `>= 0.95`.
@@ -146,9 +146,9 @@ by both. The first row that is met counts, before those of the platform.
 
 ## Secrets
 
-Whoever may see the job can read `env`. A variable that looks like a secret is refused there, by its name (`HF_TOKEN`,
-`DB_PASSWORD`, `CONNECTION_STRING`, `GITHUB_PAT`) or by its value (keys of known services, a URL with a password);
-`secrets` names a stored one in its place. The names are a list, so a secret under another name passes.
+Every user who may see the job can read `env`. A variable that looks like a secret is refused there, by its name
+(`HF_TOKEN`, `DB_PASSWORD`, `CONNECTION_STRING`, `GITHUB_PAT`) or by its value (keys of known services, a URL with a
+password); `secrets` names a stored one in its place. The names are a list, so a secret under another name passes.
 
 ## Names that the platform sets
 

@@ -49,8 +49,10 @@ def test_waiting_jobs_are_told_their_place_their_need_and_whom_they_follow() -> 
     plan = plan_admissions([request("b", 1, learners=2), request("c", 2, cpus=0.5)], grants(request("a", 0)), TWO_CPUS)
     assert plan == Plan(
         waiting=(
-            Waiting("b", 1, "1st in line; needs 2 x 1 CPU; 1 of 2 CPUs free"),
-            Waiting("c", 2, "2nd in line; needs 1 x 0.5 CPUs; 1 of 2 CPUs free, 4 GiB of 4 GiB memory free; behind b"),
+            Waiting("b", 1, "1st in the queue; needs 2 x 1 CPU; 1 of 2 CPUs free"),
+            Waiting(
+                "c", 2, "2nd in the queue; needs 1 x 0.5 CPUs; 1 of 2 CPUs free, 4 GiB of 4 GiB memory free; behind b"
+            ),
         )
     )
 
@@ -82,7 +84,7 @@ def test_an_accelerator_that_no_node_has_is_impossible_and_names_what_exists() -
 def test_a_lost_node_makes_jobs_wait_not_fail() -> None:
     capacity = Capacity((Node("n1", 8, 8192, ready=False),))
     plan = plan_admissions([request("x", cpus=4)], [], capacity)
-    assert plan == Plan(waiting=(Waiting("x", 1, "1st in line; needs 1 x 4 CPUs; no node is ready"),))
+    assert plan == Plan(waiting=(Waiting("x", 1, "1st in the queue; needs 1 x 4 CPUs; no node is ready"),))
     assert plan_admissions([request("x")], [], Capacity(())).waiting[0].job_id == "x"
 
 
@@ -107,11 +109,11 @@ def test_a_node_that_is_kept_for_gpus_is_no_room_for_others() -> None:
     queue = [request("b", 1), request("wide", 2, cpus=4), request("gpu-job", 3, cpus=4, gpus=1)]
     assert plan_admissions(queue, running, capacity) == Plan(
         waiting=(
-            Waiting("b", 1, "1st in line; needs 1 x 1 CPU; 0 of 2 CPUs free"),
+            Waiting("b", 1, "1st in the queue; needs 1 x 1 CPU; 0 of 2 CPUs free"),
             Waiting(
                 "gpu-job",
                 2,
-                "2nd in line; needs 1 x 4 CPUs + 1 GPU; 7 of 10 CPUs free, 12 GiB of 12 GiB memory free; behind b",
+                "2nd in the queue; needs 1 x 4 CPUs + 1 GPU; 7 of 10 CPUs free, 12 GiB of 12 GiB memory free; behind b",
             ),
         ),
         impossible=(
@@ -128,7 +130,7 @@ def test_jobs_with_gpus_on_open_nodes_are_counted_for_those_without() -> None:
     closed, open_ = Node("closed", 4, 4096, 1, gpus_only=True), Node("open", 4, 4096, 1)
     running = grants(request("g", cpus=4, gpus=1), request("h", cpus=4, gpus=1))
     assert plan_admissions([request("c", 1)], running, Capacity((closed, open_))) == Plan(
-        waiting=(Waiting("c", 1, "1st in line; needs 1 x 1 CPU; 0 of 4 CPUs free"),)
+        waiting=(Waiting("c", 1, "1st in the queue; needs 1 x 1 CPU; 0 of 4 CPUs free"),)
     )
     away = Capacity((closed, Node("away", 4, 4096, ready=False)))
     assert (

@@ -80,7 +80,7 @@ def test_a_waiting_job_shows_its_place(platform: Platform) -> None:
         "reason": "waiting to be admitted",
     }
     ledger.queue.plan(deciding(Capacity((Node("local", 2, 4096, ready=False),))))
-    reason = "2nd in line; needs 1 x 2 CPUs + 256 MiB; no node is ready; behind digits-0"
+    reason = "2nd in the queue; needs 1 x 2 CPUs + 256 MiB; no node is ready; behind digits-0"
     assert platform.client().get(url).json()["queue"] == {"place": 2, "granted_at": None, "reason": reason}
     assert platform.client().get(url).json()["reason"] == reason
     (listed,) = platform.client().get(f"{API}/jobs?state=QUEUED&limit=1").json()["jobs"]

@@ -136,7 +136,7 @@ class Driver:
 
     def in_queue(self, job_id: str) -> None:
         """A job waits: people act, then the planner."""
-        self.story.people(self.platform, job_id, "in line")
+        self.story.people(self.platform, job_id, "in the queue")
         queueing.plan(self.platform.services, self.platform.cluster._plain(self.platform.cluster.list_node())["items"])
 
     def watch(self, job_id: str, attempt: Any) -> EndSignal:

@@ -1,4 +1,4 @@
-"""Where a role stands after a quota has refused it: waiting without a place, then in line, then due."""
+"""Where a role stands after a quota has refused it: waiting without a place, then queued, then due."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from updraft.recovery.policy import PlannedRelaunch
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UNTIL = NOW + timedelta(seconds=5)
 JOB = Job("job-1", "default", "n", "d", "job-1", {}, State.QUEUED, "exceeded quota: small", "ada", NOW)
-RELAUNCH = PlannedRelaunch(UNTIL, 5, "in line again in 5 s")
+RELAUNCH = PlannedRelaunch(UNTIL, 5, "in the queue again in 5 s")
 REFUSED = Attempt("job-1", "train", 1, NOW, NOW, "infrastructure", "x", label="quota.exceeded", relaunch=RELAUNCH)
-WAITS = BackingOff(REFUSED, UNTIL, "in line again in 5 s")
+WAITS = BackingOff(REFUSED, UNTIL, "in the queue again in 5 s")
 
 
 @pytest.mark.parametrize(

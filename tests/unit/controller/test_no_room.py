@@ -73,7 +73,7 @@ def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, mon
     assert labels(platform) == [*["quota.exceeded"] * 8, "done"]
     assert USED_UP in str(tries[0].reason)
     assert tries[0].relaunch is not None
-    assert tries[0].relaunch.reason == "no room in the quota so far, which is no loss: in line again in 5 s"
+    assert tries[0].relaunch.reason == "no room in the quota so far, which is no loss: in the queue again in 5 s"
     shown = [t for t in platform.ledger.jobs.transitions(platform.job.id) if "was refused" in t.reason]
     assert [t.to_state for t in shown] == [State.QUEUED] * 8
     assert all(USED_UP in t.reason for t in shown)

@@ -1,4 +1,4 @@
-"""However many jobs wait in line, the cluster is asked for its nodes once, and left alone when it asks for that."""
+"""The cluster is asked for its nodes once for all waiting jobs, and not while it asks for a pause."""
 
 from __future__ import annotations
 

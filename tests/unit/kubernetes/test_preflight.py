@@ -1,4 +1,4 @@
-"""A cluster that cannot run jobs is told by name, with what to do: at the doctor's, and before a job waits in line."""
+"""Both the doctor and a job's admission name what a cluster lacks, and what to do about it."""
 
 from __future__ import annotations
 

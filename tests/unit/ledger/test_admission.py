@@ -29,9 +29,9 @@ def queue(ledger: Ledger, submit: Submit, clock: Any) -> Callable[..., GangReque
 def test_the_line_moves_in_order_as_grants_are_released(ledger: Ledger, queue: Any) -> None:
     requests = [queue(f"job-{n}") for n in range(3)]
     assert try_admit(ledger, "job-1", TWO_CPUS) == Admission(
-        False, 1, "1st in line; needs 2 x 1 CPU + 512 MiB; 0 of 2 CPUs free"
+        False, 1, "1st in the queue; needs 2 x 1 CPU + 512 MiB; 0 of 2 CPUs free"
     )
-    # job-0 was first in line, so it was granted although job-1 asked.
+    # job-0 was first in the queue, so it was granted although job-1 asked.
     assert [grant.request for grant in grants(ledger)] == [requests[0]]
     assert try_admit(ledger, "job-0", TWO_CPUS) == Admission(True, None, "granted")
     assert try_admit(ledger, "job-2", TWO_CPUS).place == 2
@@ -78,13 +78,13 @@ def test_after_a_release_a_job_may_queue_again_at_the_end(ledger: Ledger, queue:
     ledger.queue.release("job-1")
     queue("job-2")
     ledger.queue.enqueue("job-1", GangRequest("job-1", 2, 1.0, 512, 0, None, clock.forward(1)))
-    assert try_admit(ledger, "job-1", TWO_CPUS).reason.startswith("1st in line")
+    assert try_admit(ledger, "job-1", TWO_CPUS).reason.startswith("1st in the queue")
     assert try_admit(ledger, "job-2", TWO_CPUS).granted
 
 
 def test_misuse_is_refused(ledger: Ledger, queue: Any, submit: Submit, clock: Any) -> None:
     request = queue("job-1")
-    with pytest.raises(RefusedError, match="is not in line; enqueue it first"):
+    with pytest.raises(RefusedError, match="is not in the queue; enqueue it first"):
         submit("job-2") and try_admit(ledger, "job-2", TWO_CPUS)
     with pytest.raises(RefusedError, match="is of job 'job-1'"):
         ledger.queue.enqueue("job-2", request)
@@ -130,7 +130,7 @@ def test_news_are_the_rows_that_changed(ledger: Ledger, queue: Any) -> None:
     ledger.queue.plan(deciding(TWO_CPUS))
     news = ledger.queue.news(at.changes)
     assert news.changes > at.changes
-    second = Admission(False, 1, "1st in line; needs 2 x 1 CPU + 512 MiB; 0 of 2 CPUs free")
+    second = Admission(False, 1, "1st in the queue; needs 2 x 1 CPU + 512 MiB; 0 of 2 CPUs free")
     assert news.admissions == {"job-0": None, "job-1": Admission(True, None, "granted"), "job-2": second}
 
 

@@ -120,7 +120,7 @@ def test_who_looked_before_the_launch_does_not_put_it_back_in_line(waiting: Ledg
     waiting.queue.release("job-2")
     launched(waiting, "job-1")
     stands = waiting.jobs.get("job-1")
-    assert waiting.jobs.move("job-1", State.QUEUED, "2nd in line", only_from=State.QUEUED) == stands
+    assert waiting.jobs.move("job-1", State.QUEUED, "2nd in the queue", only_from=State.QUEUED) == stands
     assert waiting.jobs.move("job-1", State.HALTED, "no node has that", only_from=State.QUEUED) == stands
 
 
@@ -199,5 +199,5 @@ def act(ledger: Ledger, verb: str, job_id: str, cpus: int) -> None:
         elif verb == "end" and not runs and not ledger.jobs.get(job_id).ended:
             ledger.jobs.finish(job_id, Verdict(State.FAILED, "no"))
             ledger.queue.release(job_id)
-    except RefusedError:  # not in line, or not the time for it
+    except RefusedError:  # not in the queue, or not the time for it
         pass

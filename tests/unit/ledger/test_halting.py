@@ -87,7 +87,7 @@ def test_a_resume_is_obeyed_once(running: Ledger) -> None:
     assert running.jobs.rejoin("job-1", asked.seq, place(running, 2)) is False
     job = running.jobs.get("job-1")
     assert (job.state, job.revision, job.manifest) == (State.QUEUED, 1, changes["manifest"])
-    assert running.requests.of_job("job-1")[-1].answer == "resumed: it is in line"
+    assert running.requests.of_job("job-1")[-1].answer == "resumed: it is in the queue"
     try_admit(running, "job-1", ROOM)
     assert [g.request.learners for g in grants(running)] == [2]
     assert [dict(m.tags) for m in running.outbox.undelivered("job-1")][1:] == [

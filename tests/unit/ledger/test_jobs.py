@@ -86,13 +86,13 @@ def test_a_life_is_kept_step_by_step_with_its_times(ledger: Ledger, submit: Subm
 
 def test_the_same_state_again_is_nothing_and_with_a_new_reason_a_note(ledger: Ledger, submit: Submit) -> None:
     submit()
-    ledger.jobs.move("job-1", State.QUEUED, "2nd in line")
-    ledger.jobs.move("job-1", State.QUEUED, "2nd in line")
-    job = ledger.jobs.move("job-1", State.QUEUED, "1st in line")
-    assert job.reason == "1st in line"
+    ledger.jobs.move("job-1", State.QUEUED, "2nd in the queue")
+    ledger.jobs.move("job-1", State.QUEUED, "2nd in the queue")
+    job = ledger.jobs.move("job-1", State.QUEUED, "1st in the queue")
+    assert job.reason == "1st in the queue"
     assert [(t.from_state, t.to_state, t.reason) for t in ledger.jobs.transitions("job-1")][1:] == [
-        (State.PENDING, State.QUEUED, "2nd in line"),
-        (State.QUEUED, State.QUEUED, "1st in line"),
+        (State.PENDING, State.QUEUED, "2nd in the queue"),
+        (State.QUEUED, State.QUEUED, "1st in the queue"),
     ]
 
 

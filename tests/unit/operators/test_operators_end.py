@@ -172,7 +172,7 @@ def test_an_ended_job_has_no_exit(make_platform: Make) -> None:
 
 
 def test_a_green_run_without_proof_is_no_success(make_platform: Make) -> None:
-    """Somebody marked `train` as a success by hand."""
+    """A user marked `train` as a success by hand."""
     platform = until(make_platform(), "train")
     platform.run("release")
     assert (platform.job.state, platform.job.reason) == (

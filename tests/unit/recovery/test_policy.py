@@ -71,7 +71,7 @@ def test_a_quota_costs_nothing_and_is_tried_again_less_and_less_often() -> None:
     full = Outcome(FailureClass.INFRASTRUCTURE, "exceeded quota: small", label=NO_QUOTA, action=Action.RELAUNCH)
     waited = [Loss(number, FailureClass.INFRASTRUCTURE, NO_QUOTA) for number in range(1, 10)]
     assert decide(full, waited[:1], Budgets(infra_attempts=0)) == Relaunch(
-        10.0, "no room in the quota so far, which is no loss: in line again in 10 s"
+        10.0, "no room in the quota so far, which is no loss: in the queue again in 10 s"
     )
     longest = decide(full, waited, Budgets(infra_attempts=0))
     assert isinstance(longest, Relaunch)

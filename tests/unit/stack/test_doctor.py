@@ -57,7 +57,7 @@ def test_an_airflow_without_a_log_in_is_wrong_and_no_part_starts(home: Home, mon
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     found = checks(home)["log-in"]
     assert (found.ok, "AIRFLOW__CORE__AUTH_MANAGER" in found.advice) == (False, True)
-    with pytest.raises(SystemExit, match="lets everybody in as an administrator"):
+    with pytest.raises(SystemExit, match="accepts every client as an administrator"):
         migrate.main()
     monkeypatch.delenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS")
     home.airflow.mkdir(parents=True, exist_ok=True)

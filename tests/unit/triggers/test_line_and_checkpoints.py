@@ -1,4 +1,4 @@
-"""The triggers that wait in line and that watch checkpoints: one event per outcome."""
+"""The triggers that wait in the queue and that watch checkpoints: one event per outcome."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestAdmit:
         cluster.refuse = refuse
         assert [e["kind"] for e in admitted(cluster, outside)] == ["granted"]
         reasons = [t.reason for t in ledger.jobs.transitions(JOB)]
-        assert any("1st in line" in reason for reason in reasons)
+        assert any("1st in the queue" in reason for reason in reasons)
         assert not any("waiting to be planned" in reason for reason in reasons)  # a moment that explains nothing
 
     def test_cancelled(self, ledger: Ledger, outside: Outside) -> None:

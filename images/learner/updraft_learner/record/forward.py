@@ -27,7 +27,7 @@ MAX_TEXTS = 100  # params or tags in one request
 MAX_BYTES = 400_000  # MLflow refuses requests of more than 1 MB
 MIN_SECONDS = 2.0  # between requests, so that points of a fast loop travel together
 BACKOFF = Backoff(1.0, 15.0)
-HURRIED_DELAY_SECONDS = 0.5  # between tries while somebody waits
+HURRIED_DELAY_SECONDS = 0.5  # between tries while a caller waits
 IDLE_SECONDS = 10.0
 HISTORY_PAGE = 10_000
 

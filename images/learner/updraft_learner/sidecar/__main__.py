@@ -22,7 +22,7 @@ from updraft_learner.store import open_store
 from updraft_learner.uploads import UploadBook
 
 NICENESS = 10
-CONTROL_SECONDS = 10.0  # the store's answer to what somebody waits for
+CONTROL_SECONDS = 10.0  # the store's answer while a caller waits
 LOOK_SECONDS = 0.2
 
 

@@ -68,7 +68,7 @@ class Sidecar:
 
     Args:
         endpoint_token: what clients of the MLflow endpoint have to send.
-        control: the same store with short timeouts, for what somebody waits for.
+        control: the same store with short timeouts, for what a caller waits for.
     """
 
     def __init__(

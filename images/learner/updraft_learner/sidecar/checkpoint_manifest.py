@@ -69,7 +69,7 @@ def shown(path: str) -> str:
 
 
 def require_room(paths: Iterable[str], described: Described) -> None:
-    """Raise Unusable when the manifest of these files would be too large for those who read it."""
+    """Raise Unusable when the manifest of these files would be too large for its readers."""
     limit_bytes = contract.MARKER_LIMIT_BYTES // described.parts
     size_bytes = HEAD_BYTES + len(json.dumps(dict(described.metrics)))
     for path in paths:

@@ -27,7 +27,7 @@ class Fence:
     """Thread-safe.
 
     Args:
-        store: of its own, with short timeouts: whoever asks waits for the answer.
+        store: of its own, with short timeouts: the caller waits for the answer.
         on_fenced: called once, by the thread that finds the newer attempt.
     """
 

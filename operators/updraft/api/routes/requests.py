@@ -53,7 +53,9 @@ def resume_job(
     request = reader.parts.deadline.call(
         "ledger", lambda: reader.parts.ledger().requests.make(job.id, "resume", caller.name, revision=brought)
     )
-    return _accepted(job, request, "Resuming was asked for; the job waits in line, then goes on from its checkpoint.")
+    return _accepted(
+        job, request, "Resuming was asked for; the job waits in the queue, then goes on from its checkpoint."
+    )
 
 
 @writing.post("/jobs/{job_id}/cancel", status_code=202, summary="Ask a job to end as CANCELLED")

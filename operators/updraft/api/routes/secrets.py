@@ -33,7 +33,7 @@ def put_secret(
 ) -> None:
     wrong = [key for key in body.data if not KEY.fullmatch(key)]
     if wrong:
-        # Not repeated: whoever mistakes key for value would find the value in a log.
+        # Not repeated: a user who mistakes key for value would find the value in a log.
         raise RefusedError(f"secret {name!r}: {len(wrong)} key is not allowed; use letters, digits, '-', '_' and '.'")
     if sum(len(key) + len(value.encode()) for key, value in body.data.items()) > LIMIT_BYTES:
         raise LimitError(f"secret {name!r}: larger than the limit of {LIMIT_BYTES} bytes")
