@@ -29,6 +29,7 @@ _COLUMNS = {column.name: _REASON if column.name == "reason" else column for colu
 WHOLE = tuple(_COLUMNS.values())
 LISTED = tuple(_COLUMNS[field.name] for field in fields(ListedJob))
 TOUCH_EVERY = timedelta(seconds=10)  # controllers look each second or two; the ledger need not be written as often
+KEYS = {column.name: column.key for column in jobs.c}  # a row has the names
 
 
 def record(connection: Connection, new: NewJob, now: datetime) -> Job:
@@ -304,7 +305,7 @@ def _listed(connection: Connection, row: Row[Any]) -> ListedJob:
 
 
 def _job(row: Row[Any]) -> Job:
-    values = dict(row._mapping)
+    values = {KEYS.get(name, name): value for name, value in row._mapping.items()}
     del values["shown"]
     verdict = values.pop("verdict")
     values["state"] = State(values["state"])

@@ -87,8 +87,8 @@ jobs = Table(
     Column("cancel_requested_at", UtcDateTime),
     Column("cancel_requested_by", String(NAME_LENGTH)),
     Column("revision", Integer, nullable=False, server_default="0"),
-    Column("controller_seen_at", UtcDateTime),
-    Column("controller_what", String(NAME_LENGTH)),
+    Column("guardian_seen_at", UtcDateTime, key="controller_seen_at"),
+    Column("guardian_what", String(NAME_LENGTH), key="controller_what"),
     Column("override", JSON(none_as_null=True)),
     Column("shown", JSON(none_as_null=True)),
     Index(None, "submitted_at", "id"),
@@ -191,7 +191,7 @@ validations = Table(
 )
 
 idempotency_records = Table(
-    "idempotency_records",
+    "effects",
     metadata,
     _job_id(),
     Column("key", String(NAME_LENGTH), primary_key=True),
