@@ -65,7 +65,7 @@ def main() -> None:
     number = 0
 
     def background() -> tuple[float, float, float]:
-        """Return the seconds in calls of the Checkpointer, those lost in all, and those until the checkpoint was written."""
+        """Return seconds: in calls of the Checkpointer, lost in all, and until the checkpoint was written."""
         nonlocal number
         number += 1
         stall = 0.0

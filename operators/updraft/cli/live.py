@@ -382,7 +382,7 @@ def evidence(verdict: dict[str, Any]) -> Sequence[tuple[str, str]]:
     return rows
 
 
-def _words(value: Any) -> Any:
+def _words(value: object) -> object:
     """Return a document of any depth as words, without the brackets, quotes and Nones of Python."""
     if isinstance(value, dict):
         parts = []

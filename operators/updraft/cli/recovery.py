@@ -114,7 +114,7 @@ def read_changes(settings: Sequence[str], params: Sequence[str] = ()) -> dict[st
     return changes
 
 
-def _value(section: str, text: str) -> Any:
+def _value(section: str, text: str) -> object:
     if section in TEXTS and text != "null":
         return text
     try:

@@ -448,7 +448,7 @@ class Client:
 
         Prefer the methods `halt`, `resume` and `cancel`.
         """
-        return dict(self.http.json("POST", f"{_job(job_id)}/{verb}", body=body))
+        return self.http.json("POST", f"{_job(job_id)}/{verb}", body=body)
 
     def pause(self) -> None:
         """Wait for the time between two requests, `POLL_SECONDS`."""

@@ -78,8 +78,10 @@ class Session:
         content_length: int | None = None,
         timeout_seconds: float | None = None,
         repeatable: bool = False,
-    ) -> Any:
-        """Return the decoded answer, None for an empty one. Raises the exceptions of `raise_for`.
+    ) -> dict[str, Any]:
+        """Return the decoded answer, which is a JSON object; an empty one for an answer without a body.
+
+        Raises the exceptions of `raise_for`.
 
         `repeatable`: a POST that changes nothing, so that it may be sent again when nobody answered.
         """
@@ -89,13 +91,17 @@ class Session:
             method, path, attempts, params=params, body=body, content=content, length=content_length, timeout=timeout
         )
         if not response.content:
-            return None
+            return {}
         try:
-            return response.json()
-        except ValueError as exc:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
             raise UnavailableError(
-                f"{self.connection.airflow_url} answered {method} {path} with something that is no JSON; is it Airflow?"
-            ) from exc
+                f"{self.connection.airflow_url} answered {method} {path} with something that is no JSON object; is it "
+                "Airflow?"
+            )
+        return answer
 
     @contextmanager
     def download(self, path: str, params: Mapping[str, Any]) -> Iterator[httpx.Response]:

@@ -21,6 +21,7 @@ from updraft_learner.contract import MAIN_CONTAINER
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
+    from urllib3 import BaseHTTPResponse
 
     from updraft.kubernetes.objects import Launch
     from updraft_learner.store import ObjectStore
@@ -118,8 +119,8 @@ class FinalLogCollector:
             response.close()
         return counter.counted
 
-    def _open(self, pod: PodFacts, **options: Any) -> Any:
-        return calls.call(
+    def _open(self, pod: PodFacts, **options: Any) -> BaseHTTPResponse:
+        response: BaseHTTPResponse | None = calls.call(
             f"read the log of {pod.name}",
             self._core.read_namespaced_pod_log,
             pod.name,
@@ -129,6 +130,8 @@ class FinalLogCollector:
             _preload_content=False,
             **options,
         )
+        assert response is not None  # no error is accepted
+        return response
 
 
 def _lines(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes import errors
 from updraft.kubernetes.readiness import still_starting
 from updraft.kubernetes.throttling import asked_pause_seconds, throttled
 
+if TYPE_CHECKING:
+    from kubernetes.client.exceptions import ApiException
+
+T = TypeVar("T")
 TIMEOUT_SECONDS = 30
 EXISTS = (errors.AlreadyExistsError,)
 GONE = (errors.ObjectNotFoundError,)
 
 
 def call(
-    what: str, function: Callable[..., Any], *args: Any, ok: tuple[type[errors.ApiError], ...] = (), **kwargs: Any
-) -> Any:
+    what: str, function: Callable[..., T], *args: Any, ok: tuple[type[errors.ApiError], ...] = (), **kwargs: Any
+) -> T | None:
     """Make one request, with retries and back-off where they may help; return None for an error in `ok`.
 
     Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError.
@@ -28,7 +32,7 @@ def call(
 
     client = getattr(getattr(function, "__self__", None), "api_client", None)
 
-    def asked() -> Any:
+    def asked() -> T:
         try:
             return function(*args, _request_timeout=TIMEOUT_SECONDS, **kwargs)
         except ApiException as exc:
@@ -58,6 +62,7 @@ def call(
         ):
             with attempt:
                 return asked()
+        raise AssertionError("unreachable: the last failure is raised")
     except ok:
         return None
     except errors.UnauthorizedError as exc:  # a token that ran out: the learners do not need it
@@ -88,7 +93,7 @@ def call(
         ) from exc
 
 
-def failed_handshake(exc: AttributeError) -> Any:
+def failed_handshake(exc: AttributeError) -> ApiException | None:
     """Return the ApiException with status 0 that the client means where TLS failed, and trips over; None for anything
     else."""
     from kubernetes.client.exceptions import ApiException

@@ -82,6 +82,7 @@ def _bind(core: CoreV1Api, launch: Launch, secret: str) -> None:
 
 def _listed(core: CoreV1Api, launch: Launch) -> list[Manifest]:
     listed = call("list pods", core.list_namespaced_pod, launch.namespace, label_selector=launch.selector)
+    assert listed is not None  # no error is accepted
     return [core.api_client.sanitize_for_serialization(pod) for pod in listed.items]
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from updraft.kubernetes.logs import Cursor, Line, LogReader, LogRefusedError, split_line
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 END_LINES = 200
 # A line of the log's file has at most 16 KiB. The cluster counts the limit from the first of these lines, so it must
@@ -53,8 +56,8 @@ async def count_between(
 
 async def _open(
     api: Any, namespace: str, pod: str, container: str, query: list[tuple[str, str]], timeout_seconds: float
-) -> Any:
-    response = await api.call_api(
+) -> ClientResponse:
+    response: ClientResponse = await api.call_api(
         f"/api/v1/namespaces/{namespace}/pods/{pod}/log",
         "GET",
         query_params=[("container", container), ("timestamps", "true"), *query],

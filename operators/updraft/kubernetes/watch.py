@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from updraft.kubernetes.clients import async_client
 from updraft.kubernetes.objects import Launch
@@ -22,6 +22,9 @@ from updraft.kubernetes.throttling import asked_pause_seconds
 from updraft.recovery.facts import PodFacts
 from updraft_learner import contract
 from updraft_learner.backoff import Backoff
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 log = logging.getLogger(__name__)
 
@@ -181,12 +184,13 @@ class PodWatch:
                 self._note_end(key, facts)
                 self._wake(key)
 
-    async def _ask(self, seconds: float, **query: Any) -> Any:
+    async def _ask(self, seconds: float, **query: Any) -> ClientResponse:
         """Return the learners' pods as the server writes them: the client's objects of a thousand pods take ten seconds
         to be made, in which no trigger of this process runs. Raises ApiException."""
         from kubernetes_asyncio.client import ApiException, CoreV1Api
 
-        response: Any = await CoreV1Api(self.api).list_namespaced_pod(
+        # With `_preload_content=False` the client returns the response of its HTTP library.
+        response: ClientResponse = await CoreV1Api(self.api).list_namespaced_pod(  # type: ignore[assignment]
             self.namespace,
             label_selector=contract.LABEL_JOB,
             _request_timeout=seconds,

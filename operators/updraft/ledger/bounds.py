@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, overload
 
 from updraft.exceptions import LimitError, RefusedError
 from updraft.lifecycle import Evidence, Verdict
@@ -31,7 +31,15 @@ def message(text: str) -> str:
     return clean if len(clean) <= PROSE_CHARS else clean[: PROSE_CHARS - 1] + "…"
 
 
-def document(field: str, value: Any) -> Any:
+@overload
+def document(field: str, value: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+@overload
+def document(field: str, value: object) -> object: ...
+
+
+def document(field: str, value: object) -> object:
     """Return a JSON document that must be kept whole. Raises LimitError above DOCUMENT_BYTES."""
     plain_value = plain(value)
     size_bytes = len(json.dumps(plain_value))
@@ -65,7 +73,15 @@ def _evidence_fields(given: Any) -> Mapping[str, Any]:
     return asdict(given) if isinstance(given, Evidence) else dict(given)
 
 
-def plain(value: Any, limit_chars: int | None = None) -> Any:
+@overload
+def plain(value: Mapping[str, Any], limit_chars: int | None = None) -> dict[str, Any]: ...
+
+
+@overload
+def plain(value: object, limit_chars: int | None = None) -> object: ...
+
+
+def plain(value: object, limit_chars: int | None = None) -> object:
     """Return the value as JSON has it: string keys, no NUL, and NaN and infinities as text, because no database takes
     them as numbers."""
     if isinstance(value, Mapping):

@@ -17,7 +17,7 @@ SHOWN_FAILURES = 20
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
-def written(field: str, record: T | None, kind: type[T] | None = None) -> Any:
+def written(field: str, record: T | None, kind: type[T] | None = None) -> object:
     """Return a record as JSON, or None for None. Raises LimitError for one that is too large to be kept whole.
 
     `kind`: of a record whose class does not say it, such as a dict.
@@ -27,19 +27,21 @@ def written(field: str, record: T | None, kind: type[T] | None = None) -> Any:
     return bounds.document(field, _adapter(kind or type(record)).dump_python(record, mode="json"))
 
 
-def evidence(record: AttemptEvidence) -> Any:
+def evidence(record: AttemptEvidence) -> dict[str, Any]:
     """Return the evidence of an attempt as JSON. A record that is too large loses its pods and shortens its texts: its
     exit codes and markers must never be lost, nor be the reason that an attempt cannot be closed."""
-    whole = bounds.plain(as_json(record))
+    whole: dict[str, Any] = bounds.plain(as_json(record))
     if len(json.dumps(whole)) <= bounds.EVIDENCE_BYTES:
         return whole
     short = replace(record, pods=(), failures=record.failures[:SHOWN_FAILURES])
-    return bounds.plain(as_json(short), limit_chars=bounds.PROSE_CHARS)
+    shortened: dict[str, Any] = bounds.plain(as_json(short), limit_chars=bounds.PROSE_CHARS)
+    return shortened
 
 
-def as_json(record: object) -> Any:
+def as_json(record: object) -> dict[str, Any]:
     """Return a frozen record as JSON, without the fields that have their default."""
-    return _adapter(type(record)).dump_python(record, mode="json", exclude_defaults=True)
+    document: dict[str, Any] = _adapter(type(record)).dump_python(record, mode="json", exclude_defaults=True)
+    return document
 
 
 def read(kind: type[T], document: object | None) -> T | None:

@@ -278,8 +278,8 @@ def _path_of(name: str) -> tuple[str, ...]:
     return next(path for path in _paths() if "_".join(path) == name)
 
 
-def _get(raw: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = raw
+def _get(raw: Mapping[str, Any], path: tuple[str, ...]) -> object:
+    value: object = raw
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

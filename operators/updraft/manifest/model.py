@@ -115,8 +115,10 @@ class Resources(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_size(cls, raw: Any) -> Any:
-        size = SIZES.get(raw["size"]) if isinstance(raw, Mapping) and isinstance(raw.get("size"), str) else None
+    def _fill_from_size(cls, raw: object) -> object:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("size"), str):
+            return raw
+        size = SIZES.get(raw["size"])
         return {**size.resources(), **raw} if size else raw
 
 

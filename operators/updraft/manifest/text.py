@@ -168,7 +168,7 @@ class _Copy:
         assert isinstance(copied, dict)
         return copied
 
-    def _plain(self, value: object, place: _Place, depth: int) -> Any:
+    def _plain(self, value: object, place: _Place, depth: int) -> object:
         self._values -= 1
         if self._values < 0:
             self._stop(place, "is too large or nested too deeply", f"at most {limits.VALUES} values in all")

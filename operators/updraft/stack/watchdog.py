@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
@@ -241,8 +240,8 @@ def _component(part: Part) -> str | None:
     return None if part.probe is None else part.probe.component
 
 
-def _status(process: psutil.Process) -> Any:
+def _status(process: psutil.Process) -> str | None:
     try:
-        return process.status()
+        return str(process.status())
     except psutil.Error:
         return None

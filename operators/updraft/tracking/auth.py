@@ -6,7 +6,7 @@ Registered as the entry point `mlflow.request_auth_provider`; `MLFLOW_TRACKING_A
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
 from requests.auth import HTTPBasicAuth
@@ -28,7 +28,7 @@ class UpdraftAuthProvider(RequestAuthProvider):
     def get_name(self) -> str:
         return PROVIDER
 
-    def get_auth(self) -> Any:
+    def get_auth(self) -> HTTPBasicAuth:
         credentials = process_settings().credentials().mlflow  # MLflow makes this object, and hands in nothing
         return HTTPBasicAuth(credentials.username, credentials.password.get_secret_value())
 

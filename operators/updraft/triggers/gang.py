@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -41,8 +41,11 @@ from updraft.triggers.request_poller import request_poller
 from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
+
     from updraft.ledger import Attempt
 
+T = TypeVar("T")
 TICK_SECONDS = 2.0  # requests are looked at this often
 HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
 RETRY = Backoff(1.0, 30.0)
@@ -178,11 +181,11 @@ class GangTrigger(UsesServices, BaseTrigger):
     def _stop(self, core: Any, attempt: Attempt, wait: bool) -> None:
         attempts.stop(self.services, core, self.services.ledger.jobs.get(self.job_id), attempt, wait=wait)
 
-    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
         here = contextvars.copy_context()  # whose log it is
         return await asyncio.get_running_loop().run_in_executor(CALLS, partial(here.run, function, *args))
 
-    async def _cluster(self) -> Any:
+    async def _cluster(self) -> CoreV1Api:
         """Return the synchronous client; its connection can only be asked for from a thread that knows this loop."""
         from asgiref.sync import sync_to_async
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from updraft.allocation import Capacity
@@ -26,6 +26,7 @@ from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
 from updraft.triggers.request_poller import request_poller
 
+T = TypeVar("T")
 TURN_SECONDS = 0.25
 AWAY_SECONDS = 1.0  # between turns while the ledger cannot be reached
 LEASE = "planner"
@@ -205,7 +206,7 @@ class QueueReader:
         return self._capacity
 
 
-async def _call(function: Callable[..., Any], *args: Any) -> Any:
+async def _call(function: Callable[..., T], *args: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
 

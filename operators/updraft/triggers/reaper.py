@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -23,7 +23,9 @@ from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
     from updraft.ledger import Job
+    from updraft.lifecycle import State
 
+T = TypeVar("T")
 LOOK_SECONDS = 15.0
 ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that nobody has touched for so long
 ANSWER_SECONDS = 30.0  # Airflow has to answer a question
@@ -133,7 +135,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
             run, tasks = await self._ask_airflow(job)
         return OrphanCandidate(job_id, job.state, quiet, run, tasks=tasks, pods=pods, newest=newest)
 
-    def _state_of(self, job_id: str) -> Any:
+    def _state_of(self, job_id: str) -> State | None:
         from updraft.exceptions import NotFoundError
 
         try:
@@ -178,7 +180,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         return run, dict(tasks.get(job.run_id) or {})
 
 
-async def _answer(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def _answer(ask: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call `ask` in a thread of its own: the thread that Airflow's hooks share in a triggerer must not wait for an
     answer."""
     from asgiref.sync import sync_to_async
