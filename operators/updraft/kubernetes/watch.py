@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from updraft.kubernetes.clients import async_client
+from updraft.kubernetes.errors import UnauthorizedError, error_of
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.kubernetes.throttling import asked_pause_seconds
@@ -117,6 +118,8 @@ class PodWatch:
             self._ends.pop(key, None)
 
     async def _run(self) -> None:
+        from kubernetes_asyncio.client import ApiException
+
         failures = 0
         while True:
             try:
@@ -134,7 +137,7 @@ class PodWatch:
                 delay = max(BACKOFF.jittered_seconds(failures), asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await asyncio.sleep(delay)
-                if getattr(exc, "status", None) == HTTPStatus.UNAUTHORIZED:
+                if isinstance(exc, ApiException) and isinstance(error_of(exc), UnauthorizedError):
                     with suppress(Exception):  # a kubeconfig that is being written: read again at the next refusal
                         await self._connect()
 
