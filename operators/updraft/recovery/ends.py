@@ -190,3 +190,24 @@ DETECTORS = (
     Detector("mounting", EndKind.NO_SECRET, _mounting, lambda view: BLOCKED_SECONDS),
     Detector("late", EndKind.LATE, _late, lambda view: LATE_SECONDS),
 )
+
+
+def look(
+    view: GangView, since: Mapping[str, float], now: float, detectors: Sequence[Detector] = DETECTORS
+) -> tuple[list[tuple[Detector, str]], dict[str, float]]:
+    """Return the findings that have lasted for their patience, in the order of the table, and since when each holds.
+
+    Args:
+        view: the gang as it is.
+        since: what the look before returned.
+        now: seconds, by the clock of all looks.
+        detectors: the table.
+    """
+    found = [(detector, reason) for detector in detectors if (reason := detector.finds(view))]
+    holds = {detector.name: since.get(detector.name, now) for detector, _ in found}
+    ends = []
+    for detector, reason in found:
+        patience = detector.patience(view)
+        if patience is None or now - holds[detector.name] > patience:
+            ends.append((detector, reason))
+    return ends, holds

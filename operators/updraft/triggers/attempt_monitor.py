@@ -20,7 +20,7 @@ from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
-from updraft.recovery.ends import DETECTORS, EndKind, GangView
+from updraft.recovery.ends import EndKind, GangView, look
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.triggers.followers import Followers
 from updraft.triggers.request_poller import request_poller
@@ -47,7 +47,8 @@ class AttemptMonitor:
         self._followers = Followers(launch, services.open_store, log)
         self._attention = ProgressMonitor(services, job, launch)
         self._members = launch.membership
-        self._since: dict[str, float] = {}
+        self._since: dict[str, float] = {}  # how long each finding holds
+        self._halting_since: float | None = None
         self._shown: tuple[State, str] | None = None
 
     async def run(self) -> EndSignal:
@@ -104,7 +105,7 @@ class AttemptMonitor:
                     self._members.missing(pod.learner for pod in known),
                     self._members.size,
                     all_seen=seen.issuperset(self._members.learners),
-                    halting="halt" in self._since,
+                    halting=self._halting_since is not None,
                     grace_seconds=grace,
                     node_lost_seconds=self._services.settings.node_lost_seconds,
                     start_overdue=not_running and not building and now - started - built > late,
@@ -114,7 +115,7 @@ class AttemptMonitor:
                 if (end := await self._detect(view)) is not None:
                     return end
             else:  # what is said of pods from here on is news, and has to last anew
-                self._forget()
+                self._since = {}
             if limit is not None and now - started - waited > limit:
                 return EndKind.DEADLINE, "budget.max_runtime is used up"
             if (asked := await self._asked()) is not None:
@@ -128,43 +129,31 @@ class AttemptMonitor:
 
     async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
         """Return the first detector whose finding has lasted for its patience."""
-        for detector in DETECTORS:
-            reason = detector.finds(view)
-            if not self._lasts(detector.name, reason, detector.patience(view)):
-                continue
+        ends, self._since = look(view, self._since, time.monotonic())
+        for detector, reason in ends:
             if detector.kind is EndKind.NO_SECRET and not await self._watch.lacks_secret(self._launch.base_name):
                 self._since.pop(detector.name)  # looked at again after as long a time
                 continue
             return detector.kind, reason
         return None
 
-    def _forget(self) -> None:
-        """Begin to measure the patience of all detectors anew."""
-        for detector in DETECTORS:
-            self._since.pop(detector.name, None)
-
-    def _lasts(self, what: str, holds: object, seconds: float | None) -> bool:
-        """Return whether it has been so for longer than that, by this process's monotonic clock; None: at once."""
-        now = time.monotonic()
-        if not holds:
-            self._since.pop(what, None)
-            return False
-        return now - self._since.setdefault(what, now) > seconds if seconds is not None else True
-
     async def _asked(self) -> tuple[EndKind, str] | None:
         """Return a user's halt or cancel as the end of the attempt. A halt first asks the programs to save and exit,
         and waits a bounded time for them."""
         try:
             if not await request_poller(self._services).asked(self._launch.job_id):
-                self._lasts("halt", False, 0)
+                self._halting_since = None
                 return None
             job, halt = await asyncio.to_thread(user_requests.wanted, self._services, self._launch.job_id)
             if job.cancel_requested_by is not None:
                 return EndKind.CANCELLED, f"cancelled by {job.cancel_requested_by}"
             if halt is None:
-                self._lasts("halt", False, 0)
+                self._halting_since = None
                 return None
-            if not self._lasts("halt", True, self._services.settings.halt_wait_seconds):
+            now = time.monotonic()
+            if self._halting_since is None:
+                self._halting_since = now
+            if now - self._halting_since <= self._services.settings.halt_wait_seconds:
                 await asyncio.to_thread(user_requests.ask_to_stop, self._services, job, self._attempt)
                 return None
             return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
@@ -185,7 +174,7 @@ class AttemptMonitor:
         if attempt is None or attempt.number != launch.attempt or attempt.membership == self._members:
             return
         self._members = attempt.membership
-        self._forget()  # it was said of other members
+        self._since = {}  # it was said of other members
         self._log.info("Generation %d: learners %s", self._members.generation, list(self._members.learners))
 
     def _runtime_left_seconds(self) -> float | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from unit.recovery.test_outcome import ended, pod
 
-from updraft.recovery.ends import DETECTORS, MEANINGS, Detector, EndKind, GangView
+from updraft.recovery.ends import DETECTORS, MEANINGS, Detector, EndKind, GangView, look
 from updraft.recovery.failure_class import FailureClass
 
 RUNS = pod(1)
@@ -69,3 +71,39 @@ def test_names_are_unique_and_kinds_without_a_meaning_are_judged_from_the_pods()
     assert len({detector.name for detector in DETECTORS}) == len(DETECTORS)
     assert set(EndKind) - set(MEANINGS) == {EndKind.ENDED, EndKind.FAILED, EndKind.MISSING}
     assert all(meaning.cause is not FailureClass.DONE for meaning in MEANINGS.values())
+
+
+# --- a look after the other -----------------------------------------------------------------------------------------
+
+NAMES = ("a", "b", "c")
+
+
+def table(held: dict[str, bool], patience: dict[str, float | None]) -> list[Detector]:
+    def detector(name: str) -> Detector:
+        finds = lambda view: name if held[name] else ""  # noqa: E731
+        return Detector(name, EndKind.FAILED, finds, lambda view: patience[name])
+
+    return [detector(name) for name in NAMES]
+
+
+@given(
+    patience=st.fixed_dictionaries({name: st.none() | st.floats(0, 20) for name in NAMES}),
+    looks=st.lists(
+        st.tuples(st.floats(0.1, 10), st.fixed_dictionaries({name: st.booleans() for name in NAMES})), max_size=30
+    ),
+)
+def test_a_finding_is_believed_once_it_has_held_at_every_look_for_its_patience(
+    patience: dict[str, float | None], looks: list[tuple[float, dict[str, bool]]]
+) -> None:
+    now, since = 100.0, dict[str, float]()
+    held: dict[str, list[float]] = {name: [] for name in NAMES}  # times of the unbroken row of looks that found it
+    for pause, holds in looks:
+        now += pause
+        for name in NAMES:
+            held[name] = [*held[name], now] if holds[name] else []
+        ends, since = look(view(RUNS), since, now, table(holds, patience))
+        expected = [
+            name for name in NAMES if held[name] and ((limit := patience[name]) is None or now - held[name][0] > limit)
+        ]
+        assert [(found.name, reason) for found, reason in ends] == [(name, name) for name in expected]
+        assert since == {name: times[0] for name, times in held.items() if times}
