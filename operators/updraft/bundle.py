@@ -1,7 +1,7 @@
 """The platform's DAG files as a bundle of Airflow: for an Airflow that has its own DAGs beside them.
 
 The wheel holds the files of the checkout's `dags/`. An entry of `[dag_processor] dag_bundle_config_list` names this
-class, so that nobody has to know where packages are installed; docs/howto/deploy.md has it.
+class, so that its path need not be known; docs/howto/deploy.md has it.
 """
 
 from __future__ import annotations

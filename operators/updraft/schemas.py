@@ -147,7 +147,7 @@ class Request(Schema):
     at: datetime
     changes: dict[str, Any] = Field({}, description="Of the manifest, with a resume")
     answered_at: datetime | None = None
-    answer: str | None = Field(None, description="None while nobody has obeyed")
+    answer: str | None = Field(None, description="None while the job has not answered")
 
 
 class RequestList(Schema):

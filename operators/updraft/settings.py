@@ -308,7 +308,8 @@ def tenants_of(environment: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
 
 
 def refuse_untrusted_tenants(environment: Mapping[str, str]) -> None:
-    """Raise UpdraftError for several tenants that nobody said trust each other. For what starts the platform."""
+    """Raise UpdraftError for several tenants unless the settings say that they trust each other. For what starts the
+    platform."""
     tenants, trusted = tenants_of(environment)
     if len(tenants) > 1 and not trusted:
         raise UpdraftError(f"UPDRAFT_TENANTS: {', '.join(tenants)} {NOT_ISOLATED}; {TRUST_ADVICE}")

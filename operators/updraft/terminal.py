@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STRETCH_COLUMNS = 24  # less room than that is none for a sentence
-PIPE_COLUMNS = 4_000  # nobody looks at the width of a pipe
+PIPE_COLUMNS = 4_000  # a pipe has no width
 
 # Colours too: a colour that a cut line never takes back would colour everything that follows.
 _ESCAPES = re.compile(

@@ -1,6 +1,6 @@
 """Timetables that name a DAG run as its job is named, so that one id serves for both.
 
-Airflow asks a DAG's timetable for the id of each run that nobody named: started from the form, by cron, by a backfill.
+Airflow asks a DAG's timetable for the id of each run that has none: started from the form, by cron, by a backfill.
 Its own answer, `manual__2026-01-01T00:00:00+00:00`, cannot be the id of a job.
 """
 

@@ -34,7 +34,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def _done(paths: PodPaths, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the work's report. Raises SourceError, also for what nobody has foreseen: the bytes are a tenant's."""
+    """Return the work's report. Raises SourceError, also for unforeseen errors: the bytes are a tenant's."""
     try:
         work = PrepareWork.from_json(paths.work_file.read_bytes())
         for line in work.said:

@@ -119,7 +119,7 @@ class LastSave:
         self._save = save
 
     def _at_end(self) -> None:
-        if self._save is None or hasattr(sys, "last_value"):  # of an exception that nobody caught
+        if self._save is None or hasattr(sys, "last_value"):  # of an uncaught exception
             return
         self._background.program_ends = True
         with suppress(CheckpointError):  # told already; the last one may be written all the same

@@ -55,7 +55,7 @@ class StackWatch:
         self._wound: float | None = None
         self._winding = threading.Lock()
         self._seen: tuple[int, int] | None = None
-        # A request from before this process: it counts if nobody has answered it.
+        # A request from before this process: it counts if it is not answered.
         self._answered = self._number()
         if self._answered is not None and not self._file(self._answered).exists():
             self._answered = self._seen = None

@@ -195,7 +195,7 @@ class Uploader:
 
     def _abort_unheard(self, key: str) -> None:
         """Abort all uploads of a key, which only the holder of the book writes."""
-        with suppress(Exception):  # not every server lists them; then one that nobody finishes stays
+        with suppress(Exception):  # not every server lists them; then an unfinished one stays
             page = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=key)
             for item in page.get("Uploads", []):
                 if item["Key"] == key:

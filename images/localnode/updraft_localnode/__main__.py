@@ -46,9 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--state-dir", type=Path, required=True, help="folder for objects, logs and pods' files")
     result.add_argument("--port", type=int, required=True, help="TCP port; 0 takes a free one and prints it")
-    result.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; in a container, where nobody else is, 0.0.0.0"
-    )
+    result.add_argument("--host", default="127.0.0.1", help="address to listen on; in a container of its own, 0.0.0.0")
     result.add_argument("--token-file", type=Path, required=True, help="file with the bearer token of all clients")
     result.add_argument("--catalogue", type=Path, required=True, help="TOML file of the images that are known")
     result.add_argument("--images-dir", type=Path, required=True, help="folder of the images' virtual environments")

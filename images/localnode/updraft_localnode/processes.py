@@ -330,7 +330,7 @@ class ProcessTable:
         if not ended:
             return
         result = _read(process.folder / "exit")
-        if result is None:  # the shim was killed: nobody knows how the program ends, so it must not go on
+        if result is None:  # the shim was killed: how the program ends would not be seen, so it must not run on
             kill_all(process)
             now = shim.timestamp()
             message = "The container could not be located when the pod was terminated"

@@ -1,6 +1,6 @@
 """Which pod goes where: requests, node affinity, taints. `place` is pure; `Scheduler` applies it to the store.
 
-First come, first served, but as in Kubernetes a pod that does not fit holds up nobody behind it.
+First come, first served, but as in Kubernetes a pod that does not fit does not hold up those behind it.
 """
 
 from __future__ import annotations

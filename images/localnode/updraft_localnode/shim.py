@@ -231,7 +231,7 @@ def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -
                     os.read(wake, 4096)
             elif not open_streams[fd].read():
                 del open_streams[fd]
-    while open_streams:  # what the pipes still hold; nobody writes any more
+    while open_streams:  # what the pipes still hold; no process writes any more
         ready, _, _ = select.select(list(open_streams), [], [], 0)
         if not ready:
             break

@@ -226,7 +226,7 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         f"{_HOOKS}:KubernetesHook._get_field",
         ("kubernetes/clients.py",),
-        "what Airflow's connection says of its kubeconfig, before the client takes a context that nobody named",
+        "what Airflow's connection says of its kubeconfig, before the client takes a context that was not named",
     ),
     Internal(f"{_HOOKS}:AsyncKubernetesHook._get_field", ("kubernetes/clients.py",), "the same on an event loop"),
     Internal(
@@ -262,7 +262,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("airflow.models.dag:DagModel", ("api/accepted.py",), "which DAGs train, and whether they are paused"),
     Internal("airflow.models.dag:DagTag", ("api/accepted.py",), "the tag of DAGs that train"),
-    Internal("airflow.models.dagrun:DagRun", ("api/accepted.py",), "runs whose job nobody has recorded yet"),
+    Internal("airflow.models.dagrun:DagRun", ("api/accepted.py",), "runs whose job is not recorded yet"),
     Internal("airflow.api_fastapi.app:get_auth_manager", ("api/access.py",), "Airflow's rights, for our routes"),
     Internal("airflow.api_fastapi.core_api.security:get_user", ("api/access.py",), "who asks, for our routes"),
     Internal(f"{_RESOURCES}:DagAccessEntity", ("api/access.py",), "the right that our routes ask for"),

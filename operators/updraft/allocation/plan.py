@@ -1,6 +1,6 @@
 """First come, first served; the whole gang or nothing; no backfill.
 
-A job behind the head of the line waits even where it would fit: nobody can be overtaken for ever, and waiting ends
+A job behind the head of the line waits even where it would fit: no job can be overtaken for ever, and waiting ends
 when those in front end. A gang that can never fit is named as such instead of blocking the line.
 """
 

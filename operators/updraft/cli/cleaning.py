@@ -1,4 +1,4 @@
-"""What `updraft clean` may remove from a home: folders that nobody uses, and how much they hold.
+"""What `updraft clean` may remove from a home: folders that are not used, and how much they hold.
 
 Only the home of the embedded stack is looked at; ledger, store, MLflow and secrets are never touched.
 """

@@ -163,7 +163,7 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     older_than_days: Annotated[
-        float, typer.Option("--older-than", min=0, help="Job folders that nobody has touched for so many days.")
+        float, typer.Option("--older-than", min=0, help="Job folders that have not changed for so many days.")
     ] = 7,
     as_json: JsonOption = False,
 ) -> None:

@@ -401,7 +401,7 @@ class Client:
                 raise
         if run.get("state") in AIRFLOW_ENDS:
             return "The run has ended in Airflow already."
-        # No task has run: there is nothing to free, and nobody yet who would obey a request in the ledger.
+        # No task has run: there is nothing to free, and no controller yet that would obey a request in the ledger.
         self.http.json("PATCH", _dag_run(run["dag_id"], job_id), body={"state": "failed"})
         return "The run was ended in Airflow before its first task started."
 

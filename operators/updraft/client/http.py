@@ -83,7 +83,7 @@ class Session:
 
         Raises the exceptions of `raise_for`.
 
-        `repeatable`: a POST that changes nothing, so that it may be sent again when nobody answered.
+        `repeatable`: a POST that changes nothing, so that it may be sent again when no answer came.
         """
         timeout = TIMEOUT if timeout_seconds is None else httpx.Timeout(timeout_seconds, connect=TIMEOUT.connect)
         attempts = ATTEMPTS if repeatable or method in SAFE_METHODS else 1

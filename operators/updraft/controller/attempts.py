@@ -1,7 +1,7 @@
 """The beginning and the end of an attempt: from what it goes on, how it ended, and what follows.
 
 The end is judged from pods, markers and logs as they are now, whatever woke the caller, and recorded together with the
-decision about what follows before anything is removed: without the pods nobody could judge a second time.
+decision about what follows before anything is removed: without the pods the attempt could not be judged a second time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MORE_TO_PREPARE = "judge a part of the data, or raise UPDRAFT_VALIDATION_MEMORY_
 
 @dataclass(frozen=True)
 class EndSignal:
-    """Why a trigger stopped watching an attempt, and what it knows that nobody can read afresh."""
+    """Why a trigger stopped watching an attempt, and what it knows that cannot be read again."""
 
     kind: EndKind
     reason: str
@@ -137,7 +137,7 @@ def conclude(
 def stop(services: Services, core: CoreV1Api, job: Job, attempt: Attempt, *, wait: bool = False) -> None:
     """Remove what an attempt that has ended left running. Twice is harmless.
 
-    Nobody waits for it without need: who launches the next attempt removes what is still there by force.
+    The caller need not wait: the launch of the next attempt removes what is still there by force.
     """
     done = attempt.outcome == FailureClass.DONE
     grace = 0 if done else PEER_STOP_SECONDS if attempt.relaunch else services.settings.stop_grace_seconds

@@ -87,7 +87,7 @@ def next_action(
         return Halted(attempt)
     if job.state is State.QUEUED and placed:
         return Queued(attempt)
-    # DEPLOYING: admitted since the attempt ended. Nobody waits longer with what others could use.
+    # DEPLOYING: admitted since the attempt ended. It must not hold longer what others could use.
     following = attempt.relaunch if attempt is not None and job.state is not State.DEPLOYING else None
     if attempt is not None and following is not None and following.not_before > now:
         return BackingOff(attempt, following.not_before, following.reason)

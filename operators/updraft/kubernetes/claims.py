@@ -1,6 +1,6 @@
 """Data that lies on persistent volumes: claims of the tenant's namespace, judged and mounted read-only.
 
-Pure but for `read_claim`. Nothing of a claim is copied, so nobody but the pods reads it. Called by
+Pure but for `read_claim`. Nothing of a claim is copied: only the pods read it. Called by
 `updraft.operators` (before the job waits in the queue, and when its data is recorded) and by `updraft.controller.pods`.
 """
 

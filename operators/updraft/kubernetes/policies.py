@@ -3,7 +3,7 @@
 A NetworkPolicy, an optional PodDisruptionBudget, and who owns whom: the launch's secret owns policy, budget and
 service, and its pods own the secret. So the cluster's garbage collector removes everything after the last pod, whoever
 deleted that and whether or not Airflow still exists. No pod owns another: one that is lost must not take away what its
-peers show. Called by `updraft.controller.pods` and `updraft.kubernetes.gang`; talks to nobody.
+peers show. Called by `updraft.controller.pods` and `updraft.kubernetes.gang`; makes no request.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _namespace_of(host: str, own: str) -> str | None:
 
 
 def network_policy(launch: Launch, outside: Outside) -> Manifest:
-    """Return the learners of one launch reach each other, DNS and what is outside of the cluster; nobody else reaches
-    them.
+    """Return a policy: learners of one launch reach each other, DNS and what is outside of the cluster; no other pod
+    reaches them.
 
     An older attempt on a node that does not answer is no peer. No rule names a port of the outside: data sources
     are the program's business.

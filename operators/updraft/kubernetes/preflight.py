@@ -86,7 +86,7 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
         yield _nodes(nodes)
         yield _gpus(nodes, gpu_types)
     else:
-        yield PreflightFinding("nodes", False, "may not list nodes, so that nobody knows what fits", ASK_ADMINISTRATOR)
+        yield PreflightFinding("nodes", False, "may not list nodes, so that what fits is unknown", ASK_ADMINISTRATOR)
 
 
 def _ask(

@@ -17,7 +17,7 @@ from updraft_learner import contract
 TIMEOUT_SECONDS = 5
 NEVER = 1_000_000  # failures in a row, such as of a driver that hangs, until the pod counts as not ready
 
-# $1: the file, $2: where control groups are. Both versions of them; pages of files that nobody used of late can be
+# $1: the file, $2: where control groups are. Both versions of them; pages of files that were not used lately can be
 # taken back at any time, so they are told apart. A file is replaced as a whole.
 SAMPLE_MEMORY = """\
 exec 2>/dev/null

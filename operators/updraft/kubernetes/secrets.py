@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-# Keeps tenants' secrets apart from the platform's own, which nobody may name: those are named after jobs, whose ids
+# Keeps tenants' secrets apart from the platform's own, which no user may name: those are named after jobs, whose ids
 # hold no dot, so no choice of a job's id and a secret's name leads to the same object.
 PREFIX = "user."
 LABEL_KIND = "updraft.dev/kind"

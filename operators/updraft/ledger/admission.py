@@ -145,7 +145,7 @@ def live_grants(connection: Connection) -> list[Grant]:
 
 
 def count_change(connection: Connection) -> int:
-    """Count a change of what the planner plans; until the transaction ends, nobody else changes the queue."""
+    """Count a change of what the planner plans; until the transaction ends, no other one changes the queue."""
     counted = update(queue).values(changes=queue.c.changes + 1).returning(queue.c.changes)
     return int(connection.execute(counted).scalar_one())
 

@@ -36,7 +36,8 @@ def clock_of(engine: Engine) -> Callable[[], datetime]:
 
 
 class SharedClock:
-    """`ask` once a minute, and this machine's monotonic clock between, which nobody sets. Raises what `ask` raises."""
+    """`ask` once a minute, and this machine's monotonic clock in between, which cannot be set. Raises what `ask`
+    raises."""
 
     def __init__(self, ask: Callable[[], datetime], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._monotonic = ask, monotonic

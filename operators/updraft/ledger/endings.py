@@ -23,7 +23,7 @@ def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime)
             log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
         return job
     if verdict.state is State.COMPLETED and not is_legal(job.state, verdict.state):
-        # Nobody saw the learners' last moments while they were there; what is stored proves them all the same.
+        # The learners' last steps were not seen while their pods existed; what is stored proves them.
         job = job_rows.move(connection, job_id, State.STORING, "the learners have ended", None, now)
     check(job.state, verdict.state)
     if job.state is State.QUEUED:

@@ -1,7 +1,7 @@
 """Named locks for work outside the ledger (moving an alias, for instance), held as leases in the table `locks`.
 
-No transaction stays open while the work runs, so nobody else is blocked. A holder that dies loses the lock when its
-lease runs out: work under a lock must be shorter than the lease, or harmless when done twice.
+No transaction stays open while the work runs, so no other process is blocked. A holder that dies loses the lock when
+its lease runs out: work under a lock must be shorter than the lease, or harmless when done twice.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from updraft.ledger.engine import make_engine, writing
 log = logging.getLogger(__name__)
 
 VERSION_TABLE = "ledger_version"
-_MIGRATION_LOCK = 0x75706472  # any number that nobody else of this database uses
+_MIGRATION_LOCK = 0x75706472  # any number that nothing else in this database uses
 
 
 def upgrade(url: str, revision: str = "head") -> None:

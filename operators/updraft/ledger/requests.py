@@ -1,6 +1,6 @@
 """What people ask of a job: halt, resume, cancel. Its controller obeys and answers; the ledger keeps both.
 
-Of halt and resume the later one withdraws the earlier one that nobody has answered. It waits for its own answer all
+Of halt and resume the later one withdraws an earlier one that is not answered. It waits for its own answer all
 the same: the controller may have begun to obey the earlier one, and then the later one is what it must do next.
 """
 

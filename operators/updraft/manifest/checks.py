@@ -108,7 +108,7 @@ def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _claim(number: int, data: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield what cannot be had of data that nobody but the learners reads."""
+    """Yield the fields that need the platform to read the data, which only the learners read."""
     if data.get("expectations") is not None:
         problem = "is given, but data of a claim is mounted as it is and not read before the learners start"
         allowed = "no expectations for pvc://, or a copy of the data in s3://"

@@ -89,7 +89,7 @@ class AdmitOperator(UsesServices, BaseOperator):
                     self.services.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
                 queueing.plan(
                     self.services, _nodes(self.services)
-                )  # a job that finds nobody before it need not wait for the planner
+                )  # a job that is first in the queue need not wait for the planner
                 answer = queueing.ask(self.services, job.id)
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])

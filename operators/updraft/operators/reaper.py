@@ -1,4 +1,5 @@
-"""Ends and accounts for what nobody guards any more, and delivers what could not be told in time."""
+"""Ends jobs that have no controller any more, removes what they left, and delivers messages that were not delivered in
+time."""
 
 from __future__ import annotations
 

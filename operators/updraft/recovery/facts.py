@@ -52,7 +52,7 @@ class PodFacts:
     gpus: int = 0  # of the program's container
     disruption: str = ""  # reason of the condition DisruptionTarget: why the cluster removes the pod
     disruption_message: str = ""
-    # Whether it was being removed already when its program's end was first seen; as it is now, where nobody watched.
+    # Whether it was being removed when its program's end was first seen; as it is now, if the end was not watched.
     asked_to_leave: bool = False
 
     @property

@@ -72,7 +72,9 @@ def judge(
         # counts. Among equals that is the one that was seen first.
         return _failed(sorted(failures, key=lambda f: f.rank), seen)
     if missing:
-        return _gang("pod.unseen", f"learner {missing[0]}: its pod is gone and nobody saw how its program ended", seen)
+        return _gang(
+            "pod.unseen", f"learner {missing[0]}: its pod is gone, and how its program ended was not seen", seen
+        )
     if absent or not all(p.ended for p in pods):
         return None
     unseen = [p for p in pods if p.main.exit_code is None]

@@ -122,7 +122,7 @@ def decide(
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
         if outcome.cause is FailureClass.PROGRAM and limit == 0:
-            return Stop("")  # nobody asked for more than one try
+            return Stop("")  # the manifest asks for one try only
         return Stop(f"{kind} {count}{span}, and {field} allows {limit}")
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 

@@ -1,7 +1,8 @@
-"""What nobody guards any more: pods of jobs that have ended, and jobs whose run is over.
+"""What has no controller any more: pods of jobs that have ended, and jobs whose run is over.
 
-Pure; the reaper's trigger asks for each job at each look. A job is given up only when two witnesses agree: Airflow
-says that nothing will come, and nobody touched the job while the reaper itself was watching. What is not known is left.
+Pure; the reaper's trigger asks for each job at each look. A job is given up only when two witnesses agree: Airflow says
+that nothing will come, and no controller touched the job while the reaper itself was watching. What is not known is
+left.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def reap(
 
 
 def _given_up(ward: OrphanCandidate, calm_seconds: float, orphan_seconds: float) -> str | None:
-    """Return why the job has no controller any more; None while it has one, or nobody can say."""
+    """Return why the job has no controller any more; None while it has one, or that is unknown."""
     quiet = ward.quiet_seconds
     if ward.run in OVER:
         needed = orphan_seconds if _live(ward) else calm_seconds
@@ -105,7 +106,7 @@ def _given_up(ward: OrphanCandidate, calm_seconds: float, orphan_seconds: float)
         return None
     if quiet < needed:
         return None
-    return f"its Airflow run {word}, and nobody has touched the job for {quiet:.0f} s"
+    return f"its Airflow run {word}, and no task or trigger has touched the job for {quiet:.0f} s"
 
 
 def _live(ward: OrphanCandidate) -> list[str]:

@@ -192,7 +192,7 @@ CONTROLLER_ROWS = (
         "test", f"{API_FAULTS}::test_a_quota_that_is_used_up_is_named_and_waited_for"),
     FailureRule("quota.too_small", Where.CONTROLLER, FailureClass.CONFIGURATION, Action.STOP,
         "The limit of a ResourceQuota of the tenant's namespace is below what all learners need together, even if "
-        "nobody else used any. Ask for fewer or smaller learners, or have the quota raised and submit the job again.",
+        "no other pod used any. Ask for fewer or smaller learners, or have the quota raised and submit the job again.",
         "test", f"{API_FAULTS}::test_a_quota_that_can_never_hold_the_job_ends_it_at_once"),
     FailureRule("job.halted", Where.CONTROLLER, FailureClass.HALTED, Action.STOP,
         "A person halted the job; it goes on from its last checkpoint when it is resumed.",

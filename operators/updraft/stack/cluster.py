@@ -79,7 +79,7 @@ def own_address(server: str) -> str:
             address = str(probe.getsockname()[0])
     except OSError as exc:
         raise StackError(
-            f"{server} cannot be reached from here ({exc.strerror}), so that nobody knows by which address its pods "
+            f"{server} cannot be reached from here ({exc.strerror}), so it is unknown by which address its pods "
             "reach this machine; correct the kubeconfig, or give --address."
         ) from exc
     if ipaddress.ip_address(address).is_loopback:

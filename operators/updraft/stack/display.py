@@ -55,7 +55,9 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
             f"[red]Airflow: {status.not_starting}.[/] Its log: {home.log_of('airflow-scheduler')}", soft_wrap=True
         )
     if status.phase == "unsupervised":
-        console.print(typed("Nobody watches these processes: `updraft up` takes them over, `updraft down` ends them."))
+        console.print(
+            typed("These processes have no supervisor: `updraft up` takes them over, `updraft down` ends them.")
+        )
     show_addresses(home, console)
 
 

@@ -132,7 +132,7 @@ def _catalogue(home: Home) -> Catalogue:
 
 
 def end_builds(home: Home) -> None:
-    """End the installers that this process has started for a home: uv does not notice that nobody waits any more."""
+    """End the installers that this process has started for a home: uv does not notice that its caller is gone."""
     children = psutil.Process().children(recursive=True)
     processes.end([p for p in children if p.name().startswith("uv")], grace_seconds=5)
 

@@ -1,6 +1,6 @@
 """`python -m updraft.stack.migrate`: brings the ledger's tables up to date, before anything uses them.
 
-Runs before every part of a deployed platform, so it also refuses tenants that nobody said trust each other, an
+Runs before every part of a deployed platform, so it also refuses tenants that are not said to trust each other, an
 Airflow without a log-in, and a seam that does not exist."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from updraft.stack.processes import without_lines
 
 GPU_TYPE = "nvidia"
 CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
-# What libraries say about other libraries at each start, or before each task, and nobody but their authors can act on.
+# What libraries say about other libraries at each start, or before each task, and only their authors can act on.
 # Each is named by the beginning of its text: a new deprecation is still told.
 OTHERS_WARNINGS = (
     "ignore:GitWildMatchPattern ('gitwildmatch') is deprecated",  # Airflow's ignore files
@@ -49,7 +49,7 @@ class Stamp:
     """A task is left out while `file` holds `text` and the products exist.
 
     A product without any stamp was never finished: who made it was killed. SQLite's tables are not made in one
-    transaction, so that nobody can go on from there.
+    transaction, so that nothing can continue from there.
     """
 
     file: Path
@@ -66,7 +66,7 @@ class Stamp:
         return self.made_by is not None and not any(product.exists() for product in self.products)
 
     def set_unfinished_aside(self) -> list[Path]:
-        """Return where they are now, under names that nobody asks for."""
+        """Return where they are now, under names that are not requested."""
         if self.file.exists():
             return []
         found = [path for product in self.products for path in product.parent.glob(f"{product.name}*")]

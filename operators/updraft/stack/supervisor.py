@@ -192,7 +192,7 @@ class Supervisor:
                 self._write_record(watched)
                 continue
             if watched.part.is_task or old.argv_digest != watched.part.digest or not old.alive():
-                # Out of date, dead, or a task that nobody waited for: whatever is left of it must not linger.
+                # Out of date, dead, or a task that ended unseen: what is left of it must be removed.
                 processes.end_session(old.identity, grace_seconds=watched.part.stop_within_seconds)
                 self._write_record(watched)
                 continue

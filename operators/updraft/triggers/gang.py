@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TICK_SECONDS = 2.0  # requests are looked at this often
-HALTED_TICKS = 15  # a halted job is looked at again after so many, though nobody asked
+HALTED_TICKS = 15  # a halted job is looked at again after so many, without a request
 RETRY = Backoff(1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="controller")

@@ -102,7 +102,7 @@ class QueueReader:
         self._renew_at = self._plan_at = 0.0
         self._nodes: list[dict[str, Any]] | None = None
         self._capacity = Capacity(())  # of these nodes
-        self._basis: Capacity | str | None = None  # what was planned for, or why nobody can tell
+        self._basis: Capacity | str | None = None  # what was planned for, or why it is unknown
         self._since: int | None = None
         self._asked: frozenset[str] | None = None
 
@@ -169,7 +169,7 @@ class QueueReader:
             self._renew_at = self._clock() + (RENEW_SECONDS if self._leads else TRY_SECONDS)
             if self._leads and not led:
                 self._basis = None  # another one may have planned meanwhile, and for other nodes
-        # Beside the reading: a cluster that does not answer keeps nobody from hearing what users ask.
+        # Beside the reading: a cluster that does not answer does not delay users' requests.
         if self._leads and (self._planning is None or self._planning.done()):
             self._planning = asyncio.create_task(self._plan())
         news = await _call(_news, self._services, self._since)

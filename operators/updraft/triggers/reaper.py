@@ -1,7 +1,7 @@
-"""Looks after what nobody guards: waits until there is something to reap or to tell, and says what.
+"""Finds jobs without a controller: waits until there is something to remove or to deliver, and returns what.
 
 It only finds; the reaper's task does the work. Witnesses are the ledger, the pods, and Airflow's word on the runs of
-those jobs that nobody has touched for a while. Whether that is enough is `updraft.recovery.reaping`'s decision.
+those jobs that no controller has touched for a while. Whether that is enough is `updraft.recovery.reaping`'s decision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_SECONDS = 15.0
-ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that nobody has touched for so long
+ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that no controller has touched for so long
 ANSWER_SECONDS = 30.0  # Airflow has to answer a question
 UNTOLD = Backoff(30.0, 480.0)  # how long a message is left to its own job's tasks after each try
 FORGET_SECONDS = 120.0  # a longer gap between two looks, and calm has to begin anew
@@ -46,7 +46,7 @@ class Memory:
 
     def begin_look(self, now: float) -> None:
         """Forget everything if the last look, before `now`, was too long ago to know what happened since."""
-        if now - self.looked > FORGET_SECONDS:  # nobody watched meanwhile
+        if now - self.looked > FORGET_SECONDS:  # the reaper did not watch meanwhile
             self.touched.clear()
             self.untold.clear()
         self.looked = now

@@ -20,7 +20,7 @@ from updraft.services import Services
 
 LOOK_SECONDS = 1.0
 TOUCH_SECONDS = 10.0  # how often the ledger hears that a job is guarded
-PATIENCE_SECONDS = 2.0  # a ledger that takes longer keeps nobody from looking at pods
+PATIENCE_SECONDS = 2.0  # with a slower ledger, pods are still looked at
 
 log = logging.getLogger(__name__)
 

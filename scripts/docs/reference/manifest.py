@@ -130,7 +130,7 @@ the shell, so write it outside quotes. All else that begins with `$` is the shel
 
 A registered model belongs to the tenant whose job registered under its name first (the model's tag `updraft.tenant`);
 a job of another tenant that names it is refused before it waits in the queue. A model that a person made in MLflow with
-versions of their own is nobody's until that tag is set.
+versions of their own belongs to no tenant until that tag is set.
 
 `export.promote_if` maps a metric to a rule: `>= champion`, `> champion`, `< champion - 0.01`, `>= 0.95`.
 `champion + 0.01` alone means `>= champion + 0.01`. All rules must hold. While there is no champion, rules about it

@@ -180,7 +180,7 @@ def test_a_pod_that_is_gone_is_no_success_even_with_its_marker(make_platform: Ma
     platform.pods_end = end
     assert platform.run("train") == "success"
     first, second = platform.ledger.attempts.of_job(platform.job.id)
-    assert first.reason == "learner 2: its pod is gone and nobody saw how its program ended"
+    assert first.reason == "learner 2: its pod is gone, and how its program ended was not seen"
     assert (first.outcome, second.outcome) == ("infrastructure", "done")
     # It goes on from what the first attempt had stored before it was lost.
     assert second.resume is not None

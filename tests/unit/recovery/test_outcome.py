@@ -171,7 +171,7 @@ def test_a_pod_that_is_gone_is_no_success_although_it_left_a_marker() -> None:
     assert outcome is not None
     assert (outcome.cause, outcome.reason) == (
         FailureClass.INFRASTRUCTURE,
-        "learner 1: its pod is gone and nobody saw how its program ended",
+        "learner 1: its pod is gone, and how its program ended was not seen",
     )
 
 

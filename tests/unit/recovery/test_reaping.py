@@ -57,7 +57,7 @@ def test_a_job_whose_run_is_over_is_ended_after_a_calm_period(run: Run) -> None:
     assert decision.end
     assert decision.pods == ("p-2-1",)
     word = "does not exist any more" if run is Run.GONE else f"has ended ({run.value})"
-    assert decision.reason == f"its Airflow run {word}, and nobody has touched the job for 120 s"
+    assert decision.reason == f"its Airflow run {word}, and no task or trigger has touched the job for 120 s"
     assert decision.evidence == {
         "run": run.value,
         "tasks": {"train": "failed"},
@@ -80,7 +80,8 @@ def test_a_run_without_its_dag_is_an_orphan_after_long() -> None:
     decision = reap(replace(ward, quiet_seconds=1800))
     assert isinstance(decision, Reap)
     assert decision.reason == (
-        "its Airflow run is running, but its DAG does not exist any more, and nobody has touched the job for 1800 s"
+        "its Airflow run is running, but its DAG does not exist any more, and no task or trigger has touched the job for "
+        "1800 s"
     )
 
 

@@ -187,7 +187,9 @@ class TestCalm:
         found = quiet(clock, 30)["reap"]
         assert list(found) == [JOB]
         assert found[JOB]["end"] is True
-        assert found[JOB]["reason"].startswith("its Airflow run does not exist any more, and nobody has touched")
+        assert found[JOB]["reason"].startswith(
+            "its Airflow run does not exist any more, and no task or trigger has touched"
+        )
 
     def test_a_job_whose_run_lives_is_left_alone_for_ever(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
         assert quiet(clock, 4000)["reap"] == {}

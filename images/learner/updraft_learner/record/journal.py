@@ -223,7 +223,7 @@ class Journal:
         path = self._path(segment)
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # killed in the middle of a line, which nobody was told is recorded
+        if whole < len(data):  # killed in the middle of a line, which was not reported as recorded
             os.truncate(path, whole)
         for line in data[:whole].splitlines():
             entry = json.loads(line)
