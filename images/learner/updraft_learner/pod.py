@@ -1,6 +1,6 @@
-"""What the sidecar is told: PodConfig, credentials, and where the pod's folders lie.
+"""The sidecar's configuration: PodConfig, credentials, and the paths of the pod's folders.
 
-Everything comes from the environment: on the local node the folders lie elsewhere than in a cluster, and only
+Everything comes from the environment: on the local node the folders have other paths than in a cluster, and only
 environment values are rewritten. Called by the sidecar; raises `PodError` for anything that is missing.
 """
 

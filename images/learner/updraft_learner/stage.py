@@ -2,8 +2,8 @@
 
 The program's container waits for `contract.STAGED_FILE`. When staging fails it finds `contract.STAGING_FAILED_FILE`
 instead, says why, and ends with the code of `contract.ExitCode` in it: a checkpoint that is damaged or not whole has a
-code of its own, since an older one may do. Every digest is verified. Done again in the same pod, it goes on where it
-was.
+code of its own, since an older one may do. Every digest is verified. A second run in the same pod continues where the
+first stopped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a code folder is likely to have forgotten, told before anything is queued.
+"""Warnings about what a code folder is likely to lack, before anything is queued.
 
-A warning, never a refusal: a call may stand in a package that the image has. Called when a manifest is read on the
+A warning, never a refusal: the call may be in a package of the image. Called when a manifest is read on the
 machine where its code lies.
 """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreparePlan:
-    """The sources of a job by name: those that are in the store as they are, and what a pod is asked for."""
+    """The sources of a job by name: those that the store already has, and the requests to a pod for the others."""
 
     known: Mapping[str, Staged] = field(default_factory=dict)
     requests: tuple[SourceRequest, ...] = ()

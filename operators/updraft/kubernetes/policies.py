@@ -1,4 +1,4 @@
-"""Pure functions: what stands beside the pods of a launch and guards them, as plain dictionaries in API form.
+"""The objects beside the pods of a launch that protect them, as plain dictionaries in API form. Pure.
 
 A NetworkPolicy, an optional PodDisruptionBudget, and who owns whom: the launch's secret owns policy, budget and
 service, and its pods own the secret. So the cluster's garbage collector removes everything after the last pod, whoever

@@ -1,7 +1,7 @@
-"""How quickly logs are read: a program may write as fast as it likes, and all learners' logs pass through one process.
+"""Limits how fast logs are read: programs write at any speed, and all learners' logs pass through one process.
 
 What is not read waits in the cluster, whose API serves the newest file of a container's log (10 MiB by default, the
-kubelet's `containerLogMaxSize`): a program that goes on writing faster than this loses lines there. Used by `logs`,
+kubelet's `containerLogMaxSize`): a program that keeps writing faster than this loses lines there. Used by `logs`,
 which waits in the triggerer's event loop, and by `updraft.controller.final_logs`, which waits in threads.
 """
 

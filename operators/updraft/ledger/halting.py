@@ -1,7 +1,7 @@
-"""A job is halted, and goes on: each is one transaction.
+"""Halting a job and resuming it: each is one transaction.
 
 What was true when a controller looked need not be true when it writes: it may have been stopped in between for a
-minute, and another one has gone on. So what allows the step is asked again under the job's lock.
+minute while another one continued. So what allows the step is checked again under the job's lock.
 """
 
 from __future__ import annotations

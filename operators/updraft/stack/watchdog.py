@@ -1,4 +1,4 @@
-"""Whether parts that were ready still work. A living process says little: it may be stopped (SIGSTOP) or wait for ever.
+"""Checks whether parts that were ready still work: a living process may be stopped (SIGSTOP) or wait for ever.
 
 Each address is asked in a thread of its own, so that one that hangs holds up neither the others nor the supervisor,
 which names the parts that are ready and kills those that are given up. Airflow's daemons listen nowhere: the api-server
@@ -90,7 +90,7 @@ def measure(part: Part, leader: Identity) -> WorkDone:
 
 
 class Watchdog:
-    """Looks at the parts that it was told of, until each is forgotten; `given_up` tells of the others."""
+    """Watches parts until each is forgotten; `given_up` returns those that no longer work."""
 
     def __init__(
         self,

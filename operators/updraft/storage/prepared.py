@@ -1,4 +1,4 @@
-"""What the pod that prepares a job's code and data is asked for, and what it left in the store: parsed, and bounded.
+"""The request to the pod that prepares a job's code and data, and what the pod stored: parsed, with limits.
 
 The request and the trees are written by the platform and by the pod's sidecar. The report inside
 is the word of a program that reads tenants' bytes: a verdict on that tenant's own data, and text for people.

@@ -1,7 +1,7 @@
 """Drives one role of a job from its first launch to its end: watches the learners, and launches again what was lost.
 
-What is to be done next is asked of the ledger each time (`updraft.controller.next_action`), so a trigger that dies
-leaves the pods alone and its successor goes on; one that was stopped and wakes up beside its successor does no harm.
+Each next step comes from the ledger (`updraft.controller.next_action`). A trigger that dies leaves the pods alone and
+its successor continues; a trigger that was stopped and wakes up beside its successor does no harm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits for MLflow, for a job whose run could not be opened: its first task goes on once the server answers."""
+"""Waits for MLflow for a job whose run could not be opened; the job's first task continues once the server answers."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def test_a_run_without_its_dag_is_an_orphan_after_long() -> None:
     decision = reap(replace(ward, quiet_seconds=1800))
     assert isinstance(decision, Reap)
     assert decision.reason == (
-        "its Airflow run is running, but its DAG does not exist any more, and no task or trigger has touched the job for "
-        "1800 s"
+        "its Airflow run is running, but its DAG does not exist any more, and no task or trigger has touched the job "
+        "for 1800 s"
     )
 
 
