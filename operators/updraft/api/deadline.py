@@ -33,10 +33,6 @@ CLIENTS: Mapping[str, Sequence[str]] = {
     ),
 }
 
-# Two threads that import modules of MLflow at once find it half made: they import each other in a circle.
-_importing = {part: threading.Lock() for part in PART_TITLES}
-_imported: set[str] = set()
-
 T = TypeVar("T")
 
 
@@ -57,17 +53,48 @@ class _Call(Generic[T]):
             self.done.set()
 
 
+class ClientImports:
+    """The imports of the parts' client libraries, each made once and by one thread at a time.
+
+    Two threads that import modules of MLflow at once find it half made: they import each other in a circle.
+    """
+
+    def __init__(self, clients: Mapping[str, Sequence[str]]) -> None:
+        self._clients = clients
+        self._importing = {part: threading.Lock() for part in clients}
+        self._imported: set[str] = set()
+
+    def of(self, part: str) -> None:
+        """Import the client libraries of a part. Raises UnavailableError if one is not installed."""
+        if part in self._imported:
+            return
+        with self._importing[part]:
+            try:
+                for name in self._clients[part]:
+                    importlib.import_module(name)
+            except ImportError as exc:
+                raise UnavailableError(
+                    f"{PART_TITLES[part]} cannot be asked: its client is not installed here ({exc.name})"
+                ) from exc
+            self._imported.add(part)
+
+
+PROCESS_IMPORTS = ClientImports(CLIENTS)
+
+
 class Deadline:
     """Calls of each part, bounded in time and number."""
 
-    def __init__(self, seconds: float = SECONDS, parallel: int = PARALLEL) -> None:
-        self.seconds = seconds
+    def __init__(
+        self, seconds: float = SECONDS, parallel: int = PARALLEL, imports: ClientImports = PROCESS_IMPORTS
+    ) -> None:
+        self.seconds, self._imports = seconds, imports
         self._slots = {part: threading.Semaphore(parallel) for part in PART_TITLES}
 
     def call(self, part: str, work: Callable[[], T], *, seconds: float | None = None) -> T:
         """Return the result of `work`, or its exception; UnavailableError when the part does not answer in time."""
         patience_seconds = self.seconds if seconds is None else seconds
-        import_client(part)
+        self._imports.of(part)
         slot = self._slots[part]
         if not slot.acquire(blocking=False):
             raise UnavailableError(f"{PART_TITLES[part]} does not answer; earlier requests to it are still waiting")
@@ -82,15 +109,5 @@ class Deadline:
 
 def import_client(part: str) -> None:
     """Import the client libraries of a part. In a process with many threads, clients are imported by this function
-    only."""
-    if part in _imported:
-        return
-    with _importing[part]:
-        try:
-            for name in CLIENTS[part]:
-                importlib.import_module(name)
-        except ImportError as exc:
-            raise UnavailableError(
-                f"{PART_TITLES[part]} cannot be asked: its client is not installed here ({exc.name})"
-            ) from exc
-        _imported.add(part)
+    and by `Deadline` only."""
+    PROCESS_IMPORTS.of(part)

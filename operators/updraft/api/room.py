@@ -42,14 +42,16 @@ class UploadRoom:
     Args:
         free_bytes: free space of the temporary folder, bytes.
         clock: seconds, monotonic.
+        step_bytes: what an upload holds ahead of what has come.
     """
 
     def __init__(
         self,
         free_bytes: Callable[[], int] = lambda: shutil.disk_usage(tempfile.gettempdir()).free,
         clock: Callable[[], float] = time.monotonic,
+        step_bytes: int = STEP_BYTES,
     ) -> None:
-        self._free_bytes, self._clock = free_bytes, clock
+        self._free_bytes, self._clock, self.step_bytes = free_bytes, clock, step_bytes
         self._ongoing: set[Held] = set()
         self._stored: dict[str, _Stored] = {}
 
@@ -131,5 +133,5 @@ class Held:
 
     def _step_bytes(self) -> int:
         if self.announced_bytes is None:
-            return STEP_BYTES
-        return min(STEP_BYTES, self.announced_bytes - self.reserved_bytes)
+            return self._room.step_bytes
+        return min(self._room.step_bytes, self.announced_bytes - self.reserved_bytes)

@@ -55,7 +55,7 @@ class Promotion:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayRecord:
     """What a learner had recorded and the platform brought into MLflow late. `left`: what could not be brought."""
 
     points: int
@@ -77,9 +77,9 @@ DECISION = IdempotencyKey("promotion decided", PromotionDecision)
 PROMOTION = IdempotencyKey("promotion", Promotion)
 
 
-def replayed(role: str, attempt: int, learner: int) -> IdempotencyKey[Replayed]:
+def replayed(role: str, attempt: int, learner: int) -> IdempotencyKey[ReplayRecord]:
     """Return the key of what one learner of an attempt had not sent."""
-    return IdempotencyKey(f"replayed {role} {attempt} {learner}", Replayed)
+    return IdempotencyKey(f"replayed {role} {attempt} {learner}", ReplayRecord)
 
 
 def deployment(role: str, attempt: int) -> IdempotencyKey[Deployment]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from updraft.controller.idempotency import Replayed
+from updraft.controller.idempotency import ReplayRecord
 from updraft.controller.idempotency import replayed as replayed_key
 from updraft_learner.contract import Keys
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
     from updraft.services import Services
-    from updraft.tracking.replay import TimeBudget
+    from updraft.tracking.replay import ReplayLimits, TimeBudget
 
 log = logging.getLogger(__name__)
 
 
-def replay_metrics(services: Services, job: Job) -> None:
+def replay_metrics(services: Services, job: Job, limits: ReplayLimits | None = None) -> None:
     """Bring into the job's MLflow run what its learners recorded and MLflow has not; once per learner and attempt.
 
     A learner without a completion marker was lost with its sidecar: what it had stored counts too.
@@ -25,15 +25,23 @@ def replay_metrics(services: Services, job: Job) -> None:
     """
     if job.mlflow_run_id is None:
         return
-    from updraft.tracking.replay import TimeBudget
+    from updraft.tracking.replay import LIMITS, TimeBudget
 
     deadline = TimeBudget()
     for attempt in services.ledger.attempts.of_job(job.id):
         for learner in attempt.membership.ever:
-            _replay(services, job, job.mlflow_run_id, attempt, learner, deadline)
+            _replay(services, job, job.mlflow_run_id, attempt, learner, deadline, limits or LIMITS)
 
 
-def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner: int, deadline: TimeBudget) -> None:
+def _replay(
+    services: Services,
+    job: Job,
+    run_id: str,
+    attempt: Attempt,
+    learner: int,
+    deadline: TimeBudget,
+    limits: ReplayLimits,
+) -> None:
     from updraft.storage import objects
     from updraft.storage.errors import platform_errors
     from updraft.tracking.replay import replay
@@ -48,7 +56,7 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
     keys = Keys(job.tenant)
     with platform_errors():
         replayed = replay(
-            services.settings, services.store, run_id, keys.metrics(*place), keys.artifacts(*place), deadline
+            services.settings, services.store, run_id, keys.metrics(*place), keys.artifacts(*place), deadline, limits
         )
     for warning in replayed.warnings:
         log.warning("%s of learner %d: %s", attempt.role, learner, warning)
@@ -65,7 +73,7 @@ def _replay(services: Services, job: Job, run_id: str, attempt: Attempt, learner
             replayed.artifacts,
         )
     if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
-        record = Replayed(replayed.points, replayed.artifacts, tuple(replayed.left))
+        record = ReplayRecord(replayed.points, replayed.artifacts, tuple(replayed.left))
         services.ledger.idempotency.record(job.id, key, record)
         for text in missing:
             services.ledger.jobs.note(job.id, text, {"attempt": attempt.number, "learner": learner})

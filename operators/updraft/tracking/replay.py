@@ -31,14 +31,33 @@ from updraft_learner.trees import megabytes
 CHUNK = re.compile(r"\d+\.jsonl")
 ARTIFACT = re.compile(r"(\d+)\.(data|json)")
 LIMIT_SECONDS = 300.0  # for all learners of a job: one to three million points, as quickly as MLflow takes them
-LIMIT_CHUNK_BYTES = 256 << 20  # of one learner, the newest: about two million points, which are parsed twice
-LIMIT_POINTS = 1_000_000  # of one learner
-LIMIT_HISTORY_POINTS = 2_000_000  # that MLflow has: what was sent before is held in memory, 300 MB of it
-LIMIT_ARTIFACT_BYTES = 10 << 30  # of one learner, one at a time on the worker's disk
-LIMIT_FACTS_BYTES = 64 << 10  # of what says where an artifact belongs
-DISK_RESERVE_BYTES = 512 << 20
 COPY_BYTES = 1 << 20
-COPIES = 8  # at the same time
+
+
+@dataclass(frozen=True)
+class ReplayLimits:
+    """How much of one learner's record is brought into MLflow; the rest stays in the object store.
+
+    Args:
+        chunk_bytes: Of the newest chunks: about two million points, which are parsed twice.
+        points: New points.
+        history_points: Points that MLflow has: they are held in memory, 300 MB of them.
+        artifact_bytes: All artifacts; the worker's disk holds one at a time.
+        facts_bytes: The document that says where an artifact belongs.
+        disk_reserve_bytes: What stays free on the worker's disk.
+        copies: Chunks that are copied at the same time.
+    """
+
+    chunk_bytes: int = 256 << 20
+    points: int = 1_000_000
+    history_points: int = 2_000_000
+    artifact_bytes: int = 10 << 30
+    facts_bytes: int = 64 << 10
+    disk_reserve_bytes: int = 512 << 20
+    copies: int = 8
+
+
+LIMITS = ReplayLimits()
 
 
 class Enough(Exception):
@@ -73,15 +92,17 @@ class TimeBudget:
 class BoundedServer(TrackingServer):
     """Raises Enough in place of a request for which there is no time, or no memory for its answer."""
 
-    def __init__(self, credentials: MlflowCredentials, run_id: str, deadline: TimeBudget) -> None:
+    def __init__(
+        self, credentials: MlflowCredentials, run_id: str, deadline: TimeBudget, limit_history_points: int
+    ) -> None:
         super().__init__(credentials, run_id=run_id)
-        self._deadline, self._history_points = deadline, 0
+        self._deadline, self._history_points, self._limit = deadline, 0, limit_history_points
 
     def call(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None
     ) -> Answer:
         self._deadline.check()
-        if self._history_points > LIMIT_HISTORY_POINTS:
+        if self._history_points > self._limit:
             raise Enough("the run has more points than can be compared with")
         answer = super().call(method, path, body=body, query=query)
         if path == "metrics/get-history":
@@ -100,6 +121,7 @@ def replay(
     metrics_key: str,
     artifacts_key: str,
     deadline: TimeBudget | None = None,
+    limits: ReplayLimits = LIMITS,
 ) -> Replayed:
     """Bring one learner's metrics, params, tags and artifacts into the run. Raises UnavailableError, StorageError."""
     credentials = settings.credentials().mlflow
@@ -108,13 +130,14 @@ def replay(
         MlflowCredentials(settings.mlflow_uri, credentials.username, credentials.password.get_secret_value()),
         run_id,
         deadline,
+        limits.history_points,
     )
     warnings, left = Warnings(), list[str]()
     with tempfile.TemporaryDirectory(prefix="updraft-replay-") as temporary:
         folder = Path(temporary)
         try:
-            points = _points(store, metrics_key, server, warnings, folder, deadline, left)
-            artifacts = _artifacts(store, artifacts_key, server, warnings, folder, deadline, left)
+            points = _points(store, metrics_key, server, warnings, folder, deadline, left, limits)
+            artifacts = _artifacts(store, artifacts_key, server, warnings, folder, deadline, left, limits)
         except ServerUnavailable as exc:
             raise UnavailableError(f"MLflow at {settings.mlflow_uri}: {exc}") from exc
     return Replayed(points, artifacts, warnings.texts(), tuple(left))
@@ -128,16 +151,17 @@ def _points(
     folder: Path,
     deadline: TimeBudget,
     left: list[str],
+    limits: ReplayLimits,
 ) -> int:
-    chunks, older = _newest(store, prefix)
+    chunks, older = _newest(store, prefix, limits.chunk_bytes)
     if older:
         left.append(
-            f"{older} older chunks of metrics at {prefix}: all together are larger than {megabytes(LIMIT_CHUNK_BYTES)}"
+            f"{older} older chunks of metrics at {prefix}: all together are larger than {megabytes(limits.chunk_bytes)}"
         )
     if not chunks:
         return 0
     (folder / "journal").mkdir()
-    late = _fetch(store, prefix, chunks, folder / "journal", deadline.half())
+    late = _fetch(store, prefix, chunks, folder / "journal", deadline.half(), limits.copies)
     if late:
         left.append(f"{late} chunks of metrics at {prefix}: fetching them takes longer than half of the time there is")
     journal = Journal(folder / "journal")
@@ -146,8 +170,8 @@ def _points(
         try:
             while forwarder.step():
                 deadline.check()
-                if forwarder.sent >= LIMIT_POINTS and forwarder.pending:
-                    raise Enough(f"there are more than {LIMIT_POINTS} new points")
+                if forwarder.sent >= limits.points and forwarder.pending:
+                    raise Enough(f"there are more than {limits.points} new points")
         except Enough as exc:
             left.append(f"{forwarder.pending} points at {prefix}: {exc}")
         return forwarder.sent
@@ -155,7 +179,7 @@ def _points(
         journal.close()
 
 
-def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
+def _newest(store: ObjectStore, prefix: str, limit_bytes: int) -> tuple[list[str], int]:
     """Return the names of the newest chunks that are not too large together, in order, and the number of older ones."""
     sizes: dict[str, int] = {}
     for item in store.list(f"{prefix}/"):
@@ -163,7 +187,7 @@ def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
         if CHUNK.fullmatch(name):
             sizes[name] = item.size
     taken: list[str] = []
-    room_bytes = LIMIT_CHUNK_BYTES
+    room_bytes = limit_bytes
     for name in sorted(sizes, reverse=True):
         room_bytes -= sizes[name]
         if room_bytes < 0:
@@ -172,7 +196,9 @@ def _newest(store: ObjectStore, prefix: str) -> tuple[list[str], int]:
     return taken[::-1], len(sizes) - len(taken)
 
 
-def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: TimeBudget) -> int:
+def _fetch(
+    store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path, deadline: TimeBudget, copies: int
+) -> int:
     """Copy chunks, the newest first, until the deadline; returns how many are not there."""
 
     def fetched(name: str) -> bool:
@@ -184,7 +210,7 @@ def _fetch(store: ObjectStore, prefix: str, chunks: Sequence[str], folder: Path,
             return False
         return True
 
-    with ThreadPoolExecutor(COPIES, thread_name_prefix="replay") as pool:  # thousands a day, most of them small
+    with ThreadPoolExecutor(copies, thread_name_prefix="replay") as pool:  # thousands a day, most of them small
         return [*pool.map(fetched, reversed(chunks))].count(False)
 
 
@@ -196,6 +222,7 @@ def _artifacts(
     folder: Path,
     deadline: TimeBudget,
     left: list[str],
+    limits: ReplayLimits,
 ) -> int:
     """Bring the artifacts one after the other, so that the worker's disk holds one of them; return how many."""
 
@@ -212,11 +239,11 @@ def _artifacts(
         if match := ARTIFACT.fullmatch(item.key[len(prefix) + 1 :]):
             sizes.setdefault(match[1], {})[match[2]] = item.size
     whole = {number: parts for number, parts in sorted(sizes.items()) if len(parts) == 2}
-    count, room_bytes, too_large = 0, LIMIT_ARTIFACT_BYTES, 0
+    count, room_bytes, too_large = 0, limits.artifact_bytes, 0
     try:
         for number, parts in whole.items():
-            fits = parts["data"] <= min(room_bytes, shutil.disk_usage(folder).free - DISK_RESERVE_BYTES)
-            if not fits or parts["json"] > LIMIT_FACTS_BYTES:
+            fits = parts["data"] <= min(room_bytes, shutil.disk_usage(folder).free - limits.disk_reserve_bytes)
+            if not fits or parts["json"] > limits.facts_bytes:
                 too_large += 1
                 continue
             room_bytes -= parts["data"]
@@ -230,7 +257,7 @@ def _artifacts(
         left.append(f"{len(whole) - count - too_large} artifacts at {prefix}: {exc}")
     if too_large:
         left.append(
-            f"{too_large} artifacts at {prefix}: they are larger than {megabytes(LIMIT_ARTIFACT_BYTES)} or the disk"
+            f"{too_large} artifacts at {prefix}: they are larger than {megabytes(limits.artifact_bytes)} or the disk"
         )
     return count
 

@@ -12,10 +12,9 @@ import httpx
 import pytest
 from unit.api.api_fakes import Platform, guards
 
-from updraft.api import room as rooms
 from updraft.api.access import team_policy
 from updraft.api.app import create_app
-from updraft.api.room import UploadRoom
+from updraft.api.room import REFUSED_SECONDS, STEP_BYTES, UploadRoom
 
 GIB = 1 << 30
 
@@ -34,9 +33,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def limited(platform: Platform, free_bytes: int = 100 * GIB, **settings: int) -> Platform:
+def limited(
+    platform: Platform, free_bytes: int = 100 * GIB, *, step_bytes: int = STEP_BYTES, **settings: int
+) -> Platform:
     platform.settings = platform.settings.model_copy(update={"data_limit_bytes": 10 * GIB, **settings})
-    platform.room = UploadRoom(Disk(free_bytes), clock=lambda: platform.now)  # type: ignore[attr-defined]
+    platform.room = UploadRoom(Disk(free_bytes), lambda: platform.now, step_bytes)  # type: ignore[attr-defined]
     platform.now = 0.0  # type: ignore[attr-defined]
     return platform
 
@@ -119,11 +120,8 @@ def test_what_is_only_announced_is_kept_from_nobody(platform: Platform, what: st
     assert anyio.run(run) == (200, [422] * 4)  # those that ended early have another digest
 
 
-def test_what_has_come_and_the_next_step_are_no_longer_free(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rooms, "STEP_BYTES", 1000)
-    limited(platform, free_bytes=2_500, upload_disk_reserve_bytes=0)
+def test_what_has_come_and_the_next_step_are_no_longer_free(platform: Platform) -> None:
+    limited(platform, step_bytes=1000, free_bytes=2_500, upload_disk_reserve_bytes=0)
     app = create_app(platform.parts, guards(), team_policy(["default"]))
 
     async def run() -> tuple[int, int, int]:
@@ -158,11 +156,8 @@ def test_what_has_come_and_the_next_step_are_no_longer_free(
     assert anyio.run(run) == (507, 422, 200)  # the one that ended early has another digest
 
 
-def test_an_upload_that_announces_nothing_is_ended_when_the_room_is(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rooms, "STEP_BYTES", 1000)
-    limited(platform, free_bytes=5_500, upload_disk_reserve_bytes=500)
+def test_an_upload_that_announces_nothing_is_ended_when_the_room_is(platform: Platform) -> None:
+    limited(platform, step_bytes=1000, free_bytes=5_500, upload_disk_reserve_bytes=500)
     content = b"x" * 1000
 
     def chunks(count: int) -> Any:
@@ -196,7 +191,7 @@ def test_room_that_somebody_made_in_the_store_is_seen_before_an_upload_is_refuse
     assert put(platform, b"a" * 30).status_code == 413
     platform.store.delete(key)
     assert put(platform, b"a" * 30).status_code == 413  # asked a moment ago
-    platform.now = rooms.REFUSED_SECONDS + 1  # type: ignore[attr-defined]
+    platform.now = REFUSED_SECONDS + 1  # type: ignore[attr-defined]
     assert put(platform, b"a" * 30).status_code == 200
 
 
@@ -207,12 +202,9 @@ def test_a_refused_or_broken_upload_gives_its_room_back(platform: Platform) -> N
     assert put(platform, b"y" * 100).status_code == 200
 
 
-def test_uploads_that_fit_alone_and_not_together_are_refused_as_they_come(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uploads_that_fit_alone_and_not_together_are_refused_as_they_come(platform: Platform) -> None:
     """A step for each: what has come is told by the disk, which both of them fill here."""
-    monkeypatch.setattr(rooms, "STEP_BYTES", 1000)
-    limited(platform, free_bytes=5_000, upload_disk_reserve_bytes=0)
+    limited(platform, step_bytes=1000, free_bytes=5_000, upload_disk_reserve_bytes=0)
     disk = platform.room._free_bytes
     assert isinstance(disk, Disk)
 

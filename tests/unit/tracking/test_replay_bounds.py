@@ -13,11 +13,10 @@ from folder_store import FolderStore
 from learner.sidecar_fakes import RUN, FakeMlflow
 
 from updraft.controller import replay as replaying
-from updraft.controller.idempotency import Replayed, replayed
+from updraft.controller.idempotency import ReplayRecord, replayed
 from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.membership import Membership
-from updraft.tracking import replay as replay_module
-from updraft.tracking.replay import TimeBudget, replay
+from updraft.tracking.replay import LIMITS, ReplayLimits, TimeBudget, replay
 from updraft_learner.contract import Keys
 
 
@@ -73,23 +72,21 @@ def test_within_the_bounds_all_is_delivered(settings: Any, store: FolderStore, m
 
 
 def test_of_more_than_the_limit_the_newest_chunks_are_fetched(
-    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
 ) -> None:
     for number in range(1, 5):
         store.put_bytes(f"m/{number:08d}.jsonl", chunk(number, number))
-    monkeypatch.setattr(replay_module, "LIMIT_CHUNK_BYTES", 2 * len(chunk(1, 1)))
-    done = replay(settings, store, RUN, "m", "a")
+    limits = ReplayLimits(chunk_bytes=2 * len(chunk(1, 1)))
+    done = replay(settings, store, RUN, "m", "a", limits=limits)
     assert [step for step, _ in mlflow.points("loss")] == [3, 4]
     assert done.points == 2
     assert done.left == ("2 older chunks of metrics at m: all together are larger than 144 bytes",)
 
 
-def test_points_end_at_the_limit_and_the_rest_is_counted(
-    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_end_at_the_limit_and_the_rest_is_counted(settings: Any, store: FolderStore, mlflow: FakeMlflow) -> None:
     store.put_bytes("m/00000001.jsonl", chunk(1, 2500))
-    monkeypatch.setattr(replay_module, "LIMIT_POINTS", 1500)
-    done = replay(settings, store, RUN, "m", "a")
+    limits = ReplayLimits(points=1500)
+    done = replay(settings, store, RUN, "m", "a", limits=limits)
     assert (done.points, len(mlflow.points("loss"))) == (2000, 2000)  # whole requests of 1,000
     assert done.left == ("500 points at m: there are more than 1500 new points",)
 
@@ -123,13 +120,13 @@ class SlowStore(FolderStore):
 
 
 def test_with_a_slow_store_the_newest_chunks_arrive_and_the_rest_is_told(
-    settings: Any, mlflow: FakeMlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Any, mlflow: FakeMlflow, tmp_path: Path
 ) -> None:
     store = SlowStore(tmp_path / "store")
     for number in range(1, 61):
         store.put_bytes(f"m/{number:08d}.jsonl", chunk(number, number))
-    monkeypatch.setattr(replay_module, "COPIES", 1)
-    done = replay(settings, store, RUN, "m", "a", TimeBudget(300, lambda: store.now))
+    limits = ReplayLimits(copies=1)
+    done = replay(settings, store, RUN, "m", "a", TimeBudget(300, lambda: store.now), limits=limits)
     assert [step for step, _ in mlflow.points("loss")] == list(range(46, 61))
     assert done.points == 15
     assert done.left == ("45 chunks of metrics at m: fetching them takes longer than half of the time there is",)
@@ -138,7 +135,7 @@ def test_with_a_slow_store_the_newest_chunks_arrive_and_the_rest_is_told(
 class MeetingStore(FolderStore):
     """An object opens once as many are asked for as are fetched at a time."""
 
-    together = threading.Barrier(replay_module.COPIES, timeout=10)
+    together = threading.Barrier(LIMITS.copies, timeout=10)
 
     def open(self, key: str) -> BinaryIO:
         self.together.wait()
@@ -147,18 +144,18 @@ class MeetingStore(FolderStore):
 
 def test_chunks_are_fetched_side_by_side(settings: Any, mlflow: FakeMlflow, tmp_path: Path) -> None:
     store = MeetingStore(tmp_path / "store")
-    for number in range(2 * replay_module.COPIES):
+    for number in range(2 * LIMITS.copies):
         store.put_bytes(f"m/{number + 1:08d}.jsonl", chunk(number, number))
-    assert replay(settings, store, RUN, "m", "a").points == 2 * replay_module.COPIES
+    assert replay(settings, store, RUN, "m", "a").points == 2 * LIMITS.copies
 
 
 def test_a_run_with_points_without_end_is_not_read_into_memory(
-    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
 ) -> None:
     mlflow.metrics = [{"key": "loss", "value": 1.0, "step": step, "timestamp": 1} for step in range(100)]
     store.put_bytes("m/00000001.jsonl", chunk(200, 200))
-    monkeypatch.setattr(replay_module, "LIMIT_HISTORY_POINTS", 14)  # five pages of three
-    done = replay(settings, store, RUN, "m", "a")
+    limits = ReplayLimits(history_points=14)  # five pages of three
+    done = replay(settings, store, RUN, "m", "a", limits=limits)
     assert (done.points, len(mlflow.sent("metrics/get-history"))) == (0, 5)
     assert done.left == ("1 points at m: the run has more points than can be compared with",)
 
@@ -177,15 +174,15 @@ def test_a_run_with_many_metrics_of_few_points_is_compared_with(
 
 
 def test_artifacts_that_are_too_large_are_passed_over_and_told(
-    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
 ) -> None:
     for number, size in enumerate((50, 70, 40), start=1):
         store.put_bytes(f"a/{number:08d}.data", b"x" * size)
         store.put_bytes(f"a/{number:08d}.json", b'{"owner": "run", "path": "p/%d"}' % number)
     store.put_bytes("a/00000004.data", b"x")
-    store.put_bytes("a/00000004.json", b" " * (replay_module.LIMIT_FACTS_BYTES + 1))
-    monkeypatch.setattr(replay_module, "LIMIT_ARTIFACT_BYTES", 100)
-    done = replay(settings, store, RUN, "m", "a")
+    store.put_bytes("a/00000004.json", b" " * (LIMITS.facts_bytes + 1))
+    limits = ReplayLimits(artifact_bytes=100)
+    done = replay(settings, store, RUN, "m", "a", limits=limits)
     assert (done.artifacts, sorted(map(len, mlflow.artifacts.values()))) == (2, [40, 50])
     assert done.left == ("2 artifacts at a: they are larger than 100 bytes or the disk",)
 
@@ -194,14 +191,14 @@ class Ledger:
     """What is asked of the ledger, for one attempt that has ended."""
 
     def __init__(self) -> None:
-        self.done: dict[IdempotencyKey[Replayed], Replayed] = {}
+        self.done: dict[IdempotencyKey[ReplayRecord], ReplayRecord] = {}
         self.notes: list[str] = []
         attempt = SimpleNamespace(role="evaluate", number=2, ended_at=1, membership=Membership.first(1))
         self.attempts = SimpleNamespace(of_job=lambda job_id: [attempt])
         self.idempotency = SimpleNamespace(get=lambda job_id, key: self.done.get(key), record=self._record)
         self.jobs = SimpleNamespace(note=self._note)
 
-    def _record(self, job_id: str, key: IdempotencyKey[Replayed], value: Replayed) -> None:
+    def _record(self, job_id: str, key: IdempotencyKey[ReplayRecord], value: ReplayRecord) -> None:
         self.done[key] = value
 
     def _note(self, job_id: str, reason: str, evidence: Mapping[str, Any] | None = None) -> None:
@@ -209,16 +206,15 @@ class Ledger:
 
 
 def test_what_was_not_delivered_is_in_the_jobs_history_once(
-    settings: Any, store: FolderStore, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+    settings: Any, store: FolderStore, mlflow: FakeMlflow
 ) -> None:
     metrics = Keys("default").metrics("job-1", "evaluate", 2, 1)
     store.put_bytes(f"{metrics}/00000001.jsonl", chunk(1, 2500))
-    monkeypatch.setattr(replay_module, "LIMIT_POINTS", 1)
     ledger = Ledger()
     services: Any = SimpleNamespace(settings=settings, ledger=ledger, store=store)
     job: Any = SimpleNamespace(id="job-1", tenant="default", mlflow_run_id=RUN)
     for _ in range(2):
-        replaying.replay_metrics(services, job)
+        replaying.replay_metrics(services, job, ReplayLimits(points=1))
     left = f"1500 points at {metrics}: there are more than 1 new points"
-    assert ledger.done == {replayed("evaluate", 2, 1): Replayed(1000, 0, (left,))}
+    assert ledger.done == {replayed("evaluate", 2, 1): ReplayRecord(1000, 0, (left,))}
     assert ledger.notes == [f"attempt 2, learner 1 of evaluate: in the object store, but not in MLflow: {left}"]
