@@ -78,7 +78,7 @@ def main() -> None:
 def our_pod(name: str) -> str:
     """Create a job whose first attempt runs, as it is when `train` has deferred."""
     job = admitted_job(name, MANIFEST, "0" * 64)
-    pod = launch_pod(job)
+    pod = launch_pod(SERVICES, core(), job)
     store, keys = SERVICES.store, Keys(job.tenant)
     status = LearnerStatus(t=time.time(), phase="running", last_metrics={"loss": 0.5}, steps={"first": 1, "last": 2})
     store.put_bytes(keys.status(name, ROLE, 1, 1), status.to_json().encode())
@@ -103,12 +103,12 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
     return book.jobs.move(name, State.DEPLOYING, "admitted")
 
 
-def launch_pod(job: Job) -> str:
+def launch_pod(services: Services, core: CoreV1Api, job: Job) -> str:
     """Do what `train` does before it defers; return the pod's name."""
-    launch = first_launch(SERVICES.settings, job, manifest_of(job), ROLE)
-    pods.record_template(SERVICES, job, ROLE, template(job, launch))
-    attempt = attempts.begin(SERVICES, job, ROLE, None)
-    pods.deploy(SERVICES, core(), job, attempt)
+    launch = first_launch(services.settings, job, manifest_of(job), ROLE)
+    pods.record_template(services, job, ROLE, template(job, launch))
+    attempt = attempts.begin(services, job, ROLE, None)
+    pods.deploy(services, core, job, attempt)
     return launch.pod_name(1)
 
 

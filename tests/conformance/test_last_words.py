@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.matching import decisive
 from updraft.storage import objects
+from updraft.timing import TIMING
 from updraft.triggers.followers import Followers
 
 ERROR = "ValueError: batch 17 has no labels"
@@ -107,7 +109,8 @@ def follow(cluster: Any, launch: Launch, store: FolderStore) -> list[str]:
     core = cluster_api(cluster.api_client)
 
     async def followed() -> Followers:
-        made = Followers(launch, lambda: store, logging.getLogger(__name__), end_seconds=READ_SECONDS)
+        timing = replace(TIMING, log_end_seconds=READ_SECONDS)
+        made = Followers(launch, lambda: store, logging.getLogger(__name__), timing=timing)
         async with cluster.async_client() as api:
             watch: Any = SimpleNamespace(api=api)
             ended = False
