@@ -141,6 +141,7 @@ class Checkpointer:
             On the platform the sidecar also removes uploaded ones, except for the newest two.
         all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
         clock: monotonic seconds.
+        background: runs the saves; by default one of its own.
 
     Raises:
         ValueError: `every_seconds` is negative or `keep_on_disk` is below 1.
@@ -165,6 +166,7 @@ class Checkpointer:
         keep_on_disk: int = KEEP_ON_DISK,
         all_ranks: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        background: Background | None = None,
     ) -> None:
         self.every_seconds = interval(every_seconds)
         self._on_disk = OnDisk(keep_on_disk)
@@ -174,7 +176,7 @@ class Checkpointer:
         self._clock = clock
         self._last_seconds = clock()
         self._was_due = False
-        self._background = Background()
+        self._background = background or Background()
         self._known_steps: set[int] = set()
         self._buffers: StateBuffers | None = None
         self._last = LastSave(self._background)

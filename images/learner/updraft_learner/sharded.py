@@ -52,6 +52,7 @@ class ShardedCheckpointer:
         directory: by default CHECKPOINT_DIR.
         keep_on_disk: how many of its own newest checkpoints stay in the directory.
         clock: monotonic seconds.
+        background: runs the saves; by default one of its own.
 
     Raises:
         CheckpointError: there is no PyTorch, or several learners and no process group.
@@ -64,6 +65,7 @@ class ShardedCheckpointer:
         directory: Path | None = None,
         keep_on_disk: int = KEEP_ON_DISK,
         clock: Callable[[], float] = time.monotonic,
+        background: Background | None = None,
     ) -> None:
         self.every_seconds = interval(every_seconds)
         self._on_disk = OnDisk(keep_on_disk)
@@ -76,7 +78,7 @@ class ShardedCheckpointer:
                 "torch.distributed.init_process_group() before ShardedCheckpointer()"
             )
         self._buffers = self._torch.ShardBuffers()
-        self._background = Background()
+        self._background = background or Background()
         self._last = LastSave(self._background)
         self._known_steps: set[int] = set()
         self._clock = clock

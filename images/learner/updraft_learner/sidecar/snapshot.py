@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from updraft_learner.record.files import FoundFile, Within, find_below, open_below
+from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, Within, find_below, open_below
 
 HOLD_AT_MOST = 256  # files; further ones are opened when their turn comes
 
@@ -16,9 +16,9 @@ HOLD_AT_MOST = 256  # files; further ones are opened when their turn comes
 class FolderSnapshot:
     """`found` is what was there when it was opened, `refused` the names of what is no file of the folder."""
 
-    def __init__(self, root: Path, folder: str) -> None:
-        self._root, self._folder = root, folder
-        self.found, self.refused = find_below(root, folder)
+    def __init__(self, root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> None:
+        self._root, self._folder, self._hollow_bytes = root, folder, hollow_bytes
+        self.found, self.refused = find_below(root, folder, hollow_bytes)
         self._open: dict[str, BinaryIO] = {}
         with ExitStack() as stack:
             for path, file in list(self.found.items())[:HOLD_AT_MOST]:
@@ -51,7 +51,7 @@ class FolderSnapshot:
 
     def still_there(self) -> bool:
         """Return whether the folder holds what it held, no more and no less."""
-        return find_below(self._root, self._folder) == (self.found, self.refused)
+        return find_below(self._root, self._folder, self._hollow_bytes) == (self.found, self.refused)
 
 
 class Hashing:
