@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagbag import DBDagBag
 from airflow.models.trigger import Trigger
@@ -37,11 +37,14 @@ from updraft.ledger import Job, NewJob
 from updraft.lifecycle import State
 from updraft.manifest import parse
 from updraft.operators.learner import LearnerOperator
-from updraft.services import platform_services
+from updraft.services import Services, platform_services
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
 from updraft_learner.mlflow_rest import REST_SECONDS, TrackingServer
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
 FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes
