@@ -1,6 +1,6 @@
-"""Watches whether a running attempt gets anywhere: reads what its sidecars report, tells people, asks for stack dumps.
+"""Watch the progress of a running attempt: read its sidecars' statuses, report findings, and ask for stack dumps.
 
-The judgement is `updraft.recovery.progress`'s. Called by the job's trigger every few seconds, in its event loop.
+`updraft.recovery.progress` judges. The job's trigger calls this every few seconds, in its event loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PACE = RateLimiter(least_seconds=10.0, most_per_second=10.0)
 
 
 class ProgressMonitor:
-    """One attempt's history, kept by one trigger; its successor begins anew, which only makes it slower to judge."""
+    """The progress history of one attempt, kept by one trigger. The trigger's successor starts with an empty
+    history."""
 
     def __init__(
         self, services: Services, job: Job, launch: Launch, clock: Callable[[], float] = time.monotonic
@@ -45,7 +46,7 @@ class ProgressMonitor:
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
         self._limits = ProgressLimits(limit, budget.on_no_progress)
         self._watch = ProgressHistory()
-        self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
+        self._read: dict[int, tuple[float, float]] = {}  # learner -> time in its status, local time of the first read
         self._next = clock() + PACE.turn_seconds()
         self._dumps = 0
 
@@ -57,7 +58,7 @@ class ProgressMonitor:
         running = [pod.learner for pod in pods if pod.runs]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))
-        except UpdraftError as exc:  # the store or the ledger is away: nothing is concluded from that
+        except UpdraftError as exc:  # the store or the ledger does not answer: conclude nothing
             log.warning("Progress is not known: %s", exc)
             return None
 
@@ -73,7 +74,7 @@ class ProgressMonitor:
             )
             if status is None:
                 continue
-            # All of them as a whole would be large together.
+            # Drop the large parts: whole statuses of all learners would need much memory.
             statuses.append(replace(status, last_metrics={}, checkpoints=(), quarantined=(), warnings=()))
             seen = self._seen(learner, status, lines.get(learner, 0))
             self._watch, finding = observe(self._watch, seen, self._clock(), self._limits)
