@@ -62,7 +62,7 @@ def remove(services: Services, job: Job) -> None:
 
     core, namespace = services.core, services.settings.namespace(job.tenant)
     selector, grace_seconds = f"{LABEL_JOB}={job.id}", services.settings.stop_grace_seconds
-    newest = {attempt.role: attempt for attempt in services.ledger.attempts.of_job(job.id)}  # older attempts are fenced off
+    newest = {attempt.role: attempt for attempt in services.ledger.attempts.of_job(job.id)}  # older attempts are fenced
     words = []
     for attempt in newest.values():
         launch = launch_of(services.settings, job, attempt)

@@ -71,7 +71,7 @@ MEANINGS: Mapping[EndKind, Meaning] = {
     EndKind.CANCELLED: _as_in("job.cancelled"),
     EndKind.HALTED: _as_in("job.halted"),
     EndKind.STALLED: _as_in("progress.stalled"),
-    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks for the end, not for a relaunch
+    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks to stop, not to restart
     EndKind.QUOTA: _as_in(NO_QUOTA),
     EndKind.REFUSED: Meaning(FailureClass.CONFIGURATION),
 }
