@@ -1,6 +1,6 @@
-"""The cluster's nodes, listed once for all jobs that wait in the queue in a triggerer, however many those are.
+"""List the cluster's nodes once for all queued jobs of a triggerer, however many there are.
 
-Used by `updraft.triggers` only; it lives in the triggerer's event loop.
+Used by `updraft.triggers` only, in the triggerer's event loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TIMEOUT_SECONDS = 20
 
 @dataclass
 class _Answer:
-    """What the cluster said last, and until when it is not asked again."""
+    """The cluster's last answer, and the time until which it is not asked again."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    until: float = 0.0  # of the monotonic clock
+    until: float = 0.0  # on the monotonic clock
     nodes: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
 
@@ -40,7 +40,7 @@ async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
     ends.
     """
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
-    async with answer.lock:  # of callers at the same time, one asks the cluster
+    async with answer.lock:  # of several callers at a time, one asks the cluster
         if monotonic() >= answer.until:
             await _renew(answer, conn_id)
         if answer.problem is not None:
@@ -54,7 +54,7 @@ async def _renew(answer: _Answer, conn_id: str) -> None:
         answer.nodes = await _list(conn_id)
     except UnavailableError as exc:
         answer.problem = str(exc)
-    except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; each means waiting
+    except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; all mean waiting
         status = getattr(exc, "status", None)
         why = f"it answered {status}" if status else type(exc).__name__
         answer.problem = f"the cluster's nodes cannot be listed ({why}); `updraft doctor` tells what is wrong with it"
@@ -69,7 +69,7 @@ async def _list(conn_id: str) -> list[dict[str, Any]]:
     from kubernetes_asyncio.client import ApiException, CoreV1Api
 
     async with await async_client(conn_id) as api:
-        # Version 0: from the server's memory. As plain JSON: the client's objects take long to be made.
+        # Version 0: from the server's cache. As plain JSON: building the client's objects takes long.
         response: Any = await CoreV1Api(api).list_node(
             resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False
         )
