@@ -1,8 +1,7 @@
-"""The seam `trigger_events`: Airflow's triggerer hands over a trigger's event when the trigger has ended.
+"""The seam `trigger_events`: Airflow's triggerer passes a trigger's event on as soon as the trigger has ended.
 
-Airflow's loop hands events over, takes new triggers and cancels old ones once per second, so that each job loses half a
-second at each of its waits. Here a trigger's end ends that pause. Called by
-`stack.airflow_triggerer`.
+Airflow's loop passes events on, takes new triggers and cancels old ones once per second, so that each job loses half a
+second at each wait. With this seam, the end of a trigger also ends the pause. Called by `stack.airflow_triggerer`.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from airflow.jobs import triggerer_job_runner
 
 from updraft.airflow_seams.switch import applies
 
-RUNNER: Any = triggerer_job_runner  # whose names are replaced, which no type allows
+RUNNER: Any = triggerer_job_runner  # `Any`, because no type allows replacing its names
 
-TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
+TURN_SECONDS = 0.1  # the least time between two turns of the loop: triggers that end together are handled together
 CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 
 class Pause:
-    """What the loop waits for, at most a second per turn, in place of an `anyio.Event`: a trigger's end sets it too."""
+    """The pause of the triggerer's loop, at most a second, in place of an `anyio.Event`: a trigger's end ends it
+    too."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -35,11 +35,11 @@ class Pause:
     async def wait(self) -> None:
         await asyncio.sleep(TURN_SECONDS)
         await self._event.wait()
-        self._event.clear()  # who stops the loop sets a flag as well, which is what it looks at
+        self._event.clear()  # stopping the loop also sets a flag, which the loop checks itself
 
 
 class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
-    """Airflow's, with a pause that ends with the end of a trigger."""
+    """Airflow's TriggerRunner, with a pause that the end of a trigger ends."""
 
     _cancelled_at = float("-inf")
 
@@ -54,7 +54,7 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
         """Cancel at most once per second: a trigger that is cancelled again before it has ended loses the rest of its
         `on_kill`."""
         if time.monotonic() - self._cancelled_at < CANCEL_SECONDS:
-            self.to_cancel.clear()  # each answer of the supervisor names them again, until they have gone
+            self.to_cancel.clear()  # the supervisor names these again in each answer until they have ended
         elif self.to_cancel:
             self._cancelled_at = time.monotonic()
             await super().cancel_triggers()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ def install() -> bool:
     """Change this process, and the one that it forks for triggers; return whether that was done."""
     if not applies("trigger_events"):
         return False
-    # The module uses `anyio` for that pause only; it takes the loop's event and its limit from there.
+    # Airflow's module uses `anyio` only for that pause: the loop's event, and the limit of its wait.
     RUNNER.anyio = SimpleNamespace(Event=Pause, move_on_after=anyio.move_on_after)
     RUNNER.TriggerRunner = PromptTriggerRunner
     return True
