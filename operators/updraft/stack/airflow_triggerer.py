@@ -48,7 +48,7 @@ def allow_files() -> None:
 def main() -> None:
     allow_files()
     import_ahead(PRELOADED)
-    from updraft.airflow_seams.trigger_events import install  # late: it takes seconds, and other modules import this one
+    from updraft.airflow_seams.trigger_events import install  # late: it takes seconds; others import this module
 
     install()
     sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]
