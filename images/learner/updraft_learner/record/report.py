@@ -1,4 +1,4 @@
-"""What the sidecar tells people: its own log on stderr, and warnings that travel in status.json."""
+"""Report to users: the sidecar's own log on stderr, and warnings that are sent in status.json."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from updraft_learner.contract import TEXT_CHARACTERS, TEXTS
 
 def log(text: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with suppress(OSError):  # a log on a full disk
+    with suppress(OSError):  # the log may be on a full disk
         print(f"{stamp} updraft-sidecar: {text}", file=sys.stderr, flush=True)
 
 
 class LogLines(io.TextIOBase):
-    """A file whose lines become lines of the log."""
+    """A file whose lines are written to the log."""
 
     def write(self, text: str) -> int:
         for line in text.splitlines():
@@ -32,7 +32,7 @@ def cut(text: str, characters: int = TEXT_CHARACTERS) -> str:
 
 
 class Warnings:
-    """One line per topic, the newest text of each; bounded, because a program may cause any number of them."""
+    """The newest warning of each topic, one line each; limited in number, because a program may cause any number."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Keeps a folder of the program in the object store: results and log files, when they have changed and are stable."""
+"""Mirror a folder of the program to the object store: results and log files that have changed and are stable."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ SHOWN = 200  # characters of a path, in a warning
 
 
 class Mirror:
-    """Called by one thread.
+    """The mirror of one folder. Call it from one thread only.
 
     Args:
-        baseline: files that were there before the program started, and are stored.
-        owned: they are this learner's own, of an earlier attempt: what the program deletes of them is no result.
+        baseline: Files that existed before the program started, and are stored.
+        owned: Whether these are this learner's own, from an earlier attempt: then, files that the program deletes are
+        also
+            deleted from the store.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Mirror:
         self._root, self._folder, self._store, self._prefix = root, folder, store, prefix
         self._state_file, self._warnings = state_file, warnings
         self._baseline, self._owned = baseline or {}, owned
-        self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size, mtime_ns as stored
+        self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size and mtime_ns of the stored file
         self._unsaved = False
         self._before: dict[str, FoundFile] = {}
         self._waiting: dict[str, FoundFile] = {}
@@ -92,7 +94,7 @@ class Mirror:
                     continue
                 file = self._waiting.pop(path)
                 self._state[path], self._unsaved = [file.size, file.mtime_ns], True
-                # Not after each: with many files, writing down which are stored would take longer than storing them.
+                # Not after each file: with many files, writing this list would take longer than storing them.
                 if time.monotonic() - saved >= SAVE_SECONDS:
                     self._save()
                     saved = time.monotonic()

@@ -1,7 +1,7 @@
-"""Logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
+"""Handle logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
 
-The one that the platform makes of the checked export belongs to that run too; a program may read it and no more.
-The server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
+The model that the platform makes from the checked export also belongs to that run; a program may only read it. The
+server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from updraft_learner.sidecar.refusals import EndpointError
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
 
-TAG_JOB = "updraft.job_id"  # what the platform's own model has
+TAG_JOB = "updraft.job_id"  # tag of the platform's own model
 
 Json = dict[str, Any]
 
 
 class LoggedModels:
-    """Knows where the server keeps each model's artifacts; remembered in `state_file`."""
+    """The logged models of the job, with the server's path of each model's artifacts; remembered in `state_file`."""
 
     def __init__(self, config: PodConfig, server: TrackingServer, places: ArtifactUris, state_file: Path) -> None:
         self._config, self._server, self._places, self._state_file = config, server, places, state_file
         self._roots: dict[str, str] = read_json(state_file, {})
         self._lock = threading.Lock()
-        self.before_finalising: list[Any] = []  # called first, so that a model is ready only when its files are there
+        self.before_finalising: list[Any] = []  # called first, so that a ready model has all its files
 
     def answer(self, method: str, rest: str, body: Mapping[str, Any]) -> Json:
         """Answer a request below `logged-models`; raises Refused or ServerUnavailable."""
@@ -62,7 +62,7 @@ class LoggedModels:
         the job's, or is the platform's and is to be written."""
         with self._lock:
             root = self._roots.get(model_id)
-        if root is not None:  # a program's own; the platform's has its tags from the first
+        if root is not None:  # the program's own; the platform's has its tag from the beginning
             return root
         answer = self._own(model_id)
         if not _is_platforms(answer["model"]):
