@@ -37,7 +37,7 @@ class LoggedModels:
         self.before_finalising: list[Any] = []  # called first, so that a ready model has all its files
 
     def answer(self, method: str, rest: str, body: Mapping[str, Any]) -> Json:
-        """Answer a request below `logged-models`; raises Refused or ServerUnavailable."""
+        """Answer a request below `logged-models`; raises EndpointError or ServerUnavailable."""
         if (method, rest) == ("POST", ""):
             return self._create(body)
         if (method, rest) == ("POST", "search"):
@@ -58,8 +58,10 @@ class LoggedModels:
         return self._localised(answer) if "model" in answer else answer
 
     def root_of(self, model_id: str, *, write: bool = False) -> str:
-        """Return the path of a model's artifacts below the server's artifact API. Raises Refused when the model is not
-        the job's, or is the platform's and is to be written."""
+        """Return the path of a model's artifacts below the server's artifact API.
+
+        Raises EndpointError if the model is not the job's, or if it is the platform's and `write` is set.
+        """
         with self._lock:
             root = self._roots.get(model_id)
         if root is not None:  # the program's own; the platform's has its tag from the beginning
