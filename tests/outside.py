@@ -8,6 +8,18 @@ from typing import Any
 
 from updraft.services import Services
 from updraft.settings import settings
+from updraft.timing import TIMING, Timing
+
+
+class Instead:
+    """An object of which some attributes are others; the rest are its own, to read and to call."""
+
+    def __init__(self, of: Any, **others: Any) -> None:
+        self.__dict__.update(others)
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
 
 
 class Outside:
@@ -22,6 +34,7 @@ class Outside:
 
     def __init__(self) -> None:
         self.nodes: Sequence[dict[str, Any]] | Exception = []
+        self.timing: Timing = TIMING
 
     @property
     def services(self) -> Services:
@@ -35,6 +48,7 @@ class Outside:
             open_run=lambda run_id, _seconds: self.run(run_id),
             watch_pods=self.watch_pods,
             list_nodes=lambda conn_id: self.list_nodes(conn_id),
+            timing=self.timing,
         )
 
     def watch_pods(self, conn_id: str, namespace: str) -> AbstractAsyncContextManager[Any]:

@@ -7,6 +7,7 @@ import importlib
 import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import FrameType, ModuleType
 
@@ -64,15 +65,6 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run_until_quiet(name: str, options: Options, tries: int) -> Result:
-    """Measure again while the run doubts itself; of several tries the quietest counts, whatever it says."""
-    found = [run(name, options)]
-    while found[-1].doubts and len(found) < tries:
-        print(f"{name} is measured again: {'; '.join(found[-1].doubts)}", flush=True)
-        found.append(run(name, options))
-    return results.quietest(found)
-
-
 def run(name: str, options: Options) -> Result:
     """Measure one figure, with the noise of the machine before and after."""
     figure = figure_of(name)
@@ -98,6 +90,15 @@ def run(name: str, options: Options) -> Result:
         noise=noise,
         measured=measured,
     )
+
+
+def run_until_quiet(name: str, options: Options, tries: int, measure: Callable[[str, Options], Result] = run) -> Result:
+    """Measure again while the run doubts itself; of several tries the quietest counts, whatever it says."""
+    found = [measure(name, options)]
+    while found[-1].doubts and len(found) < tries:
+        print(f"{name} is measured again: {'; '.join(found[-1].doubts)}", flush=True)
+        found.append(measure(name, options))
+    return results.quietest(found)
 
 
 def figure_of(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 FOLDER = Path(__file__).parents[1] / "results"
-QUICK_FOLDER = FOLDER / "quick"  # smoke runs: never published, not kept in git
+QUICK = "quick"  # folder below it, of smoke runs: never published, not kept in git
 
 
 class Record(BaseModel):
@@ -159,18 +159,18 @@ def spread(samples: Sequence[float]) -> float:
     return (max(samples) - min(samples)) / statistics.median(samples)
 
 
-def path_of(name: str, *, quick: bool) -> Path:
-    return (QUICK_FOLDER if quick else FOLDER) / f"{name}.json"
+def path_of(name: str, folder: Path, *, quick: bool) -> Path:
+    return (folder / QUICK if quick else folder) / f"{name}.json"
 
 
-def save(result: Result) -> Path:
-    path = path_of(result.name, quick=result.quick)
+def save(result: Result, folder: Path = FOLDER) -> Path:
+    path = path_of(result.name, folder, quick=result.quick)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def load(name: str, *, quick: bool = False) -> Result | None:
+def load(name: str, folder: Path = FOLDER, *, quick: bool = False) -> Result | None:
     """Return the figure's result, or None when it has not been measured."""
-    path = path_of(name, quick=quick)
+    path = path_of(name, folder, quick=quick)
     return Result.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+import psutil
 from benchmarks.stack import BenchmarkError
 
 from faults import pace, parts, places, witness
@@ -34,6 +35,7 @@ from faults.pace import Timeline
 from faults.places import PlatformProcess
 from faults.plan import Planned
 from updraft.exceptions import UnavailableError, UpdraftError
+from updraft.stack.layout import Home
 
 LATE_SECONDS = 60.0
 LOST_SECONDS = 300.0  # without a verdict for so long after the last kill, a job is lost
@@ -88,11 +90,32 @@ class Wave:
         return met <= ids and not met & set(self.held_up) and (target.job, _role(target)) not in self.touched
 
 
+@dataclass(frozen=True)
+class SweepTools:
+    """How a sweep sees the platform, kills in it, and keeps time."""
+
+    tree: Callable[[Home], Mapping[str, list[PlatformProcess]]] = places.tree
+    send: Callable[[psutil.Process, signal.Signals], bool] = parts.send
+    wait_for_services: Callable[[Lab, str, int, float], float] = all_serve
+    judge: Callable[[Lab, Sequence[Subject], Callable[[Subject], Rule]], tuple[list[JobFacts], list[Violation]]] = (
+        settle
+    )
+    keep_bundle: Callable[[Lab, Planned, Sequence[JobFacts], Sequence[Violation], Path], Path] = keep
+    now: Callable[[], float] = time.time  # unix seconds
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+TOOLS = SweepTools()
+
+
 class Sweep:
     """Kills what was not killed yet, on one platform after the other. `missed`: what ended before it could be."""
 
-    def __init__(self, seed: int, *, spared: Collection[str] = (), chosen: Collection[str] = ()) -> None:
-        self.over = False
+    def __init__(
+        self, seed: int, *, spared: Collection[str] = (), chosen: Collection[str] = (), tools: SweepTools = TOOLS
+    ) -> None:
+        self.over, self._tools = False, tools
         self.missed: set[str] = set()
         self._seed, self._rng = seed, Random(f"every:{seed}")
         self._done, self._chosen = set(spared), frozenset(chosen)
@@ -106,10 +129,10 @@ class Sweep:
 
         Raises BenchmarkError when a job does not complete though nothing was killed.
         """
-        self._lasting = {key for key in places.tree(lab.home) if " task " not in key}
+        self._lasting = {key for key in self._tools.tree(lab.home) if " task " not in key}
         if not self._usual:
             self._usual = self._calm(lab)
-        while not self.over and not is_past(until):
+        while not self.over and not self._is_past(until):
             wave = self._start(lab, "every")
             self._kill(lab, wave, until)
             found = list(self._judged(lab, wave, provenance, bundles))
@@ -124,7 +147,7 @@ class Sweep:
         found: dict[Program, list[Timeline]] = {program: [] for program in LIVES}
         for _ in range(CALM_JOBS):
             wave = self._start(lab, "calm")
-            _wait(lab, wave)
+            self._wait(lab, wave)
             for program, subject in wave.subjects.items():
                 job = lab.job(subject.id)
                 if job is None or job.state != "COMPLETED" or job.ended_at is None:
@@ -140,8 +163,30 @@ class Sweep:
         self._number += 1
         wave = Wave({p: Subject(f"{stem}-{self._seed}-{self._number}-{p}", self._shape(p)) for p in LIVES})
         for subject in wave.subjects.values():
-            wave.submitted_at[subject.id] = _submit(lab, subject)
+            wave.submitted_at[subject.id] = self._submit(lab, subject)
         return wave
+
+    def _submit(self, lab: Lab, subject: Subject) -> float:
+        """Return when it was accepted, as unix seconds; asked again while parts are away."""
+        deadline = self._tools.monotonic() + LOST_SECONDS
+        while True:
+            try:
+                lab.client.submit(manifest(subject.shape, subject.id, lab.witness), job_id=subject.id)
+            except UnavailableError as exc:
+                if self._tools.monotonic() > deadline:
+                    raise BenchmarkError(f"{subject.id} was not accepted: {exc}") from exc
+                self._tools.sleep(POLL_SECONDS)
+            else:
+                return self._tools.now()
+
+    def _wait(self, lab: Lab, wave: Wave) -> None:
+        """Wait for the verdicts of all jobs, or until they are lost."""
+        deadline = self._tools.monotonic() + LOST_SECONDS
+        while not _all_over(lab, wave) and self._tools.monotonic() < deadline:
+            self._tools.sleep(POLL_SECONDS)
+
+    def _is_past(self, deadline: float | None) -> bool:
+        return is_past(deadline, self._tools.monotonic)
 
     def _shape(self, program: Program) -> Shape:
         """Return all of a program take the same time. Their data are judged in a pod each time."""
@@ -149,10 +194,10 @@ class Sweep:
 
     def _kill(self, lab: Lab, wave: Wave, until: float | None) -> None:
         """Kill one after the other until all jobs have their verdicts, or are lost."""
-        last = time.monotonic()
-        while not _all_over(lab, wave) and time.monotonic() < last + LOST_SECONDS:
-            time.sleep(self._rng.uniform(*PAUSE_SECONDS))
-            if is_past(until) or (target := self._find(lab, wave)) is None:
+        last = self._tools.monotonic()
+        while not _all_over(lab, wave) and self._tools.monotonic() < last + LOST_SECONDS:
+            self._tools.sleep(self._rng.uniform(*PAUSE_SECONDS))
+            if self._is_past(until) or (target := self._find(lab, wave)) is None:
                 continue
             before = {s.id: _progress(lab, s.id) for s in wave.subjects.values() if target.job in ("", s.id)}
             kill = self._strike(lab, wave, target)
@@ -164,35 +209,35 @@ class Sweep:
             self._done.add(kill.place)
             self.missed.discard(kill.place)
             try:
-                kill.served_at = all_serve(lab, kill.service, kill.pid, kill.at)
+                kill.served_at = self._tools.wait_for_services(lab, kill.service, kill.pid, kill.at)
             except BenchmarkError as exc:
                 kill.problem = str(exc)
                 return
-            last = time.monotonic()
+            last = self._tools.monotonic()
 
     def _find(self, lab: Lab, wave: Wave) -> PlatformProcess | None:
         """Return a process that was not killed yet: short-lived ones first, because they may be gone the next time."""
         found: set[str] = set()
-        deadline = time.monotonic() + WINDOW_SECONDS
+        deadline = self._tools.monotonic() + WINDOW_SECONDS
         while True:
             for job, before in list(wave.held_up.items()):
                 if is_over(lab, job) or _progress(lab, job) > before:
                     del wave.held_up[job]
-            tree = places.tree(lab.home)
+            tree = self._tools.tree(lab.home)
             left = {key: tree[key] for key in sorted(tree) if self._wants(key)}
             found |= set(left)
             free = {key: may for key, each in left.items() if (may := [p for p in each if wave.may_meet(p)])}
             short = [key for key in free if key not in self._lasting]
-            if short or time.monotonic() > deadline:
+            if short or self._tools.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            self._tools.sleep(POLL_SECONDS)
         self._empty = 0 if found else self._empty + 1
         self.missed |= found
         if not free:
             return None
         target = self._rng.choice(free[self._rng.choice(short or list(free))])
         if short:
-            time.sleep(self._rng.uniform(*AGE_SECONDS))
+            self._tools.sleep(self._rng.uniform(*AGE_SECONDS))
         return target
 
     def _wants(self, key: str) -> bool:
@@ -203,8 +248,8 @@ class Sweep:
         under_way = [s for s in wave.subjects.values() if not is_over(lab, s.id)]
         met = tuple(s for s in under_way if target.job in ("", s.id))
         hit = {subject.id: state_of(lab, subject.id) for subject in met}
-        at = time.time()
-        if not met or not parts.send(target.process, signal.SIGKILL):
+        at = self._tools.now()
+        if not met or not self._tools.send(target.process, signal.SIGKILL):
             return None
         return Kill(target.key, target.process.pid, at, target.job, rule_of(target), met, hit)
 
@@ -212,7 +257,7 @@ class Sweep:
         """Yield what became of the wave's jobs, counted for each kill."""
         if not wave.kills:
             return
-        facts, violations = settle(lab, list(wave.subjects.values()), wave.rule)
+        facts, violations = self._tools.judge(lab, list(wave.subjects.values()), wave.rule)
         by_id = {each.id: each for each in facts}
         late = self._late(lab, wave, by_id)
         failed = [
@@ -223,7 +268,8 @@ class Sweep:
         bundle = None
         if failed:
             all_found = [violation for _, found in failed for violation in found]
-            bundle = keep(lab, Planned((EVERY,), self._seed), facts, list(dict.fromkeys(all_found)), bundles).name
+            planned = Planned((EVERY,), self._seed)
+            bundle = self._tools.keep_bundle(lab, planned, facts, list(dict.fromkeys(all_found)), bundles).name
         wrong = {id(kill): found for kill, found in failed}
         for kill in wave.kills:
             yield self._record(
@@ -239,7 +285,7 @@ class Sweep:
                 tasks = lab.task_ends(subject.id)
             except UpdraftError:
                 tasks = {}
-            own = pace.timeline(submitted, each.ended_at or time.time(), each.sessions, tasks)
+            own = pace.timeline(submitted, each.ended_at or self._tools.now(), each.sessions, tasks)
             seconds = pace.late_seconds(self._usual[program], own, [kill.at - submitted for kill in kills])
             for kill, late in zip(kills, seconds, strict=True):
                 found.setdefault(id(kill), {})[subject.id] = late
@@ -256,7 +302,7 @@ class Sweep:
         provenance: Provenance,
         bundle: str | None,
     ) -> RunRecord:
-        ends = [facts[subject.id].ended_at or time.time() for subject in kill.met]
+        ends = [facts[subject.id].ended_at or self._tools.now() for subject in kill.met]
         program = {subject.shape.program for subject in kill.met}
         notes = {
             "place": kill.place,
@@ -329,26 +375,6 @@ def _progress(lab: Lab, job_id: str) -> tuple[int, int]:
     except UpdraftError:
         tasks = 0
     return tasks, witness.newest_step(lab.witness / job_id)
-
-
-def _submit(lab: Lab, subject: Subject) -> float:
-    """Return when it was accepted, as unix seconds; asked again while parts are away."""
-    deadline = time.monotonic() + LOST_SECONDS
-    while True:
-        try:
-            lab.client.submit(manifest(subject.shape, subject.id, lab.witness), job_id=subject.id)
-        except UnavailableError as exc:
-            if time.monotonic() > deadline:
-                raise BenchmarkError(f"{subject.id} was not accepted: {exc}") from exc
-            time.sleep(POLL_SECONDS)
-        else:
-            return time.time()
-
-
-def _wait(lab: Lab, wave: Wave) -> None:
-    deadline = time.monotonic() + LOST_SECONDS
-    while not _all_over(lab, wave) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
 
 
 def _all_over(lab: Lab, wave: Wave) -> bool:

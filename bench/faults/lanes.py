@@ -115,6 +115,6 @@ def fresh_lab(home: Path, scale: float) -> Iterator[Lab]:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def is_past(deadline: float | None) -> bool:
-    """Return whether that time, in monotonic seconds, has passed."""
-    return deadline is not None and time.monotonic() > deadline
+def is_past(deadline: float | None, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Return whether that time, in seconds of the clock, has passed."""
+    return deadline is not None and clock() > deadline

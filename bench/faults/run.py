@@ -37,11 +37,7 @@ def perform(lab: Lab, planned: Planned, provenance: Provenance, bundles: Path) -
     scenario = draw(lab, planned)
     _play(lab, scenario)
     facts, violations = _aftermath(lab, scenario)
-    outcome: Outcome = "failed" if violations else "passed"
-    # Of a packed run the others count.
-    too_late = [strike.too_late is not None for strike in scenario.strikes]
-    if not violations and (all(too_late) if planned.packed else any(too_late)):
-        outcome = "void"
+    outcome = outcome_of(scenario, violations)
     first = min((s.injected_at for s in scenario.strikes if s.injected_at is not None), default=time.time())
     bundle = keep(lab, scenario.planned, facts, violations, bundles) if outcome == "failed" else None
     return RunRecord(
@@ -71,6 +67,14 @@ def perform(lab: Lab, planned: Planned, provenance: Provenance, bundles: Path) -
         program=planned.program,
         bundle=None if bundle is None else bundle.name,
     )
+
+
+def outcome_of(scenario: Scenario, violations: Sequence[Violation]) -> Outcome:
+    """Return what a run proves: nothing if a fault came too late, unless others came in a packed run."""
+    if violations:
+        return "failed"
+    too_late = [strike.too_late is not None for strike in scenario.strikes]
+    return "void" if (all(too_late) if scenario.planned.packed else any(too_late)) else "passed"
 
 
 def _play(lab: Lab, scenario: Scenario) -> None:

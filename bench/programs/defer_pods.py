@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagbag import DBDagBag
 from airflow.models.trigger import Trigger
@@ -37,11 +37,14 @@ from updraft.ledger import Job, NewJob
 from updraft.lifecycle import State
 from updraft.manifest import parse
 from updraft.operators.learner import LearnerOperator
-from updraft.services import platform_services
+from updraft.services import Services, platform_services
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.contract import Keys, LearnerStatus
 from updraft_learner.mlflow_rest import REST_SECONDS, TrackingServer
+
+if TYPE_CHECKING:
+    from kubernetes.client import CoreV1Api
 
 DAG_ID, TASK_ID, ROLE = "watched", "train", "train"
 FAKE = json.loads(os.environ.get("BENCH_FAKE_NODES", "null"))  # nodeSelector and toleration; none on real nodes
@@ -78,7 +81,7 @@ def main() -> None:
 def our_pod(name: str) -> str:
     """Create a job whose first attempt runs, as it is when `train` has deferred."""
     job = admitted_job(name, MANIFEST, "0" * 64)
-    pod = launch_pod(job)
+    pod = launch_pod(SERVICES, core(), job)
     store, keys = SERVICES.store, Keys(job.tenant)
     status = LearnerStatus(t=time.time(), phase="running", last_metrics={"loss": 0.5}, steps={"first": 1, "last": 2})
     store.put_bytes(keys.status(name, ROLE, 1, 1), status.to_json().encode())
@@ -103,12 +106,12 @@ def admitted_job(name: str, raw: dict[str, Any], code_tree: str) -> Job:
     return book.jobs.move(name, State.DEPLOYING, "admitted")
 
 
-def launch_pod(job: Job) -> str:
+def launch_pod(services: Services, core: CoreV1Api, job: Job) -> str:
     """Do what `train` does before it defers; return the pod's name."""
-    launch = first_launch(SERVICES.settings, job, manifest_of(job), ROLE)
-    pods.record_template(SERVICES, job, ROLE, template(job, launch))
-    attempt = attempts.begin(SERVICES, job, ROLE, None)
-    pods.deploy(SERVICES, core(), job, attempt)
+    launch = first_launch(services.settings, job, manifest_of(job), ROLE)
+    pods.record_template(services, job, ROLE, template(job, launch))
+    attempt = attempts.begin(services, job, ROLE, None)
+    pods.deploy(services, core, job, attempt)
     return launch.pod_name(1)
 
 

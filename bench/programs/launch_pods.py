@@ -40,7 +40,7 @@ def main() -> None:
     for line in sys.stdin:
         job = admitted_job(line.strip(), MANIFEST, staged.tree_sha256)
         began = time.time()
-        pod = launch_pod(job)
+        pod = launch_pod(SERVICES, core(), job)
         print(json.dumps({"pod": pod, "began": began, "image": image}), flush=True)
 
 

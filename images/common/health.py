@@ -19,22 +19,30 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 TIMEOUT_SECONDS = 8.0
-KNOWN = Path("/tmp/updraft-dag-known")
-FAILURES = Path("/tmp/updraft-health-failures")  # in a row; there is none until it was well
-MAIN = Path("/tmp/updraft-main-process")  # written by entrypoint.sh
-LOG = Path("/proc/1/fd/1")  # the container's
 # Other services of the same network: a proxy of the environment has no business here.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+class Files(NamedTuple):
+    """What one check leaves to the next, and whom it ends."""
+
+    known: Path = Path("/tmp/updraft-dag-known")
+    failures: Path = Path("/tmp/updraft-health-failures")  # in a row; there is none until it was well
+    main: Path = Path("/tmp/updraft-main-process")  # written by entrypoint.sh
+    log: Path = Path("/proc/1/fd/1")  # the container's
+
+
+FILES = Files()
 
 
 class UnwellError(Exception):
     """This container fails, whatever the others do."""
 
 
-def main() -> int:
+def main(files: Files = FILES) -> int:
     url = os.environ["UPDRAFT_HEALTH_URL"]
     component = os.environ.get("UPDRAFT_HEALTH_COMPONENT")
     try:
@@ -43,18 +51,18 @@ def main() -> int:
         else:
             answers(url)
         dag = os.environ.get("UPDRAFT_HEALTH_DAG")
-        if dag and not KNOWN.exists():
+        if dag and not files.known.exists():
             knows(url, dag)
-            KNOWN.touch()
+            files.known.touch()
     except UnwellError as exc:
-        count(str(exc))
+        count(str(exc), files)
         return unwell(str(exc))
     except (OSError, ValueError, KeyError) as exc:
-        if FAILURES.exists():
-            FAILURES.write_text("0")
+        if files.failures.exists():
+            files.failures.write_text("0")
         return unwell(f"{url}: {exc}")
     if os.environ.get("UPDRAFT_HEALTH_FAILURES"):
-        FAILURES.write_text("0")
+        files.failures.write_text("0")
     return 0
 
 
@@ -67,20 +75,22 @@ def healthy(component: str, report: Any) -> None:
         raise UnwellError(f"{component} is {status}")
 
 
-def count(reason: str) -> None:
+def count(reason: str, files: Files) -> None:
     """One more failure; the last one kills the container's main process."""
     limit = int(os.environ.get("UPDRAFT_HEALTH_FAILURES") or 0)
-    if not limit or not FAILURES.exists():
+    if not limit or not files.failures.exists():
         return
-    failures = int(FAILURES.read_text() or 0) + 1
-    FAILURES.write_text(str(failures))
+    failures = int(files.failures.read_text() or 0) + 1
+    files.failures.write_text(str(failures))
     if failures < limit:
         return
-    FAILURES.unlink()
+    files.failures.unlink()
     with suppress(OSError):
-        LOG.write_text(f"health check: {reason}, {failures} times in a row; the container is ended and started again\n")
+        files.log.write_text(
+            f"health check: {reason}, {failures} times in a row; the container is ended and started again\n"
+        )
     with suppress(OSError, ValueError):
-        os.kill(int(MAIN.read_text()), signal.SIGKILL)  # it may be stopped, and its init passes on no SIGKILL
+        os.kill(int(files.main.read_text()), signal.SIGKILL)  # it may be stopped, and its init passes on no SIGKILL
 
 
 def answers(url: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.settings import Settings, settings
+from updraft.timing import TIMING, Timing
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -42,6 +43,7 @@ class Services:
             use it in one event loop share it.
         list_nodes: returns the nodes of the cluster of an Airflow connection, as the API lists them. The list is the
             same object while nothing has changed. Raises UnavailableError.
+        timing: how often what waits looks again.
     """
 
     settings: Settings
@@ -52,6 +54,7 @@ class Services:
     open_run: Callable[[str, float], TrackingServer]
     watch_pods: Callable[[str, str], AbstractAsyncContextManager[PodWatch]]
     list_nodes: Callable[[str], Awaitable[list[dict[str, Any]]]]
+    timing: Timing = TIMING
 
     @property
     def ledger(self) -> Ledger:

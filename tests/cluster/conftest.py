@@ -28,9 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record-faults", None)
     if path is not None:
-        from fault_records import FaultRecords  # the fault lab takes seconds to import
+        from fault_records import FaultRecords, version  # the fault lab takes seconds to import
 
-        config.pluginmanager.register(FaultRecords(path))
+        config.pluginmanager.register(FaultRecords(path, version))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ failed, is no run. Registered by conftest; `faults.report` tells the records.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +23,8 @@ LONGEST_TEXT = 600
 class FaultRecords:
     """A plugin of pytest."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._provenance = path, Provenance.of_checkout()
+    def __init__(self, path: Path, version_of: Callable[[Path], str]) -> None:
+        self._path, self._provenance, self._version_of = path, Provenance.of_checkout(), version_of
         self._kubernetes = ""
 
     @pytest.hookimpl(wrapper=True)
@@ -34,7 +34,7 @@ class FaultRecords:
         report = yield
         marker = item.get_closest_marker("fault")
         if marker is not None and report.when == "setup" and report.passed:  # its API server runs now, if ever
-            self._kubernetes = self._kubernetes or version(item.funcargs["target"].kubeconfig)
+            self._kubernetes = self._kubernetes or self._version_of(item.funcargs["target"].kubeconfig)
         if marker is not None and report.when == "call" and not report.skipped:
             (kind,) = marker.args
             outcomes.append(self._path, self._record(kind, item.name, call, report))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.matching import decisive
 from updraft.storage import objects
+from updraft.timing import TIMING
 from updraft.triggers.followers import Followers
 
 ERROR = "ValueError: batch 17 has no labels"
@@ -36,9 +38,15 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path)
 
 
-def remove_and_read(cluster: Any, launch: Launch, store: FolderStore, *, limit_seconds: float = 30) -> list[str]:
+def remove_and_read(
+    cluster: Any, launch: Launch, store: FolderStore, *, limit_seconds: float = 30, opening_seconds: float = 0
+) -> list[str]:
+    def open_store() -> FolderStore:
+        time.sleep(opening_seconds)
+        return store
+
     core = cluster_api(cluster.api_client)
-    words = FinalLogCollector(core, lambda: store, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
+    words = FinalLogCollector(core, open_store, launch, gang.observe(core, launch), limit_seconds=limit_seconds)
     words.wait_begun()
     gang.delete(core, launch.namespace, launch.selector, grace_seconds=20)
     words.wait()
@@ -74,21 +82,14 @@ def test_the_last_words_of_a_removed_learner_are_kept(cluster: Any, store: Folde
     assert lines[:-2] == [f"line {n}" for n in range(1, len(lines) - 1)]
 
 
-def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(
-    cluster: Any, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_that_has_ended_is_read_to_its_end_before_it_is_removed(cluster: Any, store: FolderStore) -> None:
     launch = Launch(cluster.namespace, "default", "words-2", "train", 1, Membership.first(1))
     cluster.create(cluster.pod(launch.pod_name(1), "echo one; echo two", labels=launch.labels(1)))
     cluster.wait_phase(launch.pod_name(1), "Succeeded")
-    real_open = objects.LogBook.open
 
-    def slowly(*args: Any, **more: Any) -> Any:
-        time.sleep(1)  # in which the pod would be gone
-        return real_open(*args, **more)
+    lines = remove_and_read(cluster, launch, store, opening_seconds=1)  # in which the pod would be gone
 
-    monkeypatch.setattr(objects.LogBook, "open", slowly)
-
-    assert remove_and_read(cluster, launch, store) == ["one", "two"]
+    assert lines == ["one", "two"]
 
 
 # --- a flood ------------------------------------------------------------------------------------------------------
@@ -107,7 +108,8 @@ def follow(cluster: Any, launch: Launch, store: FolderStore) -> list[str]:
     core = cluster_api(cluster.api_client)
 
     async def followed() -> Followers:
-        made = Followers(launch, lambda: store, logging.getLogger(__name__), end_seconds=READ_SECONDS)
+        timing = replace(TIMING, log_end_seconds=READ_SECONDS)
+        made = Followers(launch, lambda: store, logging.getLogger(__name__), timing=timing)
         async with cluster.async_client() as api:
             watch: Any = SimpleNamespace(api=api)
             ended = False

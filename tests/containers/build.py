@@ -111,11 +111,21 @@ def build(
     return results
 
 
-def check_room(places: Places, names: Iterable[str], file: Path = RESULTS) -> None:
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def check_room(
+    places: Places,
+    names: Iterable[str],
+    file: Path = RESULTS,
+    *,
+    free_bytes: Callable[[Path], int] = free_bytes,
+) -> None:
     """Raises ContainersError when the disk is too small for these images and the stages that they are built in."""
     sizes = {entry["name"]: int(entry["own_bytes"]) for entry in json.loads(file.read_text())}
     wanted = {name: STAGES * sizes.get(name, UNKNOWN_BYTES) for name in names}
-    free = shutil.disk_usage(places.state).free
+    free = free_bytes(places.state)
     if wanted and free < sum(wanted.values()) + ROOM_LEFT_BYTES:
         needed = sum(wanted.values()) + ROOM_LEFT_BYTES
         raise ContainersError(

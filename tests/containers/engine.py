@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -66,16 +66,21 @@ class Engine:
         return self.docker("image", "inspect", name, check=False).returncode == 0
 
 
-def missing(environment: Mapping[str, str] | None = None) -> list[str]:
+def missing(
+    environment: Mapping[str, str] | None = None,
+    *,
+    system: Callable[[], str] = platform.system,
+    user: Callable[[], int] = os.geteuid,
+) -> list[str]:
     """What keeps an engine from running here, in words; empty when nothing does."""
     environment = os.environ if environment is None else environment
     if answering(environment) is not None:
         return []
     found = []
-    if platform.system() != "Linux":
-        found.append(f"Linux (this is {platform.system()}); or name a running engine in DOCKER_HOST")
+    if system() != "Linux":
+        found.append(f"Linux (this is {system()}); or name a running engine in DOCKER_HOST")
         return found
-    if os.geteuid() != 0:
+    if user() != 0:
         found.append("root, to start an engine; or a running one in DOCKER_HOST")
     if shutil.which("dockerd", path=f"{environment.get('PATH', '')}:{SYSTEM_PATH}") is None:
         absent = [p for p in ("apt-get", "dpkg-deb") if shutil.which(p) is None]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,15 +13,15 @@ from containers.places import ContainersError, Places, find_places
 BARE = {"PATH": ""}
 
 
-def test_a_person_without_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert engines.missing(BARE)[0] == "root, to start an engine; or a running one in DOCKER_HOST"
+def test_a_person_without_root_is_told_so() -> None:
+    needs = engines.missing(BARE, system=lambda: "Linux", user=lambda: 1000)
+    assert needs[0] == "root, to start an engine; or a running one in DOCKER_HOST"
 
 
-def test_another_system_is_told_to_bring_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    assert engines.missing(BARE) == ["Linux (this is Darwin); or name a running engine in DOCKER_HOST"]
+def test_another_system_is_told_to_bring_an_engine() -> None:
+    assert engines.missing(BARE, system=lambda: "Darwin") == [
+        "Linux (this is Darwin); or name a running engine in DOCKER_HOST"
+    ]
 
 
 def test_an_engine_that_does_not_answer_is_none(tmp_path: Path) -> None:
@@ -74,13 +72,15 @@ def test_compose_is_the_version_that_the_module_names(monkeypatch: pytest.Monkey
     assert compose_program.missing() == ["Go 1.24 or later, to build Docker Compose; or an engine with Compose 2.20"]
 
 
-def test_a_full_disk_is_told_before_images_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_before_images_are_built(tmp_path: Path) -> None:
     recorded = tmp_path / "images.json"
     recorded.write_text('[{"name": "updraft/large:1", "own_bytes": 6100000000}]')
     places = Places(tmp_path, tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 5 * 10**9))
+
+    def check(names: list[str], free_bytes: int) -> None:
+        build.check_room(places, names, recorded, free_bytes=lambda _: free_bytes)
+
     with pytest.raises(ContainersError, match=r"5\.0 GB free; 13\.7 GB are needed to build updraft/large:1, own:1\."):
-        build.check_room(places, ["updraft/large:1", "own:1"], recorded)
-    build.check_room(places, ["own:1"], recorded)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))
-    build.check_room(places, [], recorded)  # all are there
+        check(["updraft/large:1", "own:1"], free_bytes=5 * 10**9)
+    check(["own:1"], free_bytes=5 * 10**9)
+    check([], free_bytes=0)  # all are there

@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from updraft.ledger import Ledger, NewJob, upgrade
+from updraft.ledger import Ledger, NewJob, open_ledger, upgrade
 from updraft.lifecycle import State, Verdict
 from updraft.manifest import parse
 
@@ -25,7 +26,6 @@ MANIFEST = parse(
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """The ledger of a platform with one running job."""
-    import updraft.ledger
     from updraft.settings import settings
 
     url = f"sqlite:///{tmp_path}/ledger.db"
@@ -35,8 +35,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("UPDRAFT_CREDENTIALS_FILE", str(tmp_path / "none.json"))
     monkeypatch.setenv("UPDRAFT_LEDGER_URL", url)
     settings.cache_clear()
-    book = Ledger(url)
-    monkeypatch.setattr(updraft.ledger, "open_ledger", lambda _url: book)
+    book = open_ledger(url)
     book.jobs.record(NewJob(JOB, "default", "digits", "train_model", JOB, MANIFEST, "ada"))
     for state in (State.QUEUED, State.DEPLOYING, State.PROCESSING):
         book.jobs.move(JOB, state, "because")
@@ -56,11 +55,11 @@ def operator(kind: str) -> Any:
     return RequestOperator(task_id=kind, kind=kind)
 
 
-def execute(kind: str, given: Any) -> Any:
+def execute(kind: str, given: Any, task: Any = None) -> Any:
     """The trigger that the task defers to, or its result."""
     from airflow.sdk.exceptions import TaskDeferred
 
-    task = operator(kind)
+    task = task or operator(kind)
     try:
         return inspect.unwrap(type(task).execute)(task, given)
     except TaskDeferred as deferred:
@@ -114,15 +113,17 @@ def test_what_is_refused_fails_at_once_with_the_reason(ledger: Ledger) -> None:
     assert "has ended FAILED already" in failure("cancel", context(run="cancel"))
 
 
-def test_a_ledger_that_is_away_is_left_to_airflows_retries(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_is_away_is_left_to_airflows_retries(ledger: Ledger) -> None:
     from updraft.exceptions import UnavailableError
+    from updraft.services import platform_services
 
-    def away(*_arguments: Any, **_options: Any) -> None:
+    def away() -> Ledger:
         raise UnavailableError("The ledger does not answer")
 
-    monkeypatch.setattr(ledger.requests, "make", away)
+    task = operator("halt")
+    task.make_services = lambda: replace(platform_services(), open_ledger=away)
     with pytest.raises(UnavailableError):
-        execute("halt", context())
+        execute("halt", context(), task)
 
 
 def test_an_answer_that_is_not_what_was_asked_for_fails_the_task(ledger: Ledger) -> None:

@@ -18,6 +18,7 @@ from folder_store import FolderStore
 from updraft_learner.contract import PodConfig
 from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import MlflowCredentials, PodPaths
+from updraft_learner.record.disk import PodDisk
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError
 
@@ -166,25 +167,26 @@ class FakeMlflow:
         return {}
 
 
-class Disk:
-    """Stands for the module `os` in another module: writes and new files fail while it is full."""
+class FillingDisk(PodDisk):
+    """Writes and new files fail while it is `full`."""
 
     def __init__(self) -> None:
         self.full = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def write(self, descriptor: int, data: Any) -> int:
-        if self.full and len(data) > 10:
-            return os.write(descriptor, data[:10])  # the last of the room
-        self._check()
-        return os.write(descriptor, data)
-
-    def open(self, path: Any, flags: int, *args: Any, **options: Any) -> int:
-        if flags & os.O_CREAT and not os.path.exists(path):
+    def open_to_append(self, path: Path) -> int:
+        if not path.exists():
             self._check()
-        return os.open(path, flags, *args, **options)
+        return super().open_to_append(path)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self.full and len(data) > 10:
+            return super().write(descriptor, data[:10])  # the last of the room
+        self._check()
+        return super().write(descriptor, data)
+
+    def write_json(self, path: Path, value: Any) -> None:
+        self._check()
+        super().write_json(path, value)
 
     def _check(self) -> None:
         if self.full:

@@ -6,12 +6,12 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learner.checkpoint_fakes import HeldBackground
 
 from updraft_learner import Checkpointer, CheckpointError
 from updraft_learner import checkpoint_format as fmt
@@ -144,24 +144,14 @@ def test_the_interval_comes_from_the_manifest(root: Path, monkeypatch: pytest.Mo
     assert Checkpointer(3, directory=root).every_seconds == 3
 
 
-def test_while_a_save_runs_the_next_is_skipped_and_a_blocking_one_waits(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    publish = fmt.publish
-
-    def slow_publish(temporary: Path, checkpoint: fmt.Checkpoint) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        publish(temporary, checkpoint)
-
-    monkeypatch.setattr(fmt, "publish", slow_publish)
-    checkpointer = Checkpointer(0, directory=root)
+def test_while_a_save_runs_the_next_is_skipped_and_a_blocking_one_waits(root: Path) -> None:
+    background = HeldBackground()
+    checkpointer = Checkpointer(0, directory=root, background=background)
     assert checkpointer.save(writes("a"), 1)
-    assert begun.wait(30)
+    assert background.begun.wait(30)
     assert not checkpointer.due()
     assert not checkpointer.save(writes("b"), 2)
-    go_on.set()
+    background.go_on.set()
     assert checkpointer.save(writes("c"), 3, block=True)
     assert [path.name for path in fmt.complete_checkpoints(root)] == ["step-0000000003", "step-0000000001"]
 
@@ -195,20 +185,16 @@ def test_the_same_step_of_an_earlier_run_is_replaced(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-0000000001"]
 
 
-def test_a_failed_save_is_told_and_the_training_goes_on(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(temporary: Path, checkpoint: fmt.Checkpoint) -> None:
-        raise OSError(28, "No space left on device")
+def test_a_failed_save_is_told_and_the_training_goes_on(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def writes_the_manifest(folder: Path) -> None:
+        (folder / "checkpoint.json").touch()  # which the save itself creates
 
-    monkeypatch.setattr(fmt, "publish", full)
     checkpointer = Checkpointer(directory=root)
-    assert checkpointer.save(writes("x"), 5)
-    with pytest.raises(CheckpointError, match="checkpoint of step 5 was not written: No space left on device"):
+    assert checkpointer.save(writes_the_manifest, 5)
+    with pytest.raises(CheckpointError, match="checkpoint of step 5 was not written: File exists"):
         checkpointer.wait()
     assert "training goes on" in capsys.readouterr().err
     assert list(root.iterdir()) == []
-    monkeypatch.undo()
     assert checkpointer.save(writes("x"), 5, block=True)
 
 

@@ -11,8 +11,7 @@ from folder_store import FolderStore
 
 from updraft_learner.contract import Keys
 from updraft_learner.pod import S3Credentials
-from updraft_learner.prepare import buckets
-from updraft_learner.prepare.buckets import SourceBucket, list_source
+from updraft_learner.prepare.buckets import MOST_PAGES, SourceBucket, list_source
 from updraft_learner.prepare.copying import _SourceStream
 from updraft_learner.prepare.errors import SourceError
 
@@ -38,12 +37,11 @@ def bucket(pages: Pages) -> SourceBucket:
 
 
 @pytest.mark.parametrize("item", [{"Key": "x/folder/"}, {"Key": "xy"}])
-def test_a_listing_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch, item: dict[str, Any]) -> None:
-    monkeypatch.setattr(buckets, "MOST_PAGES", 50)
+def test_a_listing_without_an_end_is_ended(item: dict[str, Any]) -> None:
     pages = Pages(**item)
     with pytest.raises(SourceError, match="its listing has no end"):
         list_source(bucket(pages), "x", "s3://theirs/x", 100, 10)
-    assert pages.asked == 50
+    assert pages.asked == MOST_PAGES
 
 
 def test_a_listing_that_repeats_itself_is_ended() -> None:

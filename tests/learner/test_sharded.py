@@ -18,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
 from folder_store import FolderStore  # noqa: E402
+from learner.checkpoint_fakes import HeldBackground  # noqa: E402
 from learner.sidecar_fakes import CONFIG, FailingStore, make_paths  # noqa: E402
 
 from updraft_learner import Checkpointer, CheckpointError, ShardedCheckpointer  # noqa: E402
@@ -182,18 +183,13 @@ def test_one_process_alone_saves_and_restores_and_passes_over_a_bad_one(tmp_path
     assert (tmp_path / ".bad-step-0000000002").is_dir()
 
 
-def test_the_state_is_that_of_the_moment_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from updraft_learner import torch as torch_module
-
-    weights, write = torch.zeros(100), torch_module.write_shards
-
-    def late(*arguments: Any) -> None:
-        weights.fill_(5)
-        write(*arguments)
-
-    monkeypatch.setattr(torch_module, "write_shards", late)
-    checkpoints = ShardedCheckpointer(directory=tmp_path)
-    checkpoints.save({"w": weights}, 1, block=True)
+def test_the_state_is_that_of_the_moment_of_the_save(tmp_path: Path) -> None:
+    weights, background = torch.zeros(100), HeldBackground()
+    checkpoints = ShardedCheckpointer(directory=tmp_path, background=background)
+    checkpoints.save({"w": weights}, 1)
+    weights.fill_(5)
+    background.go_on.set()
+    checkpoints.wait()
     restored = checkpoints.restore(into={"w": torch.ones(100)})
     assert restored is not None
     assert restored[0]["w"].tolist() == [0.0] * 100
@@ -243,19 +239,16 @@ def test_the_next_one_waits_until_the_sidecar_has_stored_the_one_before(
     assert [checkpoints.due() for _ in range(3)][-1]
 
 
-def test_asking_whether_a_save_is_due_costs_the_ranks_a_word_about_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asking_whether_a_save_is_due_costs_the_ranks_a_word_about_once_a_second(tmp_path: Path) -> None:
     seconds, talks = 0.0, 0
-    checkpoints = ShardedCheckpointer(60, directory=tmp_path, clock=lambda: seconds)
-    gather = checkpoints._ranks.gather
 
-    def counted(*arguments: Any, **options: Any) -> list[Any]:
+    def clock() -> float:
+        """What a rank tells the others in `due` holds the time: the clock is read once for each talk."""
         nonlocal talks
         talks += 1
-        return gather(*arguments, **options)
+        return seconds
 
-    monkeypatch.setattr(checkpoints._ranks, "gather", counted)
+    checkpoints = ShardedCheckpointer(60, directory=tmp_path, clock=clock)
     calls = 0
     while not checkpoints.due():
         seconds += 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,9 @@ from learner.sidecar_fakes import (
     CONFIG,
     RUN,
     TOKEN,
-    Disk,
     FailingStore,
     FakeMlflow,
+    FillingDisk,
     end_threads,
     make_paths,
     until,
@@ -25,7 +26,8 @@ from learner.sidecar_fakes import (
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus
 from updraft_learner.pod import PodPaths
-from updraft_learner.record import files, journal, spool
+from updraft_learner.record import report
+from updraft_learner.record.disk import PodDisk
 from updraft_learner.sidecar.app import Sidecar
 
 KEYS = Keys("t")
@@ -33,19 +35,9 @@ PLACE = ("job-1", "train", 1, 1)
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk() -> FillingDisk:
     """The sidecar's; the program's files and the store lie elsewhere."""
-    disk = Disk()
-    write_json = files.write_json
-
-    def write(path: Path, value: Any) -> None:
-        disk._check()
-        write_json(path, value)
-
-    monkeypatch.setattr(journal, "os", disk)
-    for module in (files, spool):
-        monkeypatch.setattr(module, "write_json", write)
-    return disk
+    return FillingDisk()
 
 
 @pytest.fixture
@@ -56,10 +48,10 @@ def mlflow() -> Iterator[FakeMlflow]:
 
 
 class Pod:
-    def __init__(self, root: Path, mlflow: FakeMlflow) -> None:
+    def __init__(self, root: Path, mlflow: FakeMlflow, disk: PodDisk, **options: Any) -> None:
         self.paths = PodPaths(root) if root.exists() else make_paths(root)
         self.store = FailingStore(root.parent / "s3")
-        self.sidecar = Sidecar(CONFIG, self.paths, self.store, mlflow.client(), TOKEN)
+        self.sidecar = Sidecar(CONFIG, self.paths, self.store, mlflow.client(), TOKEN, disk=disk, **options)
         self.sidecar.start()
 
     def ask(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
@@ -90,13 +82,15 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, mlflow: FakeMlflow, disk: Disk) -> Iterator[Pod]:
-    made = Pod(tmp_path / "pod", mlflow)
+def pod(tmp_path: Path, mlflow: FakeMlflow, disk: FillingDisk) -> Iterator[Pod]:
+    made = Pod(tmp_path / "pod", mlflow, disk)
     yield made
     end_threads(made.sidecar)
 
 
-def test_metrics_wait_in_memory_and_arrive_once_when_there_is_room(pod: Pod, mlflow: FakeMlflow, disk: Disk) -> None:
+def test_metrics_wait_in_memory_and_arrive_once_when_there_is_room(
+    pod: Pod, mlflow: FakeMlflow, disk: FillingDisk
+) -> None:
     pod.log_metric(0)
     disk.full = True
     for step in range(1, 30):
@@ -118,9 +112,9 @@ def test_metrics_wait_in_memory_and_arrive_once_when_there_is_room(pod: Pod, mlf
 
 
 def test_what_no_memory_can_hold_is_refused_with_the_reason_until_there_is_room(
-    pod: Pod, mlflow: FakeMlflow, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mlflow: FakeMlflow, disk: FillingDisk
 ) -> None:
-    monkeypatch.setattr(journal, "HELD_BYTES", 500)
+    pod = Pod(tmp_path / "pod", mlflow, disk, held_limit_bytes=500)
     disk.full = True
     answers = [pod.log_metric(step) for step in range(12)]
     taken = [step for step, (status, _) in enumerate(answers) if status == 200]
@@ -138,7 +132,7 @@ def test_what_no_memory_can_hold_is_refused_with_the_reason_until_there_is_room(
     assert [entry["n"] for entry in pod.record()] == list(range(1, len(taken) + 13))
 
 
-def test_a_disk_that_stays_full_costs_the_record_nothing(pod: Pod, mlflow: FakeMlflow, disk: Disk) -> None:
+def test_a_disk_that_stays_full_costs_the_record_nothing(pod: Pod, mlflow: FakeMlflow, disk: FillingDisk) -> None:
     pod.log_metric(0)
     until("the first point arrives", lambda: mlflow.points("loss"))
     disk.full = True
@@ -157,7 +151,7 @@ def test_a_disk_that_stays_full_costs_the_record_nothing(pod: Pod, mlflow: FakeM
 
 
 def test_state_that_cannot_be_saved_doubles_nothing_after_a_restart(
-    tmp_path: Path, pod: Pod, mlflow: FakeMlflow, disk: Disk
+    tmp_path: Path, pod: Pod, mlflow: FakeMlflow, disk: FillingDisk
 ) -> None:
     for step in range(5):
         pod.log_metric(step)
@@ -170,14 +164,16 @@ def test_state_that_cannot_be_saved_doubles_nothing_after_a_restart(
     pod.sidecar.endpoint.stop()
     end_threads(pod.sidecar)
     disk.full = False
-    again = Pod(tmp_path / "pod", mlflow)
+    again = Pod(tmp_path / "pod", mlflow, disk)
     again.log_metric(5)
     again.sidecar.drain()
     assert mlflow.points("loss") == [(step, step / 2) for step in range(6)]
     assert again.done().metrics_pending == 0
 
 
-def test_an_artifact_without_room_is_refused_and_leaves_nothing(pod: Pod, mlflow: FakeMlflow, disk: Disk) -> None:
+def test_an_artifact_without_room_is_refused_and_leaves_nothing(
+    pod: Pod, mlflow: FakeMlflow, disk: FillingDisk
+) -> None:
     disk.full = True
     path = "/api/2.0/mlflow-artifacts/artifacts/7/run1/artifacts/a.bin"
     status, answer = pod.ask("PUT", path, b"x" * 100)
@@ -189,25 +185,22 @@ def test_an_artifact_without_room_is_refused_and_leaves_nothing(pod: Pod, mlflow
     assert mlflow.artifacts == {"real/r1/a.bin": b"y" * 100}
 
 
-def test_a_disk_that_is_nearly_full_is_told_before_it_is(
-    tmp_path: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Before it starts: its own heartbeat must never have seen the real disk, which would take the warning back.
-    monkeypatch.setattr(Sidecar, "_disk_free_bytes", lambda self: 3_000_000)
-    pod = Pod(tmp_path / "pod", mlflow)
+class SmallDisk(PodDisk):
+    def free_bytes(self, folder: Path) -> int:
+        return 3_000_000
+
+
+def test_a_disk_that_is_nearly_full_is_told_before_it_is(tmp_path: Path, mlflow: FakeMlflow) -> None:
+    pod = Pod(tmp_path / "pod", mlflow, SmallDisk())
     pod.sidecar.publish()
     assert pod.sidecar.status().disk_free_bytes == 3_000_000
     assert pod.sidecar.warnings.texts()[0].startswith("the pod's disk has only 3.0 MB free; remove files")
+    end_threads(pod.sidecar)
 
 
-def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
+def test_a_log_that_cannot_be_written_ends_nothing() -> None:
+    class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        def flush(self) -> None: ...
-
-    from updraft_learner.record import report
-
-    monkeypatch.setattr(report.sys, "stderr", Full())
-    report.log("lost")
+    report.log("lost", Full())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner import contract
+from updraft_learner.checkpoint_format import manifest_name
 from updraft_learner.contract import Keys, LearnerStatus, StoredCheckpoint
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar import checkpoint_manifest as described_module
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.recorder import KNOWN_NAMES, Recorder
 
@@ -133,7 +134,7 @@ def test_a_manifest_that_breaks_its_reader_is_damaged_and_holds_up_no_other(
 
 
 def test_a_checkpoint_whose_files_cannot_be_listed_or_restored_is_not_stored(
-    paths: PodPaths, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+    paths: PodPaths, store: FailingStore
 ) -> None:
     save(paths, "step-1", {"step": 1, "files": {}})
     (paths.checkpoints / "step-1" / "back\\slash").touch()
@@ -150,12 +151,22 @@ def test_a_checkpoint_whose_files_cannot_be_listed_or_restored_is_not_stored(
     assert "is refused: it holds a NUL or a backslash" in said
     assert "is longer than 1000 characters" in said
 
-    save(paths, "step-3", {"step": 3, "files": {}})
-    monkeypatch.setattr(described_module, "ENTRY_BYTES", contract.MARKER_LIMIT_BYTES)
+
+def test_a_part_with_more_files_than_its_share_of_the_manifest_names_is_not_stored(
+    paths: PodPaths, store: FailingStore
+) -> None:
+    """Of a thousand parts each may describe some 16 KiB."""
+    folder = paths.checkpoints / "step-1"
+    folder.mkdir(parents=True)
+    for number in range(80):
+        (folder / f"shard-{number}").touch()
+    (folder / manifest_name(1, 1000)).write_text(json.dumps({"step": 1, "files": {}, "save": "5afe5afe"}))
+    (folder / "COMPLETE").touch()
     warnings = Warnings()
-    CheckpointUploader(CONFIG, paths, store, warnings).poll()
+    CheckpointUploader(replace(CONFIG, learners=1000), paths, store, warnings).poll()
     assert stored(store) == []
-    assert any("the list of its files and metrics is larger than" in text for text in warnings.texts())
+    (text,) = warnings.texts()
+    assert "the list of its files and metrics is larger than 16777 bytes; save fewer of them" in text
 
 
 @pytest.mark.parametrize("name", ["MANIFEST.json", "QUARANTINED.json", "PART-0001-of-0001.json"])

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from learner.sidecar_fakes import Disk, FailingStore, FakeMlflow, make_paths
+from learner.sidecar_fakes import FailingStore, FakeMlflow, FillingDisk, make_paths
 
 from updraft_learner.mlflow_rest import ServerUnavailable
-from updraft_learner.record import journal as journal_module
+from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import Journal, JournalPosition
 from updraft_learner.record.report import Warnings
@@ -34,11 +34,11 @@ def mlflow() -> Iterator[FakeMlflow]:
 class Chain:
     """Tail, recorder, journal and forwarder over one folder; a new Chain is a restarted sidecar."""
 
-    def __init__(self, root: Path, mlflow: FakeMlflow, learner: int = 1) -> None:
+    def __init__(self, root: Path, mlflow: FakeMlflow, learner: int = 1, disk: PodDisk = POD_DISK) -> None:
         if not root.exists():
             make_paths(root)
         self.root, self.warnings = root, Warnings()
-        self.journal = Journal(root / ".sidecar" / "journal")
+        self.journal = Journal(root / ".sidecar" / "journal", disk=disk)
         self.recorder = Recorder(self.journal, self.warnings, learner=learner)
         self.tail = MetricsTail(root, self.journal, self.recorder, self.warnings)
         self.forwarder = Forwarder(self.journal, mlflow.client(), self.warnings, root / ".sidecar" / "forward.json")
@@ -336,11 +336,9 @@ def test_a_line_cut_by_a_kill_is_dropped_and_read_again(tmp_path: Path, mlflow: 
 @given(st.lists(st.sampled_from(["write", "poll", "send", "roll", "kill", "lose", "cut", "full", "room"]), max_size=25))
 def test_whatever_happens_each_point_arrives_once(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> None:
     root = tmp_path_factory.mktemp("any") / "pod"
-    mlflow, store, disk = FakeMlflow(), FailingStore(root.parent / "s3"), Disk()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(journal_module, "os", disk)
+    mlflow, store, disk = FakeMlflow(), FailingStore(root.parent / "s3"), FillingDisk()
     try:
-        chain, written = Chain(root, mlflow), 0
+        chain, written = Chain(root, mlflow, disk=disk), 0
         for event in events:
             if event == "write":
                 chain.append(*(loss(step) for step in range(written, written + 3)))
@@ -354,7 +352,7 @@ def test_whatever_happens_each_point_arrives_once(tmp_path_factory: pytest.TempP
                 chain.journal.upload(store, "c")
                 chain.journal.prune(chain.forwarder.position)
             elif event == "kill":
-                chain = Chain(root, mlflow)
+                chain = Chain(root, mlflow, disk=disk)
             elif event in ("full", "room"):
                 disk.full = event == "full"
             else:
@@ -375,7 +373,6 @@ def test_whatever_happens_each_point_arrives_once(tmp_path_factory: pytest.TempP
         assert [(line["n"], line["step"]) for line in lines] == [(step + 1, step) for step in range(written)]
         assert (chain.forwarder.pending, chain.journal.held_entries) == (0, 0)
     finally:
-        patch.undo()
         mlflow.close()
 
 

@@ -16,7 +16,6 @@ import pytest
 from learner.sidecar_fakes import BEARER, CONFIG, RUN, TOKEN, FailingStore, FakeMlflow, end_threads, make_paths, until
 
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
-from updraft_learner.sidecar import app
 from updraft_learner.sidecar.app import Sidecar
 
 PLACE = ("job-1", "train", 1, 1)
@@ -34,9 +33,9 @@ def mlflow() -> Iterator[FakeMlflow]:
 class Pod:
     """A started sidecar and an HTTP client of its endpoint."""
 
-    def __init__(self, root: Path, mlflow: FakeMlflow, config: PodConfig = CONFIG) -> None:
+    def __init__(self, root: Path, mlflow: FakeMlflow, config: PodConfig = CONFIG, **options: Any) -> None:
         self.paths, self.store = make_paths(root), FailingStore(root.parent / "s3")
-        self.sidecar = Sidecar(config, self.paths, self.store, mlflow.client(), TOKEN)
+        self.sidecar = Sidecar(config, self.paths, self.store, mlflow.client(), TOKEN, **options)
         self.sidecar.start()
 
     def ask(
@@ -256,13 +255,11 @@ def test_the_marker_is_written_last_and_says_what_is_there(pod: Pod, mlflow: Fak
     assert LearnerStatus.from_json(status.to_json()) == status
 
 
-def test_a_store_that_is_away_at_the_end_is_waited_for(
-    pod: Pod, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_away_at_the_end_is_waited_for(tmp_path: Path, mlflow: FakeMlflow) -> None:
+    pod = Pod(tmp_path / "pod", mlflow, sleep=lambda seconds: None)
     (pod.paths.result / "model.bin").write_bytes(b"12345")
     tries: list[str] = []
     pod.store.fails = lambda operation, key: operation == "put" and (tries.append(key), len(tries) < 6)[1]
-    monkeypatch.setattr(app.time, "sleep", lambda seconds: None)
     pod.sidecar.drain()
     assert pod.done().files == 1
     assert len(tries) > 6

@@ -11,8 +11,7 @@ import pytest
 from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner.pod import PodPaths
-from updraft_learner.record import files as files_module
-from updraft_learner.record.files import find_below
+from updraft_learner.record.files import _too_hollow, find_below
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.mirror import Mirror
@@ -31,11 +30,6 @@ def store(tmp_path: Path) -> FailingStore:
     return FailingStore(tmp_path / "s3")
 
 
-@pytest.fixture(autouse=True)
-def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "HOLLOW_BYTES", ROOM_BYTES)
-
-
 def hole(path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -43,7 +37,12 @@ def hole(path: Path, size: int) -> None:
 
 
 def mirror(paths: PodPaths, store: Any, warnings: Warnings) -> Mirror:
-    return Mirror(paths.root, "result", store, "t/result", paths.private / "result.json", warnings)
+    state_file = paths.private / "result.json"
+    return Mirror(paths.root, "result", store, "t/result", state_file, warnings, hollow_bytes=ROOM_BYTES)
+
+
+def uploader(paths: PodPaths, store: Any) -> CheckpointUploader:
+    return CheckpointUploader(CONFIG, paths, store, Warnings(), hollow_bytes=ROOM_BYTES)
 
 
 def names(store: FailingStore) -> list[str]:
@@ -73,7 +72,7 @@ def test_small_holes_are_stored_up_to_a_sum(paths: PodPaths, store: FailingStore
     for number in range(20):
         hole(folder / f"{number:02d}", MIB)
     hole(folder / "sub" / "database", 2 * MIB)
-    found, _ = find_below(paths.root, "result")
+    found, _ = find_below(paths.root, "result", ROOM_BYTES)
     assert sorted(path for path, file in found.items() if file.refused) == [
         *(f"{number:02d}" for number in range(8, 20)),
         "sub/database",
@@ -81,7 +80,7 @@ def test_small_holes_are_stored_up_to_a_sum(paths: PodPaths, store: FailingStore
     for number in range(7, 20):
         (folder / f"{number:02d}").unlink()
     (folder / "sub" / "database").unlink()
-    found, _ = find_below(paths.root, "result")
+    found, _ = find_below(paths.root, "result", ROOM_BYTES)
     assert not any(file.refused for file in found.values())
 
 
@@ -110,15 +109,15 @@ def test_links_take_up_no_more_than_what_they_name(paths: PodPaths, store: Faili
 
 def test_a_file_whose_blocks_are_told_late_has_no_hole(paths: PodPaths) -> None:
     (paths.root / "result" / "real").write_bytes(os.urandom(MIB))
-    assert files_module._too_hollow(paths.root, "result", {"real": 2 * ROOM_BYTES}) == []
-    assert files_module._too_hollow(paths.root, "result", {"gone": 2 * ROOM_BYTES}) == []
+    assert _too_hollow(paths.root, "result", {"real": 2 * ROOM_BYTES}, ROOM_BYTES) == []
+    assert _too_hollow(paths.root, "result", {"gone": 2 * ROOM_BYTES}, ROOM_BYTES) == []
 
 
 def test_a_checkpoint_with_such_a_file_is_damaged(paths: PodPaths, store: FailingStore) -> None:
     for name, size in (("step-1", MIB), ("step-2", 2 << 30)):
         hole(paths.checkpoints / name / "w", size)
         (paths.checkpoints / name / "COMPLETE").touch()
-    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
+    watched = uploader(paths, store)
     watched.poll()
     assert watched.final == "step-1-a1"
     (reason,) = watched.quarantined
@@ -149,7 +148,7 @@ def test_what_grows_while_it_is_sent_is_sent_as_far_as_it_was_found(paths: PodPa
     store.grow.parent.mkdir()
     store.grow.write_bytes(b"real")
     (paths.checkpoints / "step-1" / "COMPLETE").touch()
-    watched = CheckpointUploader(CONFIG, paths, store, Warnings())
+    watched = uploader(paths, store)
     watched.poll()
     assert store.get_bytes("t/jobs/job-1/checkpoints/step-1-a1/w") == b"real"
     assert watched.final is None

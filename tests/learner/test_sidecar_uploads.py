@@ -14,9 +14,9 @@ from learner.sidecar_fakes import CONFIG, FailingStore, make_paths
 
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.files import find_below, open_below
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar import mirror as mirror_module
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.stage import stage
@@ -218,8 +218,8 @@ def test_a_link_out_of_the_pods_folders_is_never_read(paths: PodPaths, store: Fa
     assert find_below(paths.root, "nowhere") == ({}, [])
 
 
-def mirror(paths: PodPaths, store: FailingStore, baseline: dict[str, list[int]] | None = None) -> Mirror:
-    return Mirror(paths.root, "result", store, "r", paths.private / "result.json", Warnings(), baseline)
+def mirror(paths: PodPaths, store: FailingStore, disk: PodDisk = POD_DISK) -> Mirror:
+    return Mirror(paths.root, "result", store, "r", paths.private / "result.json", Warnings(), disk=disk)
 
 
 def test_results_are_stored_when_stable_and_again_when_changed(paths: PodPaths, store: FailingStore) -> None:
@@ -241,17 +241,23 @@ def test_results_are_stored_when_stable_and_again_when_changed(paths: PodPaths, 
     assert [item.key for item in store.list("")] == ["r/b/c"]
 
 
-def test_many_small_results_cost_no_more_than_their_number(
-    paths: PodPaths, store: FailingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[int] = []
-    monkeypatch.setattr(mirror_module, "save_json", lambda path, state: saved.append(len(state)) or True)
+class CountingDisk(PodDisk):
+    def __init__(self) -> None:
+        self.saves = 0
+
+    def write_json(self, path: Path, value: Any) -> None:
+        self.saves += 1
+        super().write_json(path, value)
+
+
+def test_many_small_results_cost_no_more_than_their_number(paths: PodPaths, store: FailingStore) -> None:
+    disk = CountingDisk()
     for number in range(2_000):
         (paths.result / f"f{number}").write_bytes(b"x")
-    results = mirror(paths, store)
+    results = mirror(paths, store, disk)
     results.poll(final=True)
     assert (len(store.written), results.files, results.pending_bytes) == (2_000, 2_000, 0)
-    assert len(saved) < 50
+    assert disk.saves < 50
     results.poll(final=True)
     assert len(store.written) == 2_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the PyTorch learner environment")
 
+from learner.checkpoint_fakes import HeldBackground  # noqa: E402
+
 from updraft_learner import Checkpointer, CheckpointError  # noqa: E402
-from updraft_learner import checkpoint as checkpoint_module  # noqa: E402
 from updraft_learner import checkpoint_format as fmt  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -63,21 +63,14 @@ def test_model_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
     again_schedule.load_state_dict(found["schedule"])
 
 
-def test_the_state_is_that_of_the_moment_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = threading.Event()
-    write = checkpoint_module._write_state
-
-    def late_write(*arguments: Any) -> Any:
-        assert changed.wait(30)
-        return write(*arguments)
-
-    monkeypatch.setattr(checkpoint_module, "_write_state", late_write)
-    checkpointer = Checkpointer(0, directory=tmp_path)
+def test_the_state_is_that_of_the_moment_of_the_save(tmp_path: Path) -> None:
+    background = HeldBackground()
+    checkpointer = Checkpointer(0, directory=tmp_path, background=background)
     weights, history = torch.zeros(1000), [1]
     assert checkpointer.save({"weights": weights, "history": history}, 1)
     weights.fill_(5)
     history.append(2)
-    changed.set()
+    background.go_on.set()
     checkpointer.wait()
     restored = checkpointer.restore()
     assert restored is not None

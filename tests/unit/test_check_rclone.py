@@ -7,8 +7,8 @@ import importlib.util
 import io
 import sys
 import urllib.error
-import urllib.request
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,13 @@ def test_without_go_and_without_a_network_both_comparisons_are_skipped_and_say_s
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(urllib.request, "urlopen", away)
-    assert script.main([]) == 0
+    get = partial(script.download, urlopen=away)
+    assert script.main([], get=get) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("SKIPPED: rclone was not compared with its sources, because Go")
     assert second.startswith("SKIPPED: rclone's bytes were not compared with upstream's release: https://downloads")
     assert "no route to host" in second
-    assert script.main(["--require"]) == 1
+    assert script.main(["--require"], get=get) == 1
     assert capsys.readouterr().err == "error: nothing of rclone could be compared (--require)\n"
 
 
@@ -144,15 +144,15 @@ def test_a_list_without_the_archive_is_a_difference_and_no_list_is_skipped(scrip
 
 
 def test_what_is_required_is_one_comparison_and_a_difference_fails_in_any_case(
-    script: Any, released: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Any, released: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(script, "read_build", lambda binary: script.parse(PRINTED))
-    monkeypatch.setattr(script, "ask", lambda build, release: script.Known({}, None))
-    monkeypatch.setattr(script, "download", Upstream(script).get)
-    assert script.main(["--require", str(released)]) == 0
+    without_sources = {
+        "read_build": lambda binary: script.parse(PRINTED),
+        "ask": lambda build, release: script.Known({}, None),
+    }
+    assert script.main(["--require", str(released)], get=Upstream(script).get, **without_sources) == 0
     assert "SKIPPED: rclone was not compared with its sources" in capsys.readouterr().out
-    monkeypatch.setattr(script, "download", Upstream(script, b"other").get)
-    assert script.main([str(released)]) == 1
+    assert script.main([str(released)], get=Upstream(script, b"other").get, **without_sources) == 1
 
 
 def test_json_documents_that_follow_each_other_are_all_read(script: Any) -> None:

@@ -65,11 +65,12 @@ class Git:
         secret_name: str | None,
         limit_bytes: int,
         say: Callable[[str], None],
+        progress_seconds: float = PROGRESS_SECONDS,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
         self._url, self._environment, self._secret_name = url, dict(environment), secret_name
-        self._limit_bytes, self._say = limit_bytes, say
+        self._limit_bytes, self._say, self._progress_seconds = limit_bytes, say, progress_seconds
 
     def __call__(self, *arguments: str, watched: bool = True) -> str:
         code, output, errors = self._run(arguments, watched)
@@ -179,7 +180,7 @@ class Git:
                     continue
                 looked = now
                 size_bytes = self._check_size() if watched else 0
-                if now - told >= PROGRESS_SECONDS:
+                if now - told >= self._progress_seconds:
                     told = now
                     self._say(f"{megabytes(size_bytes)} fetched" if watched else "laying the files out")
 

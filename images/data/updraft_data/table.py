@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 1_000  # of one array; wider arrays become facts per sample
 
 
-def read_table(folder: Path, selection: Selection) -> pd.DataFrame:
-    """Return the table that expectations are about. Raises SourceError naming the file that cannot be read."""
+def read_table(folder: Path, selection: Selection, *, limit_bytes: int = TABLE_LIMIT_BYTES) -> pd.DataFrame:
+    """Return the table that expectations are about.
+
+    Raises SourceError naming the file that cannot be read, or has more than the limit when it is unpacked.
+    """
     import pandas as pd
 
     if selection.format not in TABLES:
         return file_table(selection.files)
     parts: list[pd.DataFrame] = []
     for file in selection.files:
-        part = _read(folder / file.path, file.path, selection.format)
+        part = _read(folder / file.path, file.path, selection.format, limit_bytes)
         if parts and set(part.columns) != set(parts[0].columns):
             raise SourceError("data", _other_columns(selection.files[0].path, parts[0], file.path, part))
         parts.append(part if not parts else part[list(parts[0].columns)])
@@ -56,20 +59,20 @@ def file_table(files: Sequence[TreeFile]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["path", "size_bytes", "sha256", "label", "extension"])
 
 
-def _read(path: Path, name: str, format: str) -> pd.DataFrame:
+def _read(path: Path, name: str, format: str, limit_bytes: int) -> pd.DataFrame:
     import pandas as pd
 
     try:
         if format == "npz":
-            return _arrays(path, name)
+            return _arrays(path, name, limit_bytes)
         if format == "csv":
-            with _opened(path, name) as stream:
+            with _opened(path, name, limit_bytes) as stream:
                 table: pd.DataFrame = pd.read_csv(stream, sep="\t" if ".tsv" in name.lower() else ",")
         elif format == "parquet":
-            _check_parquet(path, name)
+            _check_parquet(path, name, limit_bytes)
             table = pd.read_parquet(path)
         else:
-            with _opened(path, name) as stream:
+            with _opened(path, name, limit_bytes) as stream:
                 loaded: Any = pd.read_json(stream, lines=format == "jsonl")
             if not isinstance(loaded, pd.DataFrame):
                 raise SourceError("data", f"data: {name} is JSON, but no list of records")
@@ -86,8 +89,8 @@ def _read(path: Path, name: str, format: str) -> pd.DataFrame:
 class _Counted(io.RawIOBase):
     """A stream that raises SourceError when more bytes than the limit were read from it."""
 
-    def __init__(self, source: BinaryIO, name: str) -> None:
-        self._source, self._name, self._left = source, name, TABLE_LIMIT_BYTES
+    def __init__(self, source: BinaryIO, name: str, limit_bytes: int) -> None:
+        self._source, self._name, self._limit_bytes, self._left = source, name, limit_bytes, limit_bytes
 
     def readable(self) -> bool:
         return True
@@ -96,40 +99,40 @@ class _Counted(io.RawIOBase):
         content = self._source.read(len(buffer))
         self._left -= len(content)
         if self._left < 0:
-            raise _too_large(self._name)
+            raise _too_large(self._name, self._limit_bytes)
         buffer[: len(content)] = content
         return len(content)
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
+def _opened(path: Path, name: str, limit_bytes: int) -> Iterator[BinaryIO]:
     """Open the file's bytes, decompressed and counted if its name says that it is compressed."""
     if not name.lower().endswith(".gz"):
         with path.open("rb") as plain:
             yield plain
         return
     with gzip.open(path) as unpacked:
-        yield io.BufferedReader(_Counted(cast(BinaryIO, unpacked), name))
+        yield io.BufferedReader(_Counted(cast(BinaryIO, unpacked), name, limit_bytes))
 
 
-def _too_large(name: str) -> SourceError:
+def _too_large(name: str, limit_bytes: int) -> SourceError:
     return SourceError(
         "limit",
-        f"data.expectations: {name} has more than {megabytes(TABLE_LIMIT_BYTES)} when it is unpacked; judge a part of "
+        f"data.expectations: {name} has more than {megabytes(limit_bytes)} when it is unpacked; judge a part of "
         "the data, or leave the expectations out",
     )
 
 
-def _check_parquet(path: Path, name: str) -> None:
+def _check_parquet(path: Path, name: str, limit_bytes: int) -> None:
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.read_metadata(path)
     size_bytes = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    if size_bytes > TABLE_LIMIT_BYTES:
-        raise _too_large(name)
+    if size_bytes > limit_bytes:
+        raise _too_large(name, limit_bytes)
 
 
-def _arrays(path: Path, name: str) -> pd.DataFrame:
+def _arrays(path: Path, name: str, limit_bytes: int) -> pd.DataFrame:
     """Return arrays of equal length side by side: 1-D as a column, 2-D as columns NAME_0, NAME_1, …; larger ones as
     facts per sample: NAME_min, NAME_max, NAME_mean, NAME_nonfinite."""
     import numpy as np
@@ -138,8 +141,8 @@ def _arrays(path: Path, name: str) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     with zipfile.ZipFile(path) as archive:
-        if sum(member.file_size for member in archive.infolist()) > TABLE_LIMIT_BYTES:
-            raise _too_large(name)
+        if sum(member.file_size for member in archive.infolist()) > limit_bytes:
+            raise _too_large(name, limit_bytes)
     with np.load(path, allow_pickle=False) as bundle:
         for key in bundle.files:
             try:

@@ -7,6 +7,7 @@ program in another language appends the same lines itself. Outside the platform,
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -15,8 +16,6 @@ from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
 from updraft_learner import stacks
-
-_warned = False
 
 stacks.start()
 
@@ -81,8 +80,7 @@ def _append(record: dict[str, Any]) -> bool:
     return True
 
 
+@functools.cache
 def _warn_once(text: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        print(text, file=sys.stderr, flush=True)
+    """Print a warning, unless this process has printed it before."""
+    print(text, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus, urlsplit
@@ -38,11 +38,10 @@ Document = dict[str, Any]
 
 
 class S3Client:
-    """A client of one S3 server.
-
-    Args:
-        credentials: Both keys; without an endpoint, AWS's endpoint of the region is used.
-        read_seconds: How long the server may send nothing.
+    """Args:
+    credentials: with both keys; without an endpoint, AWS's of the region.
+    read_seconds: how long the server may be silent.
+    clock: seconds since 1970; each signature holds the time.
     """
 
     def __init__(
@@ -51,6 +50,7 @@ class S3Client:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = READ_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not credentials.access_key or not credentials.secret_key:
             raise ValueError("the S3 credentials have no access_key and secret_key")
@@ -63,7 +63,7 @@ class S3Client:
         self._base = parts.path.rstrip("/")
         name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._host_header = name if parts.port in (None, 443 if self._https else 80) else f"{name}:{parts.port}"
-        self._connect_seconds, self._read_seconds = connect_seconds, read_seconds
+        self._connect_seconds, self._read_seconds, self._clock = connect_seconds, read_seconds, clock
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._context: Any = None
@@ -243,8 +243,8 @@ class S3Client:
 
     def _sign(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         """Return the headers of a signed request (AWS Signature Version 4, in the form that S3 requires)."""
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        # TLS protects the content; without TLS, the signature does.
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        # TLS protects the content; without it, the signature does.
         digest = "UNSIGNED-PAYLOAD" if self._https and body else hashlib.sha256(body).hexdigest()
         scope = f"{stamp[:8]}/{self._region}/s3/aws4_request"
         names = "host;x-amz-content-sha256;x-amz-date"

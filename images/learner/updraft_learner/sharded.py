@@ -48,10 +48,11 @@ class ShardedCheckpointer:
     The ranks of one learner share its directory; outside the platform all ranks do, unless their LEARNER_ID differs.
 
     Args:
-        every_seconds: How often `due()` returns True; by default the manifest's `checkpoints.every`, else 60.
-        directory: By default CHECKPOINT_DIR.
-        keep_on_disk: How many of its own newest checkpoints stay in the directory.
-        clock: Returns monotonic seconds.
+        every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
+        directory: by default CHECKPOINT_DIR.
+        keep_on_disk: how many of its own newest checkpoints stay in the directory.
+        clock: monotonic seconds.
+        background: runs the saves; by default one of its own.
 
     Raises:
         CheckpointError: PyTorch is missing, or there are several learners and no process group.
@@ -64,6 +65,7 @@ class ShardedCheckpointer:
         directory: Path | None = None,
         keep_on_disk: int = KEEP_ON_DISK,
         clock: Callable[[], float] = time.monotonic,
+        background: Background | None = None,
     ) -> None:
         self.every_seconds = interval(every_seconds)
         self._on_disk = OnDisk(keep_on_disk)
@@ -76,7 +78,7 @@ class ShardedCheckpointer:
                 "torch.distributed.init_process_group() before ShardedCheckpointer()"
             )
         self._buffers = self._torch.ShardBuffers()
-        self._background = Background()
+        self._background = background or Background()
         self._last = LastSave(self._background)
         self._known_steps: set[int] = set()
         self._clock = clock

@@ -73,15 +73,19 @@ def open_store(
     read_seconds: float = 60,
     uploads: UploadBook | None = None,
 ) -> S3Store:
-    """Open a store for the pod: without botocore, which takes half a second to start, unless keys must be found
-    elsewhere or requests go through a proxy."""
-    if credentials.access_key and credentials.secret_key and not _is_proxied(credentials.endpoint):
+    """Open a store for the pod: without botocore, which takes half a second to start, unless `needs_botocore`."""
+    if needs_botocore(credentials):
+        client = botocore_client(credentials, read_seconds=read_seconds)
+    else:
         from updraft_learner.s3 import S3Client
 
-        client: Any = S3Client(credentials, read_seconds=read_seconds)
-    else:
-        client = botocore_client(credentials, read_seconds=read_seconds)
+        client = S3Client(credentials, read_seconds=read_seconds)
     return S3Store(bucket, credentials, attempts=attempts, client=client, uploads=uploads)
+
+
+def needs_botocore(credentials: S3Credentials) -> bool:
+    """Return whether keys must be found elsewhere or requests go through a proxy."""
+    return not (credentials.access_key and credentials.secret_key) or _is_proxied(credentials.endpoint)
 
 
 def _is_proxied(endpoint: str | None) -> bool:
@@ -141,10 +145,9 @@ class S3Store:
         attempts: How often a call is tried while the server cannot be reached.
         sleep: Waits some seconds; replaced in tests.
         client: botocore's, or one like it; by default a new one of botocore's.
-        uploads: The book of unfinished uploads. With it, if the server or a process fails during the upload of a large
-        file,
-            the next put of that file continues with the unfinished part. Without it, the upload is aborted and starts
-            again.
+        uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
+            part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
+        part_bytes: a file of this size or more goes up in parts of it.
     """
 
     def __init__(
@@ -156,13 +159,14 @@ class S3Store:
         sleep: Callable[[float], None] = time.sleep,
         client: Any = None,
         uploads: UploadBook | None = None,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self.bucket = bucket
         self.endpoint = credentials.endpoint or "the default S3 endpoint"
         self._attempts = attempts
         self._sleep = sleep
         self._client: Any = client if client is not None else botocore_client(credentials)
-        self.uploads = Uploader(bucket, self._client, self._try, uploads)
+        self.uploads = Uploader(bucket, self._client, self._try, uploads, part_bytes)
 
     def put_bytes(self, key: str, data: bytes) -> None:
         self._try(f"writing {key}", lambda: self._client.put_object(Bucket=self.bucket, Key=key, Body=data))
@@ -179,8 +183,8 @@ class S3Store:
     def _put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
         # Not boto3's transfer: after a failed part it continues to read, and holds the whole file in memory.
         with source.open("rb", buffering=0) if isinstance(source, Path) else source() as file:
-            first = read_whole(file, PART_BYTES)
-            if len(first) < PART_BYTES:
+            first = read_whole(file, self.uploads.part_bytes)
+            if len(first) < self.uploads.part_bytes:
                 self.put_bytes(key, first)
             else:
                 self.uploads.put(key, first, file)

@@ -94,14 +94,21 @@ class Uploader:
 
     Args:
         client: botocore's, or `s3.S3Client`.
-        insist: Calls a function, and retries while the server cannot be reached; raises StorageError.
-        book: Without it, a failed upload is aborted at once.
+        insist: calls a function, again while the server cannot be reached; raises StorageError.
+        book: without one, an upload that fails is given up at once.
+        part_bytes: of each of the first thousand parts; later ones are larger.
     """
 
     def __init__(
-        self, bucket: str, client: Any, insist: Callable[[str, Callable[[], Any]], Any], book: UploadBook | None
+        self,
+        bucket: str,
+        client: Any,
+        insist: Callable[[str, Callable[[], Any]], Any],
+        book: UploadBook | None,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self._bucket, self._client, self._insist, self._book = bucket, client, insist, book
+        self.part_bytes = part_bytes
 
     def put(self, key: str, first: bytes, file: BinaryIO) -> None:
         """Send `first` and what is left of a file, one part in memory at a time; each is tried again by itself.
@@ -177,8 +184,8 @@ class Uploader:
                 if self._book is not None:
                     self._book.keep(upload)
             count += 1
-            # A server takes at most 10,000 parts, so later parts are larger.
-            data = read_whole(file, PART_BYTES * (1 + count // 1000))
+            # A server takes 10,000 parts: later ones are larger.
+            data = read_whole(file, self.part_bytes * (1 + count // 1000))
         parts = [{"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)]
         finish = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts})
         self._insist(action, finish)

@@ -6,6 +6,7 @@ Called by `stack.airflow_scheduler` before Airflow's scheduler starts.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from updraft.airflow_seams.switch import applies
@@ -43,7 +44,7 @@ def close_dead_schedulers(session: Session, hostname: str) -> int:
     return int(getattr(closed, "rowcount", 0))
 
 
-def free_tasks_of_dead_schedulers() -> None:
+def free_tasks_of_dead_schedulers(close: Callable[[Session, str], int] = close_dead_schedulers) -> None:
     """Close the records of the earlier schedulers of this host; without a database Airflow frees the tasks later."""
     if not applies("dead_schedulers"):
         return
@@ -54,7 +55,7 @@ def free_tasks_of_dead_schedulers() -> None:
     log = logging.getLogger(__name__)
     try:
         with create_session() as session:
-            closed = close_dead_schedulers(session, get_hostname())
+            closed = close(session, get_hostname())
     except SQLAlchemyError as exc:
         log.warning("The records of earlier schedulers were not closed; their tasks are free a minute later: %s", exc)
         return

@@ -78,7 +78,7 @@ def _writer() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
 
 
-def write(bind: Any, what: str, change: Callable[[Session], object]) -> None:
+def write(bind: Any, what: str, change: Callable[[Session], object], pause_seconds: float = PAUSE_SECONDS) -> None:
     """Make and commit a change, in several tries; a failure is logged with `what`, and loses it."""
     for number in range(1, TRIES + 1):
         try:
@@ -90,7 +90,7 @@ def write(bind: Any, what: str, change: Callable[[Session], object]) -> None:
             if number == TRIES:
                 log.error("%s could not be written: %s", what, exc.orig)
                 return
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(pause_seconds)
         except Exception:  # outermost line of the thread
             log.exception("%s could not be written", what)
             return

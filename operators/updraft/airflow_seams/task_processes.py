@@ -14,13 +14,13 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
+from airflow.executors.base_executor import get_execution_api_server_url
 from airflow.executors.local_executor import LocalExecutor
 
 from updraft.airflow_seams.switch import applies
@@ -36,12 +36,12 @@ class RunningTask:
     process: Any  # multiprocessing.Process; the class depends on the start method
 
 
-def run_task(workload: Any, server: str) -> None:
-    """Run one workload; the process exits with 0 unless this raises."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in LocalExecutor: after Ctrl-C, running tasks may end
+def run_task(run: Callable[..., int], workload: Any, server: str) -> None:
+    """Run one workload by the executor's `run_workload`; the process exits with 0 unless this raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as LocalExecutor: Ctrl-C lets running tasks end
     if sys.platform == "linux":
         _end_task_with(os.getpid())
-    BaseExecutor.run_workload(
+    run(
         workload,
         server=server,
         proctitle=f"{TITLE} {workload.display_name}",
@@ -99,7 +99,8 @@ class ProcessExecutor(LocalExecutor):
             gc.unfreeze()
 
     def _start_process(self, workload: Any) -> None:
-        process = multiprocessing.Process(target=run_task, args=(workload, get_execution_api_server_url(self.conf)))
+        server = get_execution_api_server_url(self.conf)
+        process = multiprocessing.Process(target=run_task, args=(self.run_workload, workload, server))
         try:
             process.start()
         except OSError as exc:  # no memory or no process id left: the workload stays queued

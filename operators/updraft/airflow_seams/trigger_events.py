@@ -16,9 +16,7 @@ from airflow.jobs import triggerer_job_runner
 
 from updraft.airflow_seams.switch import applies
 
-RUNNER: Any = triggerer_job_runner  # `Any`, because no type allows replacing its names
-
-TURN_SECONDS = 0.1  # the least time between two turns of the loop: triggers that end together are handled together
+TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
 CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 
@@ -60,11 +58,13 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
             await super().cancel_triggers()  # type: ignore[no-untyped-call]
 
 
-def install() -> bool:
-    """Change this process, and the one that it forks for triggers; return whether that was done."""
+def install(runner: Any = triggerer_job_runner) -> bool:
+    """Change this process, and the one that it forks for triggers; return whether that was done.
+
+    runner: the module, which uses `anyio` for that pause only: it takes the loop's event and its limit from there.
+    """
     if not applies("trigger_events"):
         return False
-    # Airflow's module uses `anyio` only for that pause: the loop's event, and the limit of its wait.
-    RUNNER.anyio = SimpleNamespace(Event=Pause, move_on_after=anyio.move_on_after)
-    RUNNER.TriggerRunner = PromptTriggerRunner
+    runner.anyio = SimpleNamespace(Event=Pause, move_on_after=anyio.move_on_after)
+    runner.TriggerRunner = PromptTriggerRunner
     return True

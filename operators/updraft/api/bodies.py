@@ -34,13 +34,21 @@ T = TypeVar("T")
 class TextBody:
     """A dependency that reads the body as JSON text without parsing it; `model` only documents it.
 
-    Raises HTTPException 408 (too slow), 413 (too large) or 415 (not JSON). `limit_values` limits the number of values
-    in the document before it is parsed: `[],[],[]` takes 30 times its size in memory.
+    Raises HTTPException 408 (not all of it came within `seconds`), 413 (too large) or 415 (not JSON). `limit_values`
+    bounds the values of the document before it is parsed: `[],[],[]` takes 30 times its size.
     """
 
-    def __init__(self, model: type[Any], *, limit_bytes: int, limit_values: int, optional: bool = False) -> None:
+    def __init__(
+        self,
+        model: type[Any],
+        *,
+        limit_bytes: int,
+        limit_values: int,
+        optional: bool = False,
+        seconds: float = SECONDS,
+    ) -> None:
         self.limit_bytes, self.limit_values = limit_bytes, limit_values
-        self.optional = optional
+        self.optional, self.seconds = optional, seconds
         schema: dict[str, Any] = {"type": "object"} if model is dict else {"$ref": REF.format(model=model.__name__)}
         content = {"application/json": {"schema": {"anyOf": [schema, {"type": "null"}]} if optional else schema}}
         self.documented: dict[str, Any] = {"requestBody": {"required": not optional, "content": content}}
@@ -60,13 +68,13 @@ class TextBody:
             raise too_large
         text = bytearray()
         try:
-            with anyio.fail_after(SECONDS):
+            with anyio.fail_after(self.seconds):
                 async for chunk in request.stream():
                     if len(text) + len(chunk) > self.limit_bytes:
                         raise too_large
                     text += chunk
         except TimeoutError:
-            raise HTTPException(408, f"the body did not come within {SECONDS:g} s; send it again") from None
+            raise HTTPException(408, f"the body did not come within {self.seconds:g} s; send it again") from None
         return bytes(text)
 
 
@@ -74,9 +82,17 @@ class JsonBody(TextBody, Generic[T]):
     """A dependency that returns the body as a `T`. Raises as `TextBody` does, and RequestValidationError if the body
     does not have this shape."""
 
-    def __init__(self, kind: type[T], *, limit_bytes: int, limit_values: int, optional: bool = False) -> None:
-        super().__init__(kind, limit_bytes=limit_bytes, limit_values=limit_values, optional=optional)
-        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not accept type variables
+    def __init__(
+        self,
+        kind: type[T],
+        *,
+        limit_bytes: int,
+        limit_values: int,
+        optional: bool = False,
+        seconds: float = SECONDS,
+    ) -> None:
+        super().__init__(kind, limit_bytes=limit_bytes, limit_values=limit_values, optional=optional, seconds=seconds)
+        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not know type variables
         self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
 
     async def __call__(self, request: Request) -> T:

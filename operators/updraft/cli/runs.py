@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -30,7 +31,7 @@ from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.terminal import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from updraft.client import Client
     from updraft.schemas import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
@@ -292,16 +293,21 @@ def open_pages(
         pages = [("Airflow", url), ("jobs", f"{url}/updraft/jobs")] if job is None else live.urls(client.job(job))
     if as_json:
         print_json(dict(pages))
-        return
-    for label, url in pages:
-        say(f"{label}: {url}")
+    else:
+        show_pages(pages, airflow_url, webbrowser.get)
+
+
+def show_pages(
+    pages: Sequence[tuple[str, str]], airflow_url: str, find_browser: Callable[[], webbrowser.BaseBrowser]
+) -> None:
+    """Print the pages' addresses and the log-ins, and open the pages, unless `find_browser` raises webbrowser.Error."""
     from updraft.stack.display import show_logins
 
+    for label, url in pages:
+        say(f"{label}: {url}")
     show_logins(airflow_url)
-    import webbrowser
-
     try:
-        browser = webbrowser.get()
+        browser = find_browser()
     except webbrowser.Error:
         warn("no browser was found; open the addresses above")
         return

@@ -75,7 +75,8 @@ def remove(services: Services, job: Job) -> None:
         log.warning("%d pod(s) were left and are removed", left)
         for word in words:
             word.wait()
-        if not gang.wait_gone(core, namespace, selector, timeout_seconds=grace_seconds + 30):
+        longest_seconds = grace_seconds + services.timing.removal_seconds
+        if not gang.wait_gone(core, namespace, selector, timeout_seconds=longest_seconds):
             log.warning("Not all of them are gone yet; their node may not answer")
 
 

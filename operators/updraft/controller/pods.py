@@ -142,7 +142,8 @@ def free(services: Services, core: CoreV1Api, launch: Launch, *, grace_seconds: 
     """Stop and delete everything of one attempt. Harmless when done twice."""
     left = gang.delete(core, launch.namespace, launch.selector, grace_seconds=grace_seconds)
     if wait and left:
-        gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=grace_seconds + 30)
+        longest_seconds = grace_seconds + services.timing.removal_seconds
+        gang.wait_gone(core, launch.namespace, launch.selector, timeout_seconds=longest_seconds)
 
 
 def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from updraft.controller.attempts import note_steps
-from updraft.controller.rate_limiter import RateLimiter
 from updraft.controller.records import manifest_of
 from updraft.exceptions import UpdraftError
 from updraft.lifecycle.workflow import TRAIN_ROLE
@@ -30,31 +28,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACE = RateLimiter(least_seconds=10.0, most_per_second=10.0)
-
 
 class ProgressMonitor:
     """The progress history of one attempt, kept by one trigger. The trigger's successor starts with an empty
     history."""
 
-    def __init__(
-        self, services: Services, job: Job, launch: Launch, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, services: Services, job: Job, launch: Launch) -> None:
         self._services = services
+        self._clock = services.timing.clock
         budget = manifest_of(job).budget
-        self._launch, self._clock = launch, clock
+        self._launch = launch
         limit = budget.no_progress.total_seconds() if budget.no_progress else None
         self._limits = ProgressLimits(limit, budget.on_no_progress)
         self._watch = ProgressHistory()
-        self._read: dict[int, tuple[float, float]] = {}  # learner -> time in its status, local time of the first read
-        self._next = clock() + PACE.turn_seconds()
+        self._read: dict[int, tuple[float, float]] = {}  # learner -> its status' own time, and when it was first read
+        self._next = self._clock() + services.timing.progress_looks.turn_seconds()
         self._dumps = 0
 
     async def look(self, pods: Sequence[PodFacts], lines: Mapping[int, int]) -> tuple[EndKind, str] | None:
         """Return why the attempt is to be ended (STALLED or GIVEN_UP), if it is."""
         if self._clock() < self._next or self._launch.role != TRAIN_ROLE:
             return None
-        self._next = self._clock() + PACE.turn_seconds()
+        self._next = self._clock() + self._services.timing.progress_looks.turn_seconds()
         running = [pod.learner for pod in pods if pod.runs]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))

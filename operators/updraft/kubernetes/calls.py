@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tenacity import RetryCallState, Retrying, nap, retry_if_exception, stop_after_attempt, wait_random_exponential
+
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
 from updraft.kubernetes import errors
 from updraft.kubernetes.readiness import still_starting
@@ -20,14 +22,20 @@ GONE = (errors.ObjectNotFoundError,)
 
 
 def call(
-    what: str, function: Callable[..., T], *args: Any, ok: tuple[type[errors.ApiError], ...] = (), **kwargs: Any
+    what: str,
+    function: Callable[..., T],
+    *args: Any,
+    ok: tuple[type[errors.ApiError], ...] = (),
+    sleep: Callable[[float], None] = nap.sleep,
+    **kwargs: Any,
 ) -> T | None:
     """Make one request, with retries and back-off where they may help; return None for an error in `ok`.
+
+    `function` gets `args` and `kwargs`; `sleep` waits between the attempts.
 
     Raises UnavailableError, QuotaError where a quota has no room for it, RefusedError.
     """
     from kubernetes.client.exceptions import ApiException
-    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
     from urllib3.exceptions import HTTPError
 
     client = getattr(getattr(function, "__self__", None), "api_client", None)
@@ -58,6 +66,7 @@ def call(
             retry=retry_if_exception(transient),
             stop=stop_after_attempt(6),
             wait=pause_seconds,
+            sleep=sleep,
             reraise=True,
         ):
             with attempt:

@@ -161,11 +161,15 @@ async def record(
     write: Callable[[list[Line]], Awaitable[None]],
     *,
     finished: asyncio.Event,
+    flush_seconds: float = FLUSH_SECONDS,
+    pending_characters: int = PENDING_CHARACTERS,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Collect lines into chunks and write each; follow again after a cut, until the container has ended.
 
     `finished` is set by the caller when the container has terminated: then the end of the stream is the end of the log.
-    A write that has begun is never cancelled: it may go on in a thread, and the next one may be for the same object.
+    Lines are written every `flush_seconds`, and at once where more than `pending_characters` wait. A write that has
+    begun is never cancelled: it may go on in a thread, and the next one may be for the same object.
     """
     pending: deque[Line] = deque()
     characters = 0
@@ -189,7 +193,7 @@ async def record(
     async def flush_regularly() -> None:
         while not leaving.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(leaving.wait(), FLUSH_SECONDS)
+                await asyncio.wait_for(leaving.wait(), flush_seconds)
             await flush()
 
     flushes: set[asyncio.Task[None]] = set()  # references, so that no running task is garbage-collected
@@ -203,13 +207,13 @@ async def record(
                     pending.append(line)
                     characters += len(line.line)
                     failures = 0
-                    while characters > PENDING_CHARACTERS:
+                    while characters > pending_characters:
                         full = asyncio.create_task(flush())
                         flushes.add(full)
                         full.add_done_callback(flushes.discard)
                         await asyncio.shield(full)
-                        if characters > PENDING_CHARACTERS:  # the store does not answer
-                            await asyncio.sleep(FLUSH_SECONDS)
+                        if characters > pending_characters:  # the store is away
+                            await sleep(flush_seconds)
                 if ended:
                     break
             except Exception as exc:  # noqa: BLE001 - an interrupted stream is followed again from the cursor
@@ -222,8 +226,8 @@ async def record(
             asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
             pause_seconds = max(asked_seconds, BACKOFF.seconds(failures + 1))
             if ended or asked_seconds:
-                await asyncio.sleep(pause_seconds)
-            else:  # a stream often ends just before the watch reports why; then only one last look is left
+                await sleep(pause_seconds)
+            else:  # a stream often ends just before the watch tells why: then nothing is left but one last look
                 with suppress(TimeoutError):
                     await asyncio.wait_for(finished.wait(), pause_seconds)
     finally:
@@ -233,4 +237,4 @@ async def record(
             await flush()
             if not pending:
                 break
-            await asyncio.sleep(1)
+            await sleep(1)

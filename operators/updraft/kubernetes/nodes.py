@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from updraft.exceptions import UnavailableError
 from updraft.kubernetes.clients import async_client
 from updraft.kubernetes.throttling import asked_pause_seconds
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
 
 KEPT_SECONDS = 1.5
 TIMEOUT_SECONDS = 20
@@ -33,25 +37,33 @@ class _Answer:
 _answers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Answer]] = WeakKeyDictionary()
 
 
-async def nodes_of(conn_id: str) -> list[dict[str, Any]]:
+async def nodes_of(
+    conn_id: str,
+    *,
+    connect: Callable[[str], Awaitable[ApiClient]] = async_client,
+    clock: Callable[[], float] = monotonic,
+) -> list[dict[str, Any]]:
     """Return the nodes as the API lists them, at most KEPT_SECONDS old.
+
+    Each time they are listed, `connect` creates a client, which knows a token that was renewed meanwhile.
 
     Raises UnavailableError when they cannot be listed. A server that asks for a pause is not asked again before it
     ends.
     """
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
-    async with answer.lock:  # of several callers at a time, one asks the cluster
-        if monotonic() >= answer.until:
-            await _renew(answer, conn_id)
+    async with answer.lock:  # of callers at the same time, one asks the cluster
+        if clock() >= answer.until:
+            answer.until = await _renew(answer, connect(conn_id)) + clock()
         if answer.problem is not None:
             raise UnavailableError(answer.problem)
         return answer.nodes
 
 
-async def _renew(answer: _Answer, conn_id: str) -> None:
+async def _renew(answer: _Answer, connecting: Awaitable[ApiClient]) -> float:
+    """Ask the cluster; return for how many seconds not to ask it again."""
     pause = KEPT_SECONDS
     try:
-        answer.nodes = await _list(conn_id)
+        answer.nodes = await _list(await connecting)
     except UnavailableError as exc:
         answer.problem = str(exc)
     except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; all mean waiting
@@ -61,15 +73,15 @@ async def _renew(answer: _Answer, conn_id: str) -> None:
         pause = max(pause, asked_pause_seconds(exc))
     else:
         answer.problem = None
-    answer.until = monotonic() + pause
+    return pause
 
 
-async def _list(conn_id: str) -> list[dict[str, Any]]:
-    """List the nodes with a new client, which knows a token that was renewed meanwhile."""
+async def _list(client: ApiClient) -> list[dict[str, Any]]:
+    """List the nodes, and close the client."""
     from kubernetes_asyncio.client import ApiException, CoreV1Api
 
-    async with await async_client(conn_id) as api:
-        # Version 0: from the server's cache. As plain JSON: building the client's objects takes long.
+    async with client as api:
+        # Version 0: from the server's memory. As plain JSON: the client's objects take long to be made.
         response: Any = await CoreV1Api(api).list_node(
             resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -26,6 +26,7 @@ from updraft_learner.backoff import Backoff
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
+    from kubernetes_asyncio.client import ApiClient
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,23 @@ LaunchKey = tuple[str, str, str]  # job, role, attempt
 
 
 class PodWatch:
-    """The facts of every learner's pod in one namespace. A subscriber is woken when a pod of its launch changes."""
+    """Keeps the facts of every learner's pod of one namespace; `changed` wakes the launch's subscribers.
 
-    def __init__(self, conn_id: str, namespace: str) -> None:
+    Args:
+        connect: creates the client from what the Airflow connection says at that moment.
+        backoff: the pauses after refused requests, unless the cluster asks for longer ones.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        namespace: str,
+        *,
+        connect: Callable[[str], Awaitable[ApiClient]] = async_client,
+        backoff: Backoff = BACKOFF,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._open_api, self._backoff, self._sleep = connect, backoff, sleep
         self.conn_id = conn_id
         self.namespace = namespace
         self.api: Any = None  # kubernetes_asyncio ApiClient, one for all requests of this watch
@@ -60,7 +75,7 @@ class PodWatch:
 
     async def _connect(self) -> None:
         """Create the client from what the connection says now."""
-        fresh = await async_client(self.conn_id)
+        fresh = await self._open_api(self.conn_id)
         if self.api is not None:
             self._replaced.append(self.api)
         self.api = fresh
@@ -135,9 +150,9 @@ class PodWatch:
                 self.synced.clear()
                 self.last_error = f"{type(exc).__name__}: {str(exc)[:200]}"
                 failures += 1
-                delay = max(BACKOFF.jittered_seconds(failures), asked_pause_seconds(exc))
+                delay = max(self._backoff.jittered_seconds(failures), asked_pause_seconds(exc))
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
-                await asyncio.sleep(delay)
+                await self._sleep(delay)
                 if isinstance(exc, ApiException) and isinstance(error_of(exc), UnauthorizedError):
                     with suppress(Exception):  # a half-written kubeconfig: read it again after the next 401
                         await self._connect()

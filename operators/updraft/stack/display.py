@@ -61,9 +61,12 @@ def show_status(status: StackStatus, console: Console | None = None) -> None:
     show_addresses(home, console)
 
 
-def show_addresses(home: Home, console: Console | None = None) -> None:
+def show_addresses(home: Home, console: Console | None = None, *, prefix: str = sys.prefix) -> None:
     """Print URLs, and the log-ins of the owner of this home. Passwords are printed on a terminal only: a pipe, a file
-    or the log of a CI run gets the name of the file that holds them."""
+    or the log of a CI run gets the name of the file that holds them.
+
+    `prefix`: the virtual environment that holds the command `updraft`.
+    """
     console = console or Console(soft_wrap=True)
     where, secrets = addresses(home), load_secrets(home)
     console.print(f"\nAirflow   {where.airflow}", highlight=False)
@@ -72,12 +75,12 @@ def show_addresses(home: Home, console: Console | None = None) -> None:
     name = "mlflow_admin_password"
     console.print(f"          {_log_in(home, console, secrets.mlflow_admin_password, name)}", highlight=False)
     console.print(f"S3        {where.s3} (keys in {home.credentials_file})", highlight=False)
-    console.print(f"Stop everything with {typed('`updraft down`')}.{_activation()}", highlight=False)
+    console.print(f"Stop everything with {typed('`updraft down`')}.{_activation(prefix)}", highlight=False)
 
 
-def _activation() -> str:
+def _activation(prefix: str) -> str:
     """Return how to have `updraft` on the PATH, where it is not."""
-    script = Path(sys.prefix) / "bin" / "activate"
+    script = Path(prefix) / "bin" / "activate"
     if program() == "updraft" or not script.is_file():
         return ""
     return f" `. {os.path.relpath(script)}` puts `updraft` on the PATH."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +90,18 @@ def announcement(keys: Iterable[str], home: Path, repository: Path, environment:
     return "This is what will be downloaded:\n" + "\n".join(lines)
 
 
-def missing_space(keys: Iterable[str], home: Path, repository: Path, environment: Mapping[str, str]) -> str | None:
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def missing_space(
+    keys: Iterable[str],
+    home: Path,
+    repository: Path,
+    environment: Mapping[str, str],
+    *,
+    free_bytes: Callable[[Path], int] = free_bytes,
+) -> str | None:
     """Return None if everything fits, else one sentence that says where, how much is free, how much is needed and what
     to do."""
     footprints = known(environment)
@@ -107,7 +118,7 @@ def missing_space(keys: Iterable[str], home: Path, repository: Path, environment
     for wanted in needs.values():
         folder = _existing(wanted[0][0])
         needed = sum(n for _, n in wanted)
-        free = shutil.disk_usage(folder).free
+        free = free_bytes(folder)
         if free < needed:
             return (
                 f"Not enough disk: {folder} has {size(free)} free, {size(needed)} are needed. Free some space, or set "

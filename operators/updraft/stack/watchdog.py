@@ -37,6 +37,15 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How often parts are asked, and for how long one that does no work may fail."""
+
+    pause_seconds: float = PAUSE_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    hung_seconds: float = HUNG_SECONDS
+
+
+@dataclass(frozen=True)
 class WorkDone:
     """The work that the processes of a part have done until now."""
 
@@ -63,17 +72,19 @@ class WatchedPart:
         self.failures, self.since, self.before, self.hangs = 0, 0.0, None, None
 
 
-def patience_seconds(before: WorkDone, now: WorkDone, *, beats: bool, answers: bool = False) -> float:
+def patience_seconds(
+    before: WorkDone, now: WorkDone, *, beats: bool, answers: bool = False, hung_seconds: float = HUNG_SECONDS
+) -> float:
     """Return how long a part may fail before it is killed.
 
     before, now: at the first and the latest failure. beats: it fails by late heartbeats, not by missing answers.
     answers: it does answer, with an error.
     """
     if now.stopped:
-        return STOPPED_SECONDS if beats else HUNG_SECONDS
+        return STOPPED_SECONDS if beats else hung_seconds
     seconds = now.at - before.at
     busy = now.cpu_seconds - before.cpu_seconds >= AT_WORK_SHARE * seconds if seconds > 0 else True
-    return AT_WORK_SECONDS if answers or now.on_disk or busy else HUNG_SECONDS
+    return AT_WORK_SECONDS if answers or now.on_disk or busy else hung_seconds
 
 
 def measure(part: Part, leader: Identity) -> WorkDone:
@@ -101,6 +112,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         threads: bool = True,
+        timing: Timing = Timing(),
     ) -> None:
         """Create a watchdog. `queue` returns what is wrong when the scheduler, which has so many processes of tasks,
         does not start tasks."""
@@ -109,6 +121,7 @@ class Watchdog:
         self._measure = measure
         self._clock = clock
         self._wall_clock = wall_clock
+        self._timing = timing
         self._threads: dict[str, threading.Thread] | None = {} if threads else None
         self._watched: dict[str, WatchedPart] = {}
         self._mended: list[float] = []  # when the scheduler was killed because of its queue
@@ -157,7 +170,7 @@ class Watchdog:
         assert probe is not None
         began = self._clock()
         try:
-            body = self._ask(probe, ANSWER_SECONDS)
+            body = self._ask(probe, self._timing.answer_seconds)
         except NoAnswerError as exc:
             for watched in here:
                 if _component(watched.part) is None:
@@ -212,7 +225,9 @@ class Watchdog:
             watched.failures += 1
             assert watched.before is not None
             seconds = self._clock() - watched.since
-            patience = patience_seconds(watched.before, work, beats=beats, answers=answers)
+            patience = patience_seconds(
+                watched.before, work, beats=beats, answers=answers, hung_seconds=self._timing.hung_seconds
+            )
             if watched.failures >= MIN_FAILURES and seconds >= patience:
                 what = why if beats else f"{'errors' if answers else 'no answer'} for {seconds:.0f} s ({why})"
                 watched.hangs = f"it was killed: {what}{', its process is stopped' if work.stopped else ''}"
@@ -229,7 +244,7 @@ class Watchdog:
         thread.start()
 
     def _run(self, look: Callable[[], None]) -> None:
-        while not self._over.wait(PAUSE_SECONDS):
+        while not self._over.wait(self._timing.pause_seconds):
             try:
                 look()
             except Exception:  # outermost line of the thread

@@ -49,7 +49,7 @@ def open_run(
     from mlflow.entities import Param, RunTag
 
     with answering(client):
-        experiment_id = _experiment(client, experiment)
+        experiment_id = experiment_of(client, experiment)
         run = _find(client, experiment_id, job_id)
         if run is None:
             run = client.create_run(
@@ -95,11 +95,11 @@ def _error(client: MlflowClient, status: int | None, code: str, text: str) -> Up
     return RefusedError(f"{server} refused: {said}")
 
 
-def _experiment(client: MlflowClient, name: str) -> str:
-    """Return the experiment's id; create it if it does not exist.
+def experiment_of(client: MlflowClient, name: str, *, pause_seconds: float = GRANT_SECONDS) -> str:
+    """Return the id of the experiment, which is made if there is none.
 
-    The server's authentication grants a new experiment to its creator a moment after it exists. Another first job of
-    the series that asks in between is refused, so a refusal is retried for some seconds.
+    The server's authentication grants its maker an experiment a moment after it exists: another first job of the
+    series, asking in between, is refused what is its own a moment later. It asks again after `pause_seconds`.
     """
     from mlflow.exceptions import MlflowException
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
@@ -110,7 +110,7 @@ def _experiment(client: MlflowClient, name: str) -> str:
     for attempt in Retrying(
         retry=retry_if_exception(not_granted_yet),
         stop=stop_after_attempt(GRANT_TRIES),
-        wait=wait_fixed(GRANT_SECONDS),
+        wait=wait_fixed(pause_seconds),
         reraise=True,
     ):
         with attempt:

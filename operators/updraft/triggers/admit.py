@@ -17,8 +17,6 @@ from updraft.lifecycle import State
 from updraft.services import UsesServices
 from updraft.triggers.queue import queue
 
-RETRY_SECONDS = 1.5
-
 
 class AdmitTrigger(UsesServices, BaseTrigger):
     """Waits in the queue for a job's whole gang.
@@ -47,13 +45,13 @@ class AdmitTrigger(UsesServices, BaseTrigger):
                     kind, reason = await asyncio.to_thread(self._look)
                 except UnavailableError as exc:
                     self.log.warning("Waiting: %s", exc)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(self.services.timing.admit_retry_seconds)
                     continue
                 except UpdraftError as exc:  # such as a job that left the queue: waiting does not help
                     kind, reason = "impossible", str(exc)
                 except Exception as exc:
                     self.log.exception("Unexpected %s; trying again", type(exc).__name__)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(self.services.timing.admit_retry_seconds)
                     continue
                 if reason != shown:
                     self.log.info("%s: %s", kind, reason)

@@ -7,7 +7,6 @@ It decides nothing about success: the attempt is judged afterwards from evidence
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
     from updraft.services import Services
 
-TICK_SECONDS = 2.0  # requests and deadlines are looked at this often
 EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
@@ -43,8 +41,9 @@ class AttemptMonitor:
         self, services: Services, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any
     ) -> None:
         self._services = services
+        self._clock = services.timing.clock
         self._watch, self._job, self._launch, self._attempt, self._log = watch, job, launch, attempt, log
-        self._followers = Followers(launch, services.open_store, log)
+        self._followers = Followers(launch, services.open_store, log, timing=services.timing)
         self._attention = ProgressMonitor(services, job, launch)
         self._members = launch.membership
         self._since: dict[str, float] = {}  # how long each finding holds
@@ -76,7 +75,7 @@ class AttemptMonitor:
         watch, launch, attempt = self._watch, self._launch, self._attempt
         key = launch_key(launch)
         seen: set[int] = set()
-        started = looked = time.monotonic()
+        started = looked = self._clock()
         waited = 0.0  # for room or for an environment to be built, which is not the program's time
         built = 0.0  # of it, for environments
         limit = await asyncio.to_thread(self._runtime_left_seconds)
@@ -86,7 +85,7 @@ class AttemptMonitor:
         )
         while True:
             found = watch.pods(key)
-            now = time.monotonic()
+            now = self._clock()
             before = looked
             waited += now - looked if any(p.unscheduled or p.building for p in found) else 0.0
             looked = now
@@ -124,12 +123,12 @@ class AttemptMonitor:
             if (stuck := await self._attention.look(found, self._followers.lines)) is not None:
                 return stuck
             with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+                await asyncio.wait_for(woken.wait(), self._services.timing.tick_seconds)
             woken.clear()
 
     async def _detect(self, view: GangView) -> tuple[EndKind, str] | None:
         """Return the first detector whose finding has lasted for its patience."""
-        ends, self._since = look(view, self._since, time.monotonic())
+        ends, self._since = look(view, self._since, self._clock())
         for detector, reason in ends:
             if detector.kind is EndKind.NO_SECRET and not await self._watch.lacks_secret(self._launch.base_name):
                 self._since.pop(detector.name)  # looked at again after as long a time
@@ -150,7 +149,7 @@ class AttemptMonitor:
             if halt is None:
                 self._halting_since = None
                 return None
-            now = time.monotonic()
+            now = self._clock()
             if self._halting_since is None:
                 self._halting_since = now
             if now - self._halting_since <= self._services.settings.halt_wait_seconds:

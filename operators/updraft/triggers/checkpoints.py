@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from updraft.controller.rate_limiter import RateLimiter
 from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.recovery.failure_class import FailureClass
 from updraft.services import UsesServices
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACE = RateLimiter(least_seconds=4.0, most_per_second=5.0)  # of looks at the store
-END_PACE = RateLimiter(least_seconds=4.0, most_per_second=50.0)  # of asking Airflow whether the training has ended
 LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
@@ -74,15 +70,16 @@ class CheckpointTrigger(UsesServices, BaseTrigger):
         yield TriggerEvent({"kind": "ended"})
 
     async def _follow(self) -> None:
-        ended, last_looks, next_look = False, 0, time.monotonic() + PACE.turn_seconds()
+        timing = self.services.timing
+        ended, last_looks, next_look = False, 0, timing.clock() + timing.checkpoint_looks.turn_seconds()
         while True:
             try:
                 # Asked first: what is stored before the end is seen by the look after it.
                 ended = ended or await self._train_ended()
-                if not ended and time.monotonic() < next_look:
-                    await asyncio.sleep(END_PACE.turn_seconds())
+                if not ended and timing.clock() < next_look:
+                    await asyncio.sleep(timing.training_end_looks.turn_seconds())
                     continue
-                next_look = time.monotonic() + PACE.turn_seconds()
+                next_look = timing.clock() + timing.checkpoint_looks.turn_seconds()
                 for checkpoint in await asyncio.to_thread(follow_checkpoints, self.services, self.job_id, self.keep):
                     self.log.info(
                         "Checkpoint %s at step %d, %.1f MB", checkpoint.name, checkpoint.step, checkpoint.bytes / 1e6
@@ -94,7 +91,7 @@ class CheckpointTrigger(UsesServices, BaseTrigger):
                 last_looks += ended
                 if last_looks >= LAST_LOOKS:
                     break
-            await asyncio.sleep(END_PACE.turn_seconds())
+            await asyncio.sleep(timing.training_end_looks.turn_seconds())
 
     async def _train_ended(self) -> bool:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

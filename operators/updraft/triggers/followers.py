@@ -18,6 +18,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.token_bucket import ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND, TokenBucket
 from updraft.kubernetes.watch import PodWatch
 from updraft.recovery.facts import PodFacts
+from updraft.timing import Timing
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
     from updraft_learner.store import ObjectStore
 
 Source = tuple[Any, str, str, str]  # API client, namespace, pod, container
-LOG_END_SECONDS = 20.0  # after its container has ended, for the rest of the log
-LOG_CLOSE_SECONDS = 20.0  # more, for recording the last lines
+LOG_CLOSE_SECONDS = 20.0  # after the rest of the log, for recording the last lines
 LOG_STOP_SECONDS = 8.0
 END_ATTEMPTS = 4
-LOG_RETRY_SECONDS = 3.0
 TAIL_LINES = 100
 ALL = TokenBucket(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
 
@@ -43,10 +42,10 @@ class Followers:
         open_store: Callable[[], ObjectStore],
         log: Any,
         *,
-        end_seconds: float = LOG_END_SECONDS,
+        timing: Timing,
         shared: TokenBucket | None = ALL,
     ) -> None:
-        self._open_store, self._end_seconds, self._shared = open_store, end_seconds, shared
+        self._open_store, self._timing, self._shared = open_store, timing, shared
         self._launch, self._log = launch, log
         self._tails: dict[int, deque[str]] = {}
         self._ends: dict[int, list[str]] = {}  # of containers that have ended
@@ -76,7 +75,7 @@ class Followers:
         """
         ended = [task for task, finished in self._followers.values() if finished.is_set()]
         if ended:
-            await asyncio.wait(ended, timeout=self._end_seconds + LOG_CLOSE_SECONDS)
+            await asyncio.wait(ended, timeout=self._timing.log_end_seconds + LOG_CLOSE_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:
@@ -120,7 +119,7 @@ class Followers:
                 )
             except UpdraftError as exc:  # where an earlier trigger stopped has to be known
                 self._log.warning("The log of learner %d is not read yet: %s", learner, exc)
-                await asyncio.sleep(LOG_RETRY_SECONDS)
+                await asyncio.sleep(self._timing.log_retry_seconds)
 
     async def _record(
         self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, finished: asyncio.Event
@@ -140,7 +139,7 @@ class Followers:
         waiting = asyncio.create_task(finished.wait())
         try:
             await asyncio.wait((recording, waiting), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((recording,), timeout=self._end_seconds)
+            await asyncio.wait((recording,), timeout=self._timing.log_end_seconds)
         finally:
             waiting.cancel()
             recording.cancel()  # on its way out it stores the lines that it has

@@ -11,6 +11,7 @@ import contextvars
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,19 +37,17 @@ from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import releases_grant
 from updraft.services import UsesServices
 from updraft.triggers.attempt_monitor import AttemptMonitor
-from updraft.triggers.queue import queue
-from updraft.triggers.request_poller import request_poller
-from updraft_learner.backoff import Backoff
+from updraft.triggers.queue import QueueReader, queue
+from updraft.triggers.request_poller import RequestPoller, request_poller
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
-    from updraft.ledger import Attempt
+    from updraft.kubernetes.objects import Launch
+    from updraft.ledger import Attempt, Job
 
 T = TypeVar("T")
-TICK_SECONDS = 2.0  # requests are looked at this often
 HALTED_TICKS = 15  # a halted job is looked at again after so many, without a request
-RETRY = Backoff(1.0, 30.0)
 # Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="controller")
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
@@ -107,7 +106,7 @@ class GangTrigger(UsesServices, BaseTrigger):
                         return
                     continue
                 failures += 1
-                await asyncio.sleep(RETRY.seconds(failures))
+                await self.services.timing.sleep(self.services.timing.retry.seconds(failures))
 
     async def on_kill(self) -> None:
         """Do nothing: this also runs when a late triggerer loses its triggers. A cancel request is in the ledger."""
@@ -139,8 +138,9 @@ class GangTrigger(UsesServices, BaseTrigger):
                     self.log.info("%s again at %s UTC: %s", then, until.strftime("%H:%M:%S"), reason)
                     await self._call(self._stop, await self._cluster(), after, False)
                 await asyncio.to_thread(self._touch, "backing off")
-                left_seconds = (until - await asyncio.to_thread(self.services.ledger.now)).total_seconds()
-                await asyncio.sleep(max(0.1, min(TICK_SECONDS, left_seconds)))
+                timing = self.services.timing
+                left_seconds = (until - await asyncio.to_thread(self._now)).total_seconds()
+                await timing.sleep(max(0.1, min(timing.tick_seconds, left_seconds)))
             case LaunchDue(after):
                 if not await asyncio.to_thread(self._prepared):
                     return REVISED
@@ -167,7 +167,10 @@ class GangTrigger(UsesServices, BaseTrigger):
         book = self.services.ledger
         newest = book.attempts.current(self.job_id, self.role)
         placed = job.state is not State.QUEUED or book.queue.holds(self.job_id)
-        return next_action(job, newest, halt_asked=halt is not None, now=book.now(), placed=placed)
+        return next_action(job, newest, halt_asked=halt is not None, now=self._now(), placed=placed)
+
+    def _now(self) -> datetime:
+        return self.services.ledger.now()
 
     def _prepared(self) -> bool:
         return pods.has_template(self.services, self.services.ledger.jobs.get(self.job_id), self.role)
@@ -193,23 +196,32 @@ class GangTrigger(UsesServices, BaseTrigger):
             self._core = await sync_to_async(self.services.open_cluster, thread_sensitive=False)()
         return self._core
 
+    def _poller(self) -> RequestPoller:
+        return request_poller(self.services)
+
+    def _queue(self) -> QueueReader:
+        return queue(self.services, self.conn_id)
+
+    async def _watch_attempt(self, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt) -> EndSignal:
+        return await AttemptMonitor(self.services, watch, job, launch, attempt, self.log).run()
+
     # --- halted, in the queue ----------------------------------------------------------------------------------------
 
     async def _wait_for_resume(self) -> None:
-        with request_poller(self.services).guarding(self.job_id, f"{self.role}: halted"):
+        with self._poller().guarding(self.job_id, f"{self.role}: halted"):
             while True:
                 await asyncio.to_thread(user_requests.resumed, self.services, self.job_id)
                 job, _ = await asyncio.to_thread(user_requests.wanted, self.services, self.job_id)
                 if job.ended or job.cancel_requested_by is not None or job.state is not State.HALTED:
                     return
                 for _ in range(HALTED_TICKS):
-                    await asyncio.sleep(TICK_SECONDS)
-                    if await request_poller(self.services).asked(self.job_id):
+                    await self.services.timing.sleep(self.services.timing.tick_seconds)
+                    if await self._poller().asked(self.job_id):
                         break
 
     async def _wait_in_line(self, admitted: str) -> None:
         await asyncio.to_thread(requeue, self.services, self.job_id, self.role)
-        with queue(self.services, self.conn_id).waiting(self.job_id, f"{self.role}: in the queue") as place:
+        with self._queue().waiting(self.job_id, f"{self.role}: in the queue") as place:
             while True:
                 try:
                     await asyncio.to_thread(
@@ -260,11 +272,11 @@ class GangTrigger(UsesServices, BaseTrigger):
         except RefusedError as exc:
             seen = EndSignal(EndKind.REFUSED, str(exc))
         else:
-            seen = await AttemptMonitor(self.services, watch, job, launch, attempt, self.log).run()
+            seen = await self._watch_attempt(watch, job, launch, attempt)
         closed = await self._call(attempts.conclude, self.services, core, self.job_id, self.role, attempt.number, seen)
         if closed is None:
             self.log.info("The learners are alive; going on (%s)", seen.reason)
-            await asyncio.sleep(RETRY.first_seconds)
+            await self.services.timing.sleep(self.services.timing.retry.first_seconds)
         elif closed.number != attempt.number:
             self.log.info("Another controller has gone on with attempt %d", closed.number)
         else:

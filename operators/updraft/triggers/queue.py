@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,20 +23,16 @@ from updraft.exceptions import UnavailableError
 from updraft.kubernetes.capacity import capacity_from_nodes
 from updraft.ledger import Admission, QueueNews
 from updraft.services import Services
+from updraft.timing import Timing
 from updraft.triggers.request_poller import request_poller
 
 T = TypeVar("T")
-TURN_SECONDS = 0.25
-AWAY_SECONDS = 1.0  # between turns while the ledger cannot be reached
 LEASE = "planner"
 LEASE_SECONDS = 6.0  # a planner that dies is replaced after this long
 RENEW_SECONDS = 2.0
 TRY_SECONDS = 0.5  # between tries of a triggerer that does not plan
 PLAN_SECONDS = 30.0  # planned again after this long in any case: a change that was not counted is not missed for ever
 LOOK_SECONDS = 300.0  # a job that waits is looked at again after about this long, whatever was or was not told
-# Of a thousand jobs in the queue each has another place whenever one is granted. As many lines at once would hold up
-# the event of the granted job, which passes through the same pipe of Airflow's triggerer.
-LOG_SECONDS = 30.0
 # A burst of triggers that look at their jobs fills the loop's own threads; planning and reading do not wait for it.
 THREADS = ThreadPoolExecutor(max_workers=3, thread_name_prefix="queue")
 
@@ -47,26 +42,28 @@ log = logging.getLogger(__name__)
 class WaitingJob:
     """Of a job that waits: what its trigger has not heard yet."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, timing: Timing) -> None:
         self.job_id = job_id
+        self._timing = timing
         self._news = asyncio.Event()
         self._admission: Admission | None = None
         self._look = False
-        self._log_at = time.monotonic() + LOG_SECONDS * random.random()  # not all at the same moment
+        self._log_at = timing.clock() + timing.place_log_seconds * random.random()  # not all at the same moment
 
     async def look_again(self, to: Any, *, at_first_plan: bool) -> None:
         """Wait until the trigger must look at the job in the ledger.
 
-        Meanwhile the job's place is logged, at most every `LOG_SECONDS`; the ledger always has the current one.
+        Meanwhile the job's place is logged, at most every `Timing.place_log_seconds`; the ledger always has the
+        current one.
 
         Args:
             to: the trigger's logger.
             at_first_plan: nothing is planned for the job yet; it is looked at as soon as something is.
         """
         while (told := await self.news()) is not None and told.waits and not at_first_plan:
-            if (now := time.monotonic()) >= self._log_at:
+            if (now := self._timing.clock()) >= self._log_at:
                 to.info("waiting: %s", told.reason)
-                self._log_at = now + LOG_SECONDS
+                self._log_at = now + self._timing.place_log_seconds
 
     def tell(self, admission: Admission | None) -> None:
         """Set the planner's decision; None: the trigger must look at the job in the ledger."""
@@ -89,10 +86,11 @@ class WaitingJob:
 class QueueReader:
     """Of one event loop and one cluster. It works while a job waits here."""
 
-    def __init__(self, services: Services, conn_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, services: Services, conn_id: str) -> None:
         self._services = services
         self._conn_id = conn_id
-        self._clock = clock
+        self._timing = services.timing
+        self._clock = services.timing.clock
         self._places: set[WaitingJob] = set()
         self._work: asyncio.Task[None] | None = None
         self._planning: asyncio.Task[None] | None = None
@@ -109,7 +107,7 @@ class QueueReader:
     @contextmanager
     def waiting(self, job_id: str, what: str) -> Iterator[WaitingJob]:
         """Give a job of this process its place; the ledger shows `what` as its controller until the block is left."""
-        mine = WaitingJob(job_id)
+        mine = WaitingJob(job_id, self._timing)
         self._places.add(mine)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
@@ -144,7 +142,7 @@ class QueueReader:
                 # The outermost line of the work: all jobs that wait in this process depend on the next turn.
                 log.exception("The queue could not be read; trying again")
                 away = True
-            await self._pause(AWAY_SECONDS if away else TURN_SECONDS)
+            await self._pause(self._timing.queue_away_seconds if away else self._timing.queue_turn_seconds)
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the next turn, which comes at once after a plan: a granted job does not wait longer."""
@@ -193,7 +191,7 @@ class QueueReader:
             pass  # the reading says it
         except Exception:
             log.exception("The queue could not be planned; trying again")
-            await asyncio.sleep(AWAY_SECONDS)
+            await asyncio.sleep(self._timing.queue_away_seconds)
 
     async def _look_at_cluster(self) -> Capacity | str:
         """Return the cluster's capacity, or why it is unknown."""

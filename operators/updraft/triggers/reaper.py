@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     from updraft.lifecycle import State
 
 T = TypeVar("T")
-LOOK_SECONDS = 15.0
 ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that no controller has touched for so long
-ANSWER_SECONDS = 30.0  # Airflow has to answer a question
 UNTOLD = Backoff(30.0, 480.0)  # how long a message is left to its own job's tasks after each try
 FORGET_SECONDS = 120.0  # a longer gap between two looks, and calm has to begin anew
 
@@ -87,7 +84,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                     if any(found.values()):
                         yield TriggerEvent(found)
                         return
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(self.services.timing.reaper_seconds)
 
     async def _look(self, watches: Mapping[str, PodWatch]) -> dict[str, Any]:
         live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.jobs.live)}
@@ -97,7 +94,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                 for (job_id, role, attempt), found in watch.launches().items():
                     number = int(attempt) if attempt.isdigit() else 0
                     pods.setdefault(job_id, []).extend(OrphanPod(pod.name, role, number) for pod in found)
-        now, memory = time.monotonic(), _memories.setdefault(self.conn_id, Memory())
+        now, memory = self.services.timing.clock(), _memories.setdefault(self.conn_id, Memory())
         memory.begin_look(now)
         memory.touched = {name: seen for name, seen in memory.touched.items() if name in live}
         wards = [await self._ward(live.get(name), name, tuple(pods.get(name, ())), now, memory) for name in live | pods]
@@ -168,9 +165,10 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         from airflow.sdk.exceptions import AirflowRuntimeError
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+        seconds = self.services.timing.airflow_answer_seconds
         try:
-            state = await _answer(RuntimeTaskInstance.get_dagrun_state, job.dag_id, job.run_id)
-            tasks = await _answer(RuntimeTaskInstance.get_task_states, dag_id=job.dag_id, run_ids=[job.run_id])
+            state = await _answer(seconds, RuntimeTaskInstance.get_dagrun_state, job.dag_id, job.run_id)
+            tasks = await _answer(seconds, RuntimeTaskInstance.get_task_states, dag_id=job.dag_id, run_ids=[job.run_id])
         except AirflowRuntimeError as exc:
             return (Run.GONE if _not_found(exc.error.detail) else Run.UNKNOWN), {}
         except Exception as exc:  # noqa: BLE001 - whatever it was, Airflow did not say
@@ -180,13 +178,13 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         return run, dict(tasks.get(job.run_id) or {})
 
 
-async def _answer(ask: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+async def _answer(seconds: float, ask: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call `ask` in a thread of its own: the thread that Airflow's hooks share in a triggerer must not wait for an
     answer."""
     from asgiref.sync import sync_to_async
 
     asked = sync_to_async(ask, thread_sensitive=False)
-    return await asyncio.wait_for(asked(*args, **kwargs), ANSWER_SECONDS)
+    return await asyncio.wait_for(asked(*args, **kwargs), seconds)
 
 
 def _not_found(detail: Mapping[str, Any] | None) -> bool:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -18,9 +17,7 @@ from weakref import WeakKeyDictionary
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.services import Services
 
-LOOK_SECONDS = 1.0
 TOUCH_SECONDS = 10.0  # how often the ledger hears that a job is guarded
-PATIENCE_SECONDS = 2.0  # with a slower ledger, pods are still looked at
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +30,16 @@ class _Guard:
 class RequestPoller:
     """Of one event loop. A look that fails, or hangs, is not repeated before its time, however many ask."""
 
-    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._clock = clock
+        self._clock = services.timing.clock
         self._guarded: dict[str, _Guard] = {}
         self._asked: frozenset[str] = frozenset()
         self._generations: dict[tuple[str, str], int] = {}
         self._problem: UpdraftError | None = None
         self._look: asyncio.Task[None] | None = None
         self._touch: asyncio.Task[None] | None = None
-        self._next_look = self._next_touch = clock()
+        self._next_look = self._next_touch = self._clock()
 
     @contextmanager
     def guarding(self, job_id: str, what: str) -> Iterator[None]:
@@ -75,7 +72,7 @@ class RequestPoller:
             self._touch = asyncio.create_task(self._tell_who_guards())
         if self._look is None or (self._look.done() and self._clock() >= self._next_look):
             self._look = asyncio.create_task(self._ask())
-        await asyncio.wait({self._look}, timeout=PATIENCE_SECONDS)
+        await asyncio.wait({self._look}, timeout=self._services.timing.ledger_patience_seconds)
         if not self._look.done():
             raise UnavailableError("the ledger does not answer")
         if self._problem is not None:
@@ -91,7 +88,7 @@ class RequestPoller:
             log.exception("The ledger could not be asked")
             self._problem = UnavailableError(f"the ledger could not be asked ({type(exc).__name__})")
         finally:
-            self._next_look = self._clock() + LOOK_SECONDS
+            self._next_look = self._clock() + self._services.timing.requests_seconds
 
     def _read(self) -> tuple[frozenset[str], dict[tuple[str, str], int]]:
         ledger = self._services.ledger
@@ -104,7 +101,7 @@ class RequestPoller:
             await asyncio.to_thread(lambda: self._services.ledger.jobs.touch_all(guarded))
         except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
             log.warning("The ledger could not be told which jobs are guarded: %s", exc)
-            self._next_touch = self._clock() + LOOK_SECONDS
+            self._next_touch = self._clock() + self._services.timing.requests_seconds
 
 
 def _idle(task: asyncio.Task[None] | None) -> bool:

@@ -11,8 +11,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from updraft.exceptions import UpdraftError
 from updraft.services import Services, UsesServices
 
-POLL_SECONDS = 1.5
-
 
 class AnswerTrigger(UsesServices, BaseTrigger):
     """Waits until a job has answered a request.
@@ -37,7 +35,7 @@ class AnswerTrigger(UsesServices, BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         while (kind := await self._look()) is None:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self.services.timing.answer_seconds)
         yield TriggerEvent({"kind": kind, "seq": self.seq})
 
     async def _look(self) -> str | None:

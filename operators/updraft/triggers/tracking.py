@@ -12,8 +12,6 @@ from updraft.controller.outbox import require_tracking
 from updraft.exceptions import UnavailableError
 from updraft.services import UsesServices
 
-POLL_SECONDS = 5.0
-
 
 class TrackingTrigger(UsesServices, BaseTrigger):
     """Waits until MLflow answers, for the job `job_id`, whose run could not be opened.
@@ -40,7 +38,7 @@ class TrackingTrigger(UsesServices, BaseTrigger):
             else:
                 yield TriggerEvent({"kind": "again", "reason": reason})
                 return
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self.services.timing.mlflow_seconds)
 
     def _look(self) -> str:
         """Return what ended the wait. Raises UnavailableError while there is nothing to do but wait."""

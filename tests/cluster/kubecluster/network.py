@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubecluster.layout import ClusterError, Layout
@@ -66,9 +68,8 @@ class Network:
         return f"https://{self.control}:2379"
 
 
-def choose(layout: Layout) -> Network:
-    """A range that this machine has no route into; another cluster of ours counts as well."""
-    taken = routes()
+def choose(layout: Layout, taken: Sequence[ipaddress.IPv4Network]) -> Network:
+    """A range that overlaps none of this machine's routes; those of another cluster of ours count as well."""
     start = int(layout.name[-6:], 16)
     for step in range(len(CANDIDATES)):
         network = Network(f"10.{CANDIDATES[(start + step) % len(CANDIDATES)]}")
@@ -79,7 +80,7 @@ def choose(layout: Layout) -> Network:
 
 def device(layout: Layout) -> bool:
     """Whether this machine still has the cluster's network device."""
-    return subprocess.run(["ip", "link", "show", layout.name], capture_output=True, check=False).returncode == 0
+    return layout.name in (name for _, name in socket.if_nameindex())
 
 
 def remove_device(layout: Layout, *, within_seconds: float = 10.0) -> bool:

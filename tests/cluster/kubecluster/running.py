@@ -139,7 +139,7 @@ def _start(layout: Layout, say: Say) -> Cluster:
     environment = marked_environment(layout)
     install_packages(missing_packages(), layout.log_of("apt"), say)
     programs = building.build(layout, environment, say)
-    addresses = choose(layout)
+    addresses = choose(layout, network.routes())
     write_private(layout.network_file, json.dumps(asdict(addresses)))
     certificates.write(layout, programs, addresses)
     configuration.write_all(layout, addresses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from airflow.executors.base_executor import BaseExecutor
@@ -16,8 +17,7 @@ from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from updraft.airflow_seams import dead_schedulers
-from updraft.airflow_seams.dead_schedulers import close_dead_schedulers
+from updraft.airflow_seams.dead_schedulers import close_dead_schedulers, free_tasks_of_dead_schedulers
 
 STATES = ("scheduled", "queued", "running", "restarting", "deferred", "success")
 
@@ -56,7 +56,14 @@ def test_only_the_running_schedulers_of_this_host_are_closed(engine: Engine) -> 
     ]
 
 
-def test_airflow_then_frees_their_tasks_at_once_under_new_ids(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+class OneExecutorRunner(SchedulerJobRunner):
+    """All tasks are its only executor's; which one that is need not be configured."""
+
+    def _executor_to_workloads(self, workloads: Any, session: Session) -> dict[BaseExecutor, Any]:
+        return {self.executors[0]: workloads}
+
+
+def test_airflow_then_frees_their_tasks_at_once_under_new_ids(engine: Engine) -> None:
     with Session(engine) as session:
         add_job(session, 1, "SchedulerJob", "running", "here")
         run = {"id": 1, "dag_id": "d", "run_id": "r", "run_type": "manual", "state": "running"}
@@ -66,8 +73,7 @@ def test_airflow_then_frees_their_tasks_at_once_under_new_ids(engine: Engine, mo
             session.execute(insert(TaskInstance).values(**row, queued_by_job_id=1, try_number=1, max_tries=0))
         session.commit()
 
-    runner = SchedulerJobRunner(Job(), executors=[BaseExecutor()])
-    monkeypatch.setattr(runner, "_executor_to_workloads", lambda tasks, _session: {runner.executors[0]: tasks})
+    runner = OneExecutorRunner(Job(), executors=[BaseExecutor()])
 
     def look() -> dict[str, tuple[str | None, str]]:
         """What the scheduler does first."""
@@ -90,12 +96,9 @@ def test_airflow_then_frees_their_tasks_at_once_under_new_ids(engine: Engine, mo
     assert {name for name in STATES if before[name][1] != after[name][1]} == freed
 
 
-def test_a_scheduler_starts_where_the_database_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_scheduler_starts_where_the_database_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: object) -> int:
         raise OperationalError("UPDATE job", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(dead_schedulers, "close_dead_schedulers", refuse)
-    dead_schedulers.free_tasks_of_dead_schedulers()
+    free_tasks_of_dead_schedulers(refuse)
     assert "database is locked" in caplog.text

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import pytest
 import structlog
 from airflow.executors.local_executor import LocalExecutor
-from airflow.jobs import triggerer_job_runner
 from sqlalchemy import create_engine, text
 
-from updraft.airflow_seams import dead_schedulers, scheduler_sleep, switch, trigger_events
+from updraft.airflow_seams import scheduler_sleep, switch, trigger_events
 from updraft.airflow_seams.dead_schedulers import free_tasks_of_dead_schedulers
 from updraft.airflow_seams.failure_log import show_reason_alone
 from updraft.airflow_seams.registry import SEAMS
@@ -33,9 +32,20 @@ from updraft.stack.layout import Home
 
 @pytest.fixture(autouse=True)
 def said_nothing() -> Iterator[None]:
-    switch._warn_once.cache_clear()
+    for cached in (switch._warn_once, airflow_version):
+        cached.cache_clear()
     yield
-    switch._warn_once.cache_clear()
+    for cached in (switch._warn_once, airflow_version):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def later_airflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is found first says that a later Airflow is installed."""
+    metadata = tmp_path / "installed" / "apache_airflow_core-3.4.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.4\nName: apache-airflow-core\nVersion: 3.4.0\n")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
 
 
 @pytest.fixture(params=["switched off", "another Airflow"])
@@ -44,7 +54,7 @@ def off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     if request.param == "switched off":
         monkeypatch.setenv(VARIABLE, "all")
     else:
-        monkeypatch.setattr(switch, "airflow_version", lambda: "3.4.0")
+        request.getfixturevalue("later_airflow")
 
 
 def test_all_seams_apply_here() -> None:
@@ -72,10 +82,8 @@ def test_an_unknown_name_is_refused_with_those_that_exist(monkeypatch: pytest.Mo
         migrate.main()
 
 
-def test_an_airflow_that_was_not_tried_gets_no_seam_and_one_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(switch, "airflow_version", lambda: "3.4.0")
+@pytest.mark.usefixtures("later_airflow")
+def test_an_airflow_that_was_not_tried_gets_no_seam_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert not applies("trigger_events")
         assert not applies("trigger_events")
@@ -95,9 +103,9 @@ class TestWithout:
         assert runner.time is None
 
     def test_trigger_events(self) -> None:
-        before = (triggerer_job_runner.TriggerRunner, triggerer_job_runner.anyio)
-        assert not trigger_events.install()
-        assert (triggerer_job_runner.TriggerRunner, triggerer_job_runner.anyio) == before
+        runner = SimpleNamespace()
+        assert not trigger_events.install(runner)
+        assert vars(runner) == {}
 
     def test_sqlite_sessions(self, tmp_path: Path) -> None:
         engine = create_engine(f"sqlite:///{tmp_path / 'airflow.db'}")
@@ -117,12 +125,11 @@ class TestWithout:
     def test_task_processes(self) -> None:
         assert executor_class() is LocalExecutor
 
-    def test_dead_schedulers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dead_schedulers(self) -> None:
         def refuse(*_: object) -> int:
             raise AssertionError("the records of schedulers were touched")
 
-        monkeypatch.setattr(dead_schedulers, "close_dead_schedulers", refuse)
-        free_tasks_of_dead_schedulers()
+        free_tasks_of_dead_schedulers(refuse)
 
     def test_shared_imports(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, "this", raising=False)

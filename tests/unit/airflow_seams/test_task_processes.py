@@ -13,12 +13,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from airflow.executors.base_executor import BaseExecutor
 
 from updraft.airflow_seams.task_processes import ProcessExecutor
 
 WAIT_SECONDS = 30.0
-OTHERS: list[psutil.Process] = []
 
 
 @dataclass(frozen=True)
@@ -48,23 +46,23 @@ def play(workload: Workload, **_: object) -> int:
     return 0
 
 
+class PlayingExecutor(ProcessExecutor):
+    run_workload = staticmethod(play)  # type: ignore[assignment]
+
+
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessExecutor]:
-    monkeypatch.setattr(BaseExecutor, "run_workload", staticmethod(play))
-    others = psutil.Process().children()  # of other tests: a server of the whole session
-    monkeypatch.setattr(sys.modules[__name__], "OTHERS", others)
-    made = ProcessExecutor(parallelism=4)
+def executor() -> Iterator[ProcessExecutor]:
+    made = PlayingExecutor(parallelism=4)
     made.start()
     yield made
-    for child in children():
+    for child in children(made):
         for descendant in [child, *child.children(recursive=True)]:
             descendant.kill()
     made.end()
 
 
-def children() -> list[psutil.Process]:
-    """Of the executor."""
-    return [child for child in psutil.Process().children() if child not in OTHERS]
+def children(executor: ProcessExecutor) -> list[psutil.Process]:
+    return [psutil.Process(task.process.pid) for task in executor._started if task.process.is_alive()]
 
 
 def beat_until(executor: ProcessExecutor, true: Callable[[], bool]) -> None:
@@ -86,7 +84,7 @@ def states(executor: ProcessExecutor) -> dict[object, object]:
 def test_tasks_start_after_every_idle_process_was_killed(executor: ProcessExecutor, tmp_path: Path) -> None:
     for number in range(3):
         executor.heartbeat()
-        for child in children():
+        for child in children(executor):
             child.kill()
         made = tmp_path / str(number)
         queue(executor, made.name, str(made))
@@ -98,7 +96,7 @@ def test_tasks_start_after_every_idle_process_was_killed(executor: ProcessExecut
 def test_a_task_whose_process_is_killed_fails_alone(executor: ProcessExecutor, tmp_path: Path) -> None:
     queue(executor, "killed", "sleep")
     executor.heartbeat()
-    (child,) = children()
+    (child,) = children(executor)
     child.kill()
     queue(executor, "other", str(tmp_path / "made"))
     beat_until(executor, lambda: len(executor.event_buffer) == 2)
@@ -117,7 +115,7 @@ def test_a_stopped_process_holds_up_nobody_and_is_killed_with_its_task_given_up(
 ) -> None:
     queue(executor, "stopped", "sleep")
     executor.heartbeat()
-    (child,) = children()
+    (child,) = children(executor)
     os.kill(child.pid, signal.SIGSTOP)
     queue(executor, "other", str(tmp_path / "made"))
     beat_until(executor, lambda: "other" in executor.event_buffer)
@@ -132,7 +130,7 @@ def test_no_more_tasks_run_than_there_are_slots(executor: ProcessExecutor, tmp_p
     queue(executor, "waits", str(tmp_path / "made"))
     executor.heartbeat()
     executor.heartbeat()
-    running = children()
+    running = children(executor)
     assert len(running) == 4
     assert list(executor.queued_tasks) == ["waits"]
     running[0].kill()
@@ -144,7 +142,7 @@ def test_what_an_earlier_process_of_a_resumed_task_says_is_not_reported(
 ) -> None:
     queue(executor, "deferred", "sleep")
     executor.heartbeat()
-    (earlier,) = children()
+    (earlier,) = children(executor)
     queue(executor, "deferred", "sleep")
     executor.heartbeat()
     earlier.kill()
@@ -160,7 +158,7 @@ def test_the_task_of_a_killed_supervisor_ends_with_it(executor: ProcessExecutor,
     executor.heartbeat()
     beat_until(executor, lambda: told.exists() and told.read_text() != "")
     task = psutil.Process(int(told.read_text()))
-    (supervisor,) = children()
+    (supervisor,) = children(executor)
     supervisor.kill()
     beat_until(executor, lambda: "killed" in executor.event_buffer)
     beat_until(executor, lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE)

@@ -49,13 +49,12 @@ class Unsupervised(PromptTriggerRunner):
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Unsupervised:
-    for name in ("anyio", "TriggerRunner"):
-        monkeypatch.setattr(triggerer_job_runner, name, getattr(triggerer_job_runner, name))  # put back afterwards
-    install()
-    long = SimpleNamespace(
-        Event=triggerer_job_runner.anyio.Event, move_on_after=lambda _: anyio.move_on_after(LONG_SECONDS)
-    )
-    monkeypatch.setattr(triggerer_job_runner, "anyio", long)
+    changed = SimpleNamespace()
+    assert install(changed)
+    assert changed.TriggerRunner is PromptTriggerRunner
+    assert changed.anyio.move_on_after is anyio.move_on_after
+    changed.anyio.move_on_after = lambda _: anyio.move_on_after(LONG_SECONDS)
+    monkeypatch.setattr(triggerer_job_runner, "anyio", changed.anyio)  # the loop is a method of Airflow's own class
     return Unsupervised()
 
 

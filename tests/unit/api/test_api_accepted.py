@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.api.api_fakes import Platform, make_platform
+from unit.api.api_fakes import FakeRuns, Platform, make_platform
 
 from updraft.api.accepted import AcceptedRun
 
@@ -117,35 +119,36 @@ def test_a_run_of_the_form_or_of_a_schedule_has_the_id_that_its_job_will_have(pl
     assert platform.client("ada:vision").get(f"{API}/jobs/{before['id']}").json()["run_id"] == form.run_id
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass
+class RacingRuns(FakeRuns):
+    """Something happens `before` or `after` the runs are compared with the ledger."""
+
+    before: Callable[[], object] = nothing
+    after: Callable[[], object] = nothing
+
+    def unrecorded(self, recorded: Callable[[Any], set[tuple[str, str]]]) -> list[AcceptedRun]:
+        self.before()
+        found = super().unrecorded(recorded)
+        self.after()
+        return found
+
+
 @pytest.mark.parametrize("query", ["", "/digits-1"])
-def test_one_that_is_recorded_while_it_is_looked_for_is_there_once(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
-    platform.accepted.runs = [run("digits-1", tenant="vision", state="running")]
-    look = platform.accepted.unrecorded
-
-    def recorded_meanwhile(recorded: Any) -> list[AcceptedRun]:
-        platform.job("digits-1", "vision")
-        return look(recorded)
-
-    monkeypatch.setattr(platform.accepted, "unrecorded", recorded_meanwhile)
+def test_one_that_is_recorded_while_it_is_looked_for_is_there_once(platform: Platform, query: str) -> None:
+    runs = [run("digits-1", tenant="vision", state="running")]
+    platform.accepted = RacingRuns(runs, before=lambda: platform.job("digits-1", "vision"))
     answer = platform.client("ada:vision").get(f"{API}/jobs{query}")
     assert answer.status_code == 200, answer.text
     jobs = answer.json()["jobs"] if not query else [answer.json()]
     assert [(job["id"], job["reason"]) for job in jobs] == [("digits-1", "submitted")]
 
 
-def test_one_that_is_recorded_after_the_runs_were_read_is_listed_once(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    platform.accepted.runs = [run("digits-1", tenant="vision", state="running")]
-    look = platform.accepted.unrecorded
-
-    def recorded_afterwards(recorded: Any) -> list[AcceptedRun]:
-        found = look(recorded)
-        platform.job("digits-1", "vision")
-        return found
-
-    monkeypatch.setattr(platform.accepted, "unrecorded", recorded_afterwards)
+def test_one_that_is_recorded_after_the_runs_were_read_is_listed_once(platform: Platform) -> None:
+    runs = [run("digits-1", tenant="vision", state="running")]
+    platform.accepted = RacingRuns(runs, after=lambda: platform.job("digits-1", "vision"))
     (job,) = listed(platform)
     assert job["reason"] == "submitted"

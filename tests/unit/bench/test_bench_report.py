@@ -114,28 +114,27 @@ def test_a_noisy_machine_is_named_in_section_and_summary() -> None:
     assert a_result().doubts == ()
 
 
-def test_a_noisy_run_is_repeated_and_the_quietest_try_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noisy_run_is_repeated_and_the_quietest_try_is_kept() -> None:
     def with_jitter(jitter: float) -> Result:
         return a_result(noise=QUIET.model_copy(update={"jitter_after": jitter}))
 
-    coming = iter([with_jitter(0.6), with_jitter(0.3), with_jitter(0.01), with_jitter(0.9)])
-    monkeypatch.setattr(cli, "run", lambda _name, _options: next(coming))
-    quiet = cli.run_until_quiet("some", Options(), 5)
+    def measured(tries: int, *jitters: float) -> Result:
+        coming = map(with_jitter, jitters)
+        return cli.run_until_quiet("some", Options(), tries, lambda _name, _options: next(coming))
+
+    quiet = measured(5, 0.6, 0.3, 0.01, 0.9)
     assert (quiet.noise.jitter_after, quiet.tries, quiet.doubts) == (0.01, 3, ())
-    coming = iter([with_jitter(0.6), with_jitter(0.3)])
-    noisy = cli.run_until_quiet("some", Options(), 2)
+    noisy = measured(2, 0.6, 0.3)
     assert (noisy.noise.jitter_after, noisy.tries) == (0.3, 2)
     assert "took 12 s, the quietest of 2 tries." in report.section(noisy)
 
 
-def test_a_result_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(results, "QUICK_FOLDER", tmp_path / "quick")
+def test_a_result_survives_its_file(tmp_path: Path) -> None:
     kept, quick = a_result(), a_result(quick=True, seconds=1)
-    results.save(kept)
-    results.save(quick)
-    assert (results.load("some"), results.load("some", quick=True)) == (kept, quick)
-    assert results.load("another") is None
+    for result in (kept, quick):
+        results.save(result, tmp_path)
+    assert (results.load("some", tmp_path), results.load("some", tmp_path, quick=True)) == (kept, quick)
+    assert results.load("another", tmp_path) is None
     assert json.loads((tmp_path / "some.json").read_text())["measured"]["comparisons"][0]["pairs"][0] == [99.0, 100.0]
 
 

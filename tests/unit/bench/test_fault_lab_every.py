@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from faults import every, lanes, pace, parts, places
+from faults import pace
 from faults.checks import Violation
-from faults.every import Sweep, rule_of
+from faults.every import Sweep, SweepTools, rule_of
 from faults.facts import JobFacts
 from faults.jobs import LIVES
 from faults.kinds.base import Rule
@@ -112,18 +112,20 @@ Sweeps = Callable[..., list[RunRecord]]
 
 
 @pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sweeps:
+def sweep(tmp_path: Path) -> Sweeps:
     def run(platform: Platform, **how: Any) -> list[RunRecord]:
-        clock = SimpleNamespace(time=lambda: platform.now, monotonic=lambda: platform.now, sleep=platform.sleep)
-        for module in (every, lanes):
-            monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(places, "tree", platform.tree)
-        monkeypatch.setattr(parts, "send", platform.kill)
-        monkeypatch.setattr(every, "all_serve", platform.serves)
-        monkeypatch.setattr(every, "settle", platform.settle)
-        monkeypatch.setattr(every, "keep", lambda *_: tmp_path / "kept")
+        tools = SweepTools(
+            tree=platform.tree,
+            send=platform.kill,
+            wait_for_services=platform.serves,
+            judge=platform.settle,
+            keep_bundle=lambda *_: tmp_path / "kept",
+            now=lambda: platform.now,
+            monotonic=lambda: platform.now,
+            sleep=platform.sleep,
+        )
         until = how.pop("until", None)
-        made = Sweep(1, **how)
+        made = Sweep(1, tools=tools, **how)
         found = list(made.on(cast(Lab, platform), CODE, tmp_path, until=until))
         assert made.over is (until is None)
         return found

@@ -11,17 +11,15 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-from faults import run
-from faults.facts import JobFacts
 from faults.jobs import manifest
 from faults.kinds import KINDS
-from faults.kinds.base import Rule, Scene, TooLateError
+from faults.kinds.base import Moment, Rule, Scene
 from faults.lab import Lab
 from faults.lanes import in_lanes
 from faults.outcomes import Provenance, RunRecord, tried
 from faults.packing import IN_TURN, TARGETS, Tally, comes_late, packed
 from faults.plan import Planned, PlannedStrike
+from faults.run import _play, outcome_of
 from faults.scenario import Scenario, Strike, draw
 from faults.summary import ages, moments, with_kind
 from hypothesis import given
@@ -197,29 +195,24 @@ def test_a_fault_that_never_came_allows_nothing() -> None:
 class FakeStack:
     """Accepts jobs and notes when faults begin and end."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    def __init__(self, root: Path) -> None:
         self.events: list[str] = []
+        self.states: dict[str, str] = {}
         self.scale = 1.0
         self.witness = root
         self.home = SimpleNamespace(root=root)
         self.client = SimpleNamespace(submit=self.submit)
         self.lock = threading.Lock()
-        monkeypatch.setattr(run, "come_to", lambda *_: None)
-        monkeypatch.setattr(run, "wait_for", self.wait_for)
 
     def submit(self, _manifest: object, *, job_id: str) -> None:
         self.note(f"submitted {job_id[-1]}")
 
-    def job(self, _job_id: str) -> Any:
-        return SimpleNamespace(state="PENDING", ended=False)
+    def job(self, job_id: str) -> Any:
+        return SimpleNamespace(state=self.states.get(job_id, "PENDING"))
 
     def note(self, text: str) -> None:
         with self.lock:
             self.events.append(text)
-
-    def wait_for(self, scene: Scene, _moment: object, _seconds: float) -> None:
-        if scene.target.id.endswith("-9"):
-            raise TooLateError("over")
 
     def kind(self, name: str) -> Any:
         def inject(_scene: Scene) -> None:
@@ -232,18 +225,15 @@ class FakeStack:
         return SimpleNamespace(name=name, scope=KINDS[name].scope, inject=inject, heal=heal, lasts=False)
 
 
-def played(monkeypatch: pytest.MonkeyPatch, root: Path) -> tuple[FakeStack, Scenario]:
-    lab, scenario = FakeStack(monkeypatch, root), two_in_turn()
+def play(lab: FakeStack, scenario: Scenario, moment: Moment) -> None:
     for strike in scenario.strikes:
-        strike.kind, strike.scene.lab = lab.kind(strike.kind.name), cast(Lab, lab)
-    run._play(cast(Lab, lab), scenario)
-    return lab, scenario
+        strike.kind, strike.scene.lab, strike.moment = lab.kind(strike.kind.name), cast(Lab, lab), moment
+    _play(cast(Lab, lab), scenario)
 
 
-def test_faults_of_the_stack_come_in_turn_and_the_next_target_comes_after_the_earlier_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lab, scenario = played(monkeypatch, tmp_path)
+def test_faults_of_the_stack_come_in_turn_and_the_next_target_comes_after_the_earlier_one(tmp_path: Path) -> None:
+    lab, scenario = FakeStack(tmp_path), two_in_turn()
+    play(lab, scenario, Moment(state="PENDING"))
     order = [event for event in lab.events if "learner" not in event]
     assert order == [
         "submitted 0",
@@ -257,31 +247,22 @@ def test_faults_of_the_stack_come_in_turn_and_the_next_target_comes_after_the_ea
     assert set(scenario.hit) == {subject.id for subject in scenario.subjects}
 
 
-def test_a_target_waits_for_no_fault_that_came_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lab, scenario = FakeStack(monkeypatch, tmp_path), two_in_turn()
-
-    def late(scene: Scene, *_: object) -> None:
-        if scene.target == scenario.subjects[0]:
-            raise TooLateError("over")
-
-    monkeypatch.setattr(run, "wait_for", late)
-    for strike in scenario.strikes:
-        strike.kind, strike.scene.lab = lab.kind(strike.kind.name), cast(Lab, lab)
-    run._play(cast(Lab, lab), scenario)
-    assert [strike.too_late for strike in scenario.strikes] == ["over", None, "over"]
+def test_a_target_waits_for_no_fault_that_came_too_late(tmp_path: Path) -> None:
+    lab, scenario = FakeStack(tmp_path), two_in_turn()
+    first, second = scenario.subjects
+    lab.states.update({first.id: "COMPLETED", second.id: "DEPLOYING"})
+    play(lab, scenario, Moment(state="DEPLOYING", exact=True))
+    late = f"{first.id} ended COMPLETED before 0.0 s after DEPLOYING"
+    assert [strike.too_late for strike in scenario.strikes] == [late, None, late]
     assert "node_lost is over" in lab.events
 
 
-def test_a_packed_run_is_void_only_when_all_came_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_packed_run_is_void_only_when_all_came_too_late() -> None:
     def outcome(*late: int) -> str:
         scenario = two_in_turn()
         for number in late:
             scenario.strikes[number].too_late = "over"
-        monkeypatch.setattr(run, "draw", lambda *_: scenario)
-        monkeypatch.setattr(run, "_play", lambda *_: None)
-        facts = [JobFacts(id=subject.id, state="COMPLETED") for subject in scenario.subjects]
-        monkeypatch.setattr(run, "_aftermath", lambda *_: (facts, []))
-        return run.perform(LAB, scenario.planned, CODE, tmp_path).outcome
+        return outcome_of(scenario, [])
 
     assert outcome(0) == "passed"
     assert outcome(0, 1, 2) == "void"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import webbrowser
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from unit.cli.cli_fakes import Run
 from unit.client.client_fakes import NOW, FakeAirflow, job_answer
 
 from updraft.cli.planned import as_yaml
+from updraft.cli.runs import show_pages
 
 HEAVY = ("airflow", "sqlalchemy", "boto3", "mlflow", "kubernetes", "pandas", "torch", "pydantic", "httpx")
 
@@ -309,20 +311,20 @@ def test_download_into_a_new_folder(airflow: FakeAirflow, run: Run, tmp_path: Pa
     }
 
 
-def test_open_prints_the_addresses_where_there_is_no_browser(
-    airflow: FakeAirflow, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_open_prints_the_addresses_and_says_where_there_is_no_browser(
+    airflow: FakeAirflow, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import webbrowser
-
-    def none() -> None:
+    def none() -> webbrowser.BaseBrowser:
         raise webbrowser.Error("none")
 
-    monkeypatch.setattr(webbrowser, "get", none)
     airflow.jobs["digits-1"] = [job_answer(links={"airflow_run": "http://airflow/run"})]
-    ran = run("open", "digits-1")
-    assert ran.out == "Airflow: http://airflow/run\n"
-    assert "no browser was found" in ran.err
-    assert run("open").out == "Airflow: http://airflow.test\njobs: http://airflow.test/updraft/jobs\n"
+    assert json.loads(run("open", "digits-1", "--json").out) == {"Airflow": "http://airflow/run"}
+    platform = {"Airflow": "http://airflow.test", "jobs": "http://airflow.test/updraft/jobs"}
+    assert json.loads(run("open", "--json").out) == platform
+    show_pages([*platform.items()], "http://airflow.test", none)
+    printed = capsys.readouterr()
+    assert printed.out == "Airflow: http://airflow.test\njobs: http://airflow.test/updraft/jobs\n"
+    assert "no browser was found" in printed.err
 
 
 # --- secrets ---

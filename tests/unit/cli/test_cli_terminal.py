@@ -9,9 +9,10 @@ from rich.console import Console
 from unit.cli.cli_fakes import Run
 from unit.client.client_fakes import NOW, FakeAirflow, job_answer, make_client
 
-from updraft.cli import console, live
+from updraft.cli import live
 from updraft.manifest import ManifestError, with_params
 from updraft.schemas import JobDetail, Stage
+from updraft.terminal import print_table
 
 ID = "digits-sklearn-20260101-120000-abcdef"
 REASON = "learner 1 exited with 1: ValueError: could not convert string to float: 'x' in column 3 of digits.csv"
@@ -19,17 +20,16 @@ ROW = (ID, "COMPLETED", "1", "100 %", "digits-sklearn v12", "12 min 10 s ago", R
 HEADINGS = ("job", "state", "attempt", "progress", "model", "submitted", "reason")
 
 
-def shown(width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def shown(width: int) -> str:
     file = io.StringIO()
     wide = Console(file=file, force_terminal=True, width=width, color_system=None, highlight=False)
-    monkeypatch.setattr(console, "out", lambda: wide)
-    console.print_table(HEADINGS, [ROW, (*ROW[:-1], "")], stretch="reason")
+    print_table(wide, HEADINGS, [ROW, (*ROW[:-1], "")], stretch="reason")
     return file.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_list_cuts_nothing_however_narrow_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(width, monkeypatch)
+def test_a_list_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
+    text = shown(width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert all(f"{ID}  COMPLETED" in line for line in (lines[1], lines[-1 if width == 120 else -2])), text
@@ -38,8 +38,8 @@ def test_a_list_cuts_nothing_however_narrow_the_terminal(width: int, monkeypatch
         assert cell in words, text
 
 
-def test_names_longer_than_the_terminal_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ID in shown(30, monkeypatch)
+def test_names_longer_than_the_terminal_are_not_cut() -> None:
+    assert ID in shown(30)
 
 
 def test_what_never_ran_does_not_run_after_the_end() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from faults import outcomes
 from kubecluster.layout import REPOSITORY
-from kubernetes import client, config
-from urllib3.exceptions import MaxRetryError
+from unit.kubernetes.api_server import Cluster, kubeconfig, serving
 
 pytest_plugins = ["pytester"]
 CONFTEST = """
@@ -18,11 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 import fault_records, pytest
 
-fault_records.version = lambda kubeconfig: f"v of {kubeconfig}"
-
 def pytest_configure(config):
     config.addinivalue_line("markers", "fault(kind): breaks it")
-    config.pluginmanager.register(fault_records.FaultRecords(Path("records.jsonl")))
+    records = fault_records.FaultRecords(Path("records.jsonl"), lambda kubeconfig: f"v of {kubeconfig}")
+    config.pluginmanager.register(records)
 
 @pytest.fixture
 def target():
@@ -73,25 +70,15 @@ def test_each_marked_test_that_ran_is_a_run_with_its_outcome_and_code(pytester: 
     assert failed.at.endswith("+00:00")
 
 
-def test_the_version_is_the_api_servers_and_unknown_where_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_the_api_servers_and_unknown_where_it_does_not_answer(tmp_path: Path) -> None:
     from fault_records import version
 
-    class Api:
-        answer: Any = None
-
-        def get_code(self) -> Any:
-            if self.answer is None:
-                raise MaxRetryError(None, "/version")  # type: ignore[arg-type]
-            return client.VersionInfo(**dict.fromkeys(FIELDS, ""), git_version=self.answer)
-
-    monkeypatch.setattr(config, "new_client_from_config", lambda path: None)
-    monkeypatch.setattr(client, "VersionApi", lambda api_client: Api())
-    assert version(Path("kubeconfig")) == ""
-    Api.answer = "v1.34.4"
-    assert version(Path("kubeconfig")) == "v1.34.4"
-
-
-FIELDS = ("build_date", "compiler", "git_commit", "git_tree_state", "go_version", "major", "minor", "platform")
+    with serving(Cluster(version="v1.34.4")) as cluster:
+        path = kubeconfig(tmp_path / "kubeconfig", cluster.url)
+        assert version(path) == "v1.34.4"
+        cluster.down = True
+        assert version(path) == ""
+    assert version(path) == ""
 
 
 def test_nothing_is_recorded_unless_a_file_is_named() -> None:

@@ -76,20 +76,17 @@ def test_a_state_folder_that_machines_cannot_see_is_refused() -> None:
     refuse_hidden(Path("/srv/state"), "state folder", STATE_VARIABLE)
 
 
-def test_two_clusters_have_names_and_networks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_clusters_have_names_and_networks_of_their_own(tmp_path: Path) -> None:
     one, two = (find_layout({STATE_VARIABLE: str(tmp_path / name), "HOME": "/root"}) for name in ("one", "two"))
     assert one.name != two.name
     assert len(one.name) <= 9
-    monkeypatch.setattr(network, "routes", lambda: [])
-    first = network.choose(one)
-    monkeypatch.setattr(network, "routes", lambda: [ipaddress.IPv4Network(first.machines_range)])
-    assert network.choose(one) != first
+    first = network.choose(one, [])
+    assert network.choose(one, [ipaddress.IPv4Network(first.machines_range)]) != first
 
 
-def test_a_network_that_is_routed_everywhere_is_told(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "routes", lambda: [ipaddress.IPv4Network("10.0.0.0/8")])
+def test_a_network_that_is_routed_everywhere_is_told(layout: Layout) -> None:
     with pytest.raises(ClusterError, match="none is left"):
-        network.choose(layout)
+        network.choose(layout, [ipaddress.IPv4Network("10.0.0.0/8")])
 
 
 def test_ranges_of_one_cluster_do_not_overlap() -> None:
@@ -177,8 +174,7 @@ def test_an_archive_holds_the_program_its_name_and_its_user(tmp_path: Path) -> N
     assert len(config["rootfs"]["diff_ids"]) == 1
 
 
-def test_down_on_a_machine_without_a_cluster_says_so(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "device", lambda _: False)
+def test_down_on_a_machine_without_a_cluster_says_so(layout: Layout) -> None:
     said: list[str] = []
     down(layout, said.append)
     assert said == ["nothing was running"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kubecluster import suite
@@ -39,10 +40,6 @@ sys.exit(int(os.environ[name.upper()]))
 
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
-    cluster = SimpleNamespace(load_python_image=lambda say: "python")
-    monkeypatch.setattr(suite, "PYTEST", (sys.executable, "-c", PROGRAM))
-    monkeypatch.setattr(suite, "kept_running", lambda layout, say: nullcontext(cluster))
-    monkeypatch.setattr(suite, "why_not", lambda layout: None)
     monkeypatch.delenv(KUBECONFIG_VARIABLE, raising=False)
     for name, value in (("SEEN", str(tmp_path)), ("ENDS", "0"), ("OTHERS", "0")):
         monkeypatch.setenv(name, value)
@@ -52,12 +49,24 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
         signal.signal(number, handler)
 
 
+def run(layout: Layout, arguments: list[str], why_not: str | None = None) -> int:
+    cluster: Any = SimpleNamespace(load_python_image=lambda say: "python")
+    return suite.run(
+        layout,
+        arguments,
+        print,
+        pytest=(sys.executable, "-c", PROGRAM),
+        keep_running=lambda layout, say: nullcontext(cluster),
+        why_not=lambda layout: why_not,
+    )
+
+
 def seen(layout: Layout) -> dict[str, list[str]]:
     return {file.name: file.read_text().split() for file in layout.root.parent.iterdir() if file.is_file()}
 
 
 def test_tests_that_end_clusters_run_beside_the_others(layout: Layout, capfd: pytest.CaptureFixture[str]) -> None:
-    assert suite.run(layout, [], print) == 0
+    assert run(layout, []) == 0
     second = f"{layout.root}-beside"
     assert seen(layout) == {
         "others": [str(layout.root), "-", "tests/cluster", "--ignore=tests/cluster/test_cluster_ends.py"],
@@ -70,7 +79,7 @@ def test_tests_that_end_clusters_run_beside_the_others(layout: Layout, capfd: py
 @pytest.mark.parametrize(("fails", "code"), [("ENDS", 3), ("OTHERS", 4)])
 def test_either_fails_the_whole(layout: Layout, monkeypatch: pytest.MonkeyPatch, fails: str, code: int) -> None:
     monkeypatch.setenv(fails, str(code))
-    assert suite.run(layout, [], print) == code
+    assert run(layout, []) == code
 
 
 @pytest.mark.parametrize(("arguments", "names"), [([], ["ends", "others"]), (["-x"], ["others"])])
@@ -90,14 +99,14 @@ def test_interrupted_it_waits_until_the_tests_have_cleaned_up(
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    code = suite.run(layout, arguments, print)
+    code = run(layout, arguments)
     thread.join()
     assert code == suite.INTERRUPTED
     assert [name for name in names if (folder / f"{name} cleaned up").exists()] == names
 
 
 def test_chosen_tests_are_one_run(layout: Layout) -> None:
-    assert suite.run(layout, ["-k", "a or b"], print) == 0
+    assert run(layout, ["-k", "a or b"]) == 0
     assert {name: words[2:] for name, words in seen(layout).items()} == {
         "others": ["tests/cluster", "-k", "a", "or", "b"]
     }
@@ -105,12 +114,11 @@ def test_chosen_tests_are_one_run(layout: Layout) -> None:
 
 def test_a_named_cluster_is_one_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KUBECONFIG_VARIABLE, "/somewhere/kubeconfig")
-    assert suite.run(layout, ["-x"], print) == 0
+    assert run(layout, ["-x"]) == 0
     words = [str(layout.root), "/somewhere/kubeconfig", "tests/cluster", "tests/conformance", "-x"]
     assert seen(layout) == {"others": words}
 
 
-def test_where_no_cluster_can_be_started_the_tests_say_why(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "why_not", lambda layout: "only root")
-    assert suite.run(layout, [], print) == 0
+def test_where_no_cluster_can_be_started_the_tests_say_why(layout: Layout) -> None:
+    assert run(layout, [], why_not="only root") == 0
     assert list(seen(layout)) == ["others"]

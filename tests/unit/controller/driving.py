@@ -16,20 +16,17 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from ledger_helpers import grants
 from unit.operators.airflow_fakes import Platform
 from unit.operators.platform_fakes import SimulatedKill, api_error, role_of, store_checkpoint, store_done
 
 from updraft.controller import queueing
 from updraft.controller.attempts import EndSignal
-from updraft.controller.next_action import next_action
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import PlannedRelaunch
-from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
 from updraft_learner.backoff import Backoff
 from updraft_learner.contract import STAGING_FAILED
@@ -77,62 +74,15 @@ class Story:
 class Driver:
     """The processes that drive a job's roles: triggers one after the other, or beside each other."""
 
-    def __init__(self, platform: Platform, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, platform: Platform, story: Story) -> None:
         self.platform, self.story = platform, story
         self.errors: list[BaseException] = []
         self.watched: list[int] = []
         self.kills = 0
-        driver = self
 
-        class Observed:
-            """Observation without its watch."""
-
-            def __init__(self, services: Any, watch: Any, job: Any, launch: Any, attempt: Any, log: Any) -> None:
-                self._job, self._attempt = job, attempt
-
-            async def run(self) -> EndSignal:
-                return await asyncio.to_thread(driver.watch, self._job.id, self._attempt)
-
-        def stands(job: Any, attempt: Any, *, halt_asked: bool, now: datetime, placed: bool) -> Any:
-            return next_action(job, attempt, halt_asked=halt_asked, now=now if story.back_off else FAR, placed=placed)
-
-        def touch(trigger: GangTrigger, what: str) -> None:
-            story.people(platform, trigger.job_id, what)
-
-        class Desk:
-            """People act when it is asked, and then there is something to look at."""
-
-            @contextmanager
-            def guarding(self, job_id: str, what: str) -> Iterator[None]:
-                yield
-
-            async def asked(self, job_id: str) -> bool:
-                await asyncio.to_thread(story.people, platform, job_id, "halted")
-                return True
-
-        class Place:
-            def __init__(self, job_id: str) -> None:
-                self._job_id = job_id
-
-            async def look_again(self, to: object, *, at_first_plan: bool) -> None:
-                await asyncio.to_thread(driver.in_queue, self._job_id)
-
-        class Queue:
-            """The planner's, without its process: it plans each time that the job has waited."""
-
-            @contextmanager
-            def waiting(self, job_id: str, what: str) -> Iterator[Place]:
-                yield Place(job_id)
-
-        monkeypatch.setattr(gang, "AttemptMonitor", Observed)
-        monkeypatch.setattr(gang, "next_action", stands)
-        monkeypatch.setattr(GangTrigger, "_touch", touch)
-        monkeypatch.setattr(gang, "request_poller", lambda services: Desk())
-        monkeypatch.setattr(gang, "queue", lambda services, conn_id: Queue())
-        monkeypatch.setattr(gang, "TICK_SECONDS", 0.001)
-        monkeypatch.setattr(gang, "RETRY", Backoff(0.001, 0.001))
-        # Telling MLflow goes on beside the driving, at moments of its own; here each call has its number.
-        monkeypatch.setattr(GangTrigger, "_tell", lambda self: None)
+    def touched(self, job_id: str, what: str) -> None:
+        """The trigger tells the ledger that it guards the job: people act."""
+        self.story.people(self.platform, job_id, what)
 
     def in_queue(self, job_id: str) -> None:
         """A job waits: people act, then the planner."""
@@ -163,8 +113,7 @@ class Driver:
 
     async def steps(self, job_id: str, role: str) -> dict[str, Any]:
         """One trigger's life."""
-        made = GangTrigger(conn_id="c", namespace="updraft-default", job_id=job_id, role=role)
-        made.make_services = lambda: self.platform.services
+        made = Driven(self, job_id, role)
         watch: Any = SimpleNamespace(subscribe=lambda key: None, unsubscribe=lambda *_: None)
         for _ in range(STEPS_LIMIT):
             try:
@@ -175,6 +124,70 @@ class Driver:
             if event is not None:
                 return event
         raise AssertionError(f"the role does not end: {self.errors[-3:]}")
+
+
+class Driven(GangTrigger):
+    """A trigger that finds its world with a driver, and waits for nothing."""
+
+    def __init__(self, driver: Driver, job_id: str, role: str) -> None:
+        super().__init__(conn_id="c", namespace="updraft-default", job_id=job_id, role=role)
+        self._driver = driver
+        services = driver.platform.services
+        timing = replace(services.timing, tick_seconds=0.001, retry=Backoff(0.001, 0.001))
+        self.make_services = lambda: replace(services, timing=timing)
+
+    def _now(self) -> datetime:
+        return super()._now() if self._driver.story.back_off else FAR
+
+    def _touch(self, what: str) -> None:
+        self._driver.touched(self.job_id, what)
+
+    def _tell(self) -> None:
+        """Telling MLflow goes on beside the driving, at moments of its own; here each call has its number."""
+
+    def _poller(self) -> Any:
+        return Poller(self._driver)
+
+    def _queue(self) -> Any:
+        return Queue(self._driver)
+
+    async def _watch_attempt(self, watch: Any, job: Any, launch: Any, attempt: Any) -> EndSignal:
+        return await asyncio.to_thread(self._driver.watch, job.id, attempt)
+
+
+@dataclass
+class Poller:
+    """People act when it is asked, and then there is something to look at."""
+
+    driver: Driver
+
+    @contextmanager
+    def guarding(self, job_id: str, what: str) -> Iterator[None]:
+        yield
+
+    async def asked(self, job_id: str) -> bool:
+        await asyncio.to_thread(self.driver.story.people, self.driver.platform, job_id, "halted")
+        return True
+
+
+@dataclass
+class Queue:
+    """The planner's, without its process: it plans each time that the job has waited."""
+
+    driver: Driver
+
+    @contextmanager
+    def waiting(self, job_id: str, what: str) -> Iterator[Place]:
+        yield Place(self.driver, job_id)
+
+
+@dataclass
+class Place:
+    driver: Driver
+    job_id: str
+
+    async def look_again(self, to: object, *, at_first_plan: bool) -> None:
+        await asyncio.to_thread(self.driver.in_queue, self.job_id)
 
 
 WHO: ContextVar[str] = ContextVar("who", default="")

@@ -88,12 +88,9 @@ def chosen(name: str, calls: Sequence[int], stride: int) -> Sequence[int]:
     return calls[zlib.crc32(name.encode()) % min(stride, len(calls)) :: stride]
 
 
-def trained(
-    platform: Platform, driver: Driver, monkeypatch: pytest.MonkeyPatch, twins: Twins | None = None
-) -> dict[str, Any]:
+def trained(platform: Platform, driver: Driver, twins: Twins | None = None) -> dict[str, Any]:
     """The job's facts after its training and its release."""
-    drive = driver.drive if twins is None else twins.drive
-    monkeypatch.setattr(Platform, "_drive", lambda self, job_id, role: drive(job_id, role))
+    platform.drive = driver.drive if twins is None else twins.drive
     platform.run("train")
     platform.run("release")
     if twins is not None:
@@ -115,30 +112,28 @@ def _of_attempt(item: str) -> str:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_story_ends_as_it_should(make_platform: Make, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_story_ends_as_it_should(make_platform: Make, name: str) -> None:
     story = STORIES[name]
     platform = begun(make_platform, story)
-    driver = Driver(platform, story, monkeypatch)
-    told = trained(platform, driver, monkeypatch)
+    driver = Driver(platform, story)
+    told = trained(platform, driver)
     assert (platform.job.state, told["left"], told["granted"], told["waiting"]) == (story.state, [], [], []), told
     assert driver.errors == []
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_one_kill_after_any_effect_changes_nothing(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_one_kill_after_any_effect_changes_nothing(make_platform: Make, name: str) -> None:
     story = STORIES[name]
     before = begun(make_platform, story)
     plain = begun(make_platform, story, before)
     with plain.watched_calls():
-        expected = trained(plain, Driver(plain, story, monkeypatch), monkeypatch)
+        expected = trained(plain, Driver(plain, story))
     for n in chosen(name, plain.blade.deaths, STRIDE_OF_KILLS):
         platform = begun(make_platform, story, before)
         platform.blade.falls_after = n
-        driver = Driver(platform, story, monkeypatch)
+        driver = Driver(platform, story)
         where = f"killed after call {n}: {plain.blade.log[n - 1]}"
-        told = trained(platform, driver, monkeypatch)
+        told = trained(platform, driver)
         assert made_for_good(told, story) == made_for_good(expected, story), where
         assert {**told, "created": expected["created"]} == expected, where
         assert platform.kills + driver.kills <= 1, where
@@ -146,20 +141,18 @@ def test_one_kill_after_any_effect_changes_nothing(
 
 @pytest.mark.parametrize("when", ["while its successor watches", "after the end"])
 @pytest.mark.parametrize("name", STORIES)
-def test_one_that_was_stopped_and_wakes_up_changes_nothing(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch, name: str, when: str
-) -> None:
+def test_one_that_was_stopped_and_wakes_up_changes_nothing(make_platform: Make, name: str, when: str) -> None:
     story = STORIES[name]
     before = begun(make_platform, story)
     plain = begun(make_platform, story, before)
-    expected = trained(plain, Driver(plain, story, monkeypatch), monkeypatch)
+    expected = trained(plain, Driver(plain, story))
     points = [NEVER]  # how many calls there are is known after the first time
     while points:
         n = points.pop()
         platform = begun(make_platform, story, before)
-        driver = Driver(platform, story, monkeypatch)
+        driver = Driver(platform, story)
         twins = Twins(platform, driver, stop_after=n, wakes_at_end=when == "after the end")
-        told = trained(platform, driver, monkeypatch, twins)
+        told = trained(platform, driver, twins)
         where = f"stopped after call {n}: {twins.log[n - 1] if n <= len(twins.log) else 'never'}"
         created = told.pop("created")
         # In the middle of creating pods it may make one again that has ended; then it finds that out, and removes it.

@@ -24,7 +24,6 @@ from updraft.kubernetes.objects import Launch
 from updraft.ledger import NewJob
 from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
-from updraft.triggers.gang import GangTrigger
 
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
@@ -36,13 +35,11 @@ def labels(platform: Platform) -> list[str | None]:
     return [attempt.label for attempt in platform.ledger.attempts.of_job(platform.job.id)]
 
 
-def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(make_platform: Make) -> None:
     crowded = dict.fromkeys(range(2, 10), finds_no_room)
     story = Story({1: saves("step-3", then=exits(137)), **crowded, 10: exits(137), 11: finds_no_room, 12: succeed})
     platform = begun(make_platform, story)
-    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    told = trained(platform, Driver(platform, story))
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert [label == "pod.no_room" for label in labels(platform)] == [False, *[True] * 8, False, True, False]
     tries = platform.ledger.attempts.of_job(platform.job.id)
@@ -53,21 +50,19 @@ def test_a_job_that_has_run_waits_for_room_as_long_as_it_takes(
     assert tries[9].relaunch.reason.startswith("infrastructure loss 2 of 5")
 
 
-def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_never_fitted_is_given_up_with_the_schedulers_words(make_platform: Make) -> None:
     story = Story(dict.fromkeys(range(1, 10), finds_no_room), state=State.FAILED)
     platform = begun(make_platform, story)
-    trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    trained(platform, Driver(platform, story))
     assert platform.job.state is State.FAILED
     assert labels(platform) == ["pod.no_room"] * 6
     assert "budget.infra_attempts allows 5" in platform.job.reason
 
 
-def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make) -> None:
     story = Story({}, manifest={"budget": {"infra_attempts": 0}}, quota=frozenset(range(1, 9)))
     platform = begun(make_platform, story)
-    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    told = trained(platform, Driver(platform, story))
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     tries = platform.ledger.attempts.of_job(platform.job.id)
     assert labels(platform) == [*["quota.exceeded"] * 8, "done"]
@@ -79,9 +74,7 @@ def test_a_quota_is_waited_for_from_the_first_launch_on(make_platform: Make, mon
     assert all(USED_UP in t.reason for t in shown)
 
 
-def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(make_platform: Make) -> None:
     """Another job, of another tenant, wants all that the first one was granted; it gets it at once, and the first one
     goes behind it."""
     story = Story({}, quota=frozenset({1}))
@@ -92,10 +85,10 @@ def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
     book.queue.enqueue("other", GangRequest("other", 1, room.nodes[0].cpus, 1, 0, None, book.now()))
     assert not try_admit(book, "other", room).granted
     seen: list[str] = []
-    driver = Driver(platform, story, monkeypatch)
+    driver = Driver(platform, story)
     plan = driver.in_queue
 
-    def behind(trigger: GangTrigger, what: str) -> None:
+    def behind(_job_id: str, what: str) -> None:
         """The first job backs off: what it was granted is free."""
         if not seen:
             assert try_admit(book, "other", room).granted
@@ -111,8 +104,8 @@ def test_a_job_that_a_quota_keeps_waiting_leaves_its_room_to_others(
             book.queue.release("other")
 
     driver.in_queue = in_queue  # type: ignore[method-assign]
-    monkeypatch.setattr(GangTrigger, "_touch", behind)
-    told = trained(platform, driver, monkeypatch)
+    driver.touched = behind  # type: ignore[method-assign]
+    told = trained(platform, driver)
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert labels(platform) == ["quota.exceeded", "done"]
     states = [t.to_state for t in book.jobs.transitions(job_id)]
@@ -133,35 +126,29 @@ def too_small(platform: Platform) -> Callable[[str, str], Exception | None]:
     return refusal
 
 
-def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_that_can_never_hold_the_job_ends_it_at_once(make_platform: Make) -> None:
     story = Story({}, state=State.FAILED)
     platform = begun(make_platform, story)
     platform.cluster.refuse = too_small(platform)
-    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    told = trained(platform, Driver(platform, story))
     assert (platform.job.state, told["left"], told["granted"]) == (State.FAILED, [], [])
     (only,) = platform.ledger.attempts.of_job(platform.job.id)
     assert (only.outcome, only.label, only.relaunch) == ("configuration", "quota.too_small", None)
     assert "needs 2 x 8 of requests.nvidia.com/gpu, and its limit is 8" in platform.job.reason
 
 
-def test_a_quota_that_is_lowered_beneath_a_job_that_has_run_is_waited_for(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_that_is_lowered_beneath_a_job_that_has_run_is_waited_for(make_platform: Make) -> None:
     """It has work to lose; its place is others' meanwhile."""
     story = Story({1: saves("step-3", then=exits(137))})
     platform = begun(make_platform, story)
     lowered = too_small(platform)
     platform.cluster.refuse = lambda verb, name: lowered(verb, name) if "-t2-" in name or "-t3-" in name else None
-    trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    trained(platform, Driver(platform, story))
     assert platform.job.state is State.COMPLETED
     assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
 
 
-def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(make_platform: Make) -> None:
     """The work that was done is not lost, and the job is in nobody's way."""
     asks = (
         ("attempt 1", "halt", None),
@@ -173,7 +160,7 @@ def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
     platform = begun(make_platform, story)
     small = too_small(platform)
     platform.cluster.refuse = lambda verb, name: small(verb, name) if "-t2-" in name or "-t3-" in name else None
-    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    told = trained(platform, Driver(platform, story))
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert labels(platform)[1:] == ["quota.exceeded", "quota.exceeded", "done"]
     halted = [t.reason for t in platform.ledger.jobs.transitions(platform.job.id) if t.to_state is State.HALTED]
@@ -186,9 +173,7 @@ def test_a_revision_that_a_quota_can_never_hold_is_halted_and_can_be_mended(
     assert last.resume.checkpoint == "step-3"
 
 
-def test_a_disk_that_no_node_has_is_told_before_anything_is_made(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_no_node_has_is_told_before_anything_is_made(make_platform: Make) -> None:
     """Of a revision here: the job is halted, and goes on with less."""
     resources = {"learners": 2, "cpus": 1, "memory": "1GiB"}
     asks = (
@@ -198,7 +183,7 @@ def test_a_disk_that_no_node_has_is_told_before_anything_is_made(
     )
     story = Story({1: saves("step-3", then=exits(75, peers=75))}, asks=asks, manifest={"resources": resources})
     platform = begun(make_platform, story)
-    told = trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    told = trained(platform, Driver(platform, story))
     assert (platform.job.state, told["left"], told["granted"]) == (State.COMPLETED, [], [])
     assert len(platform.ledger.attempts.of_job(platform.job.id)) == 2
     reasons = [t.reason for t in platform.ledger.jobs.transitions(platform.job.id) if t.to_state is State.HALTED]
@@ -244,12 +229,10 @@ def test_a_name_that_has_become_the_platforms_ends_no_job_that_was_accepted_befo
     assert dict(records.manifest_of(job).env) == {"SEED": "7"}
 
 
-def test_learners_that_were_seen_going_are_judged_by_what_was_seen(
-    make_platform: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learners_that_were_seen_going_are_judged_by_what_was_seen(make_platform: Make) -> None:
     """A preemption costs nothing, though its pods are gone before they can be looked at again."""
     story = Story({1: preempted, 2: succeed}, manifest={"budget": {"infra_attempts": 0}})
     platform = begun(make_platform, story)
-    trained(platform, Driver(platform, story, monkeypatch), monkeypatch)
+    trained(platform, Driver(platform, story))
     assert platform.job.state is State.COMPLETED
     assert labels(platform)[:2] == ["pod.preempted", "done"]

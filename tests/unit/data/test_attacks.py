@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from updraft.manifest import ManifestError, parse
-from updraft_data import table as tables
 from updraft_data.expectations import ALLOWED, KWARGS
 from updraft_data.limited import validate_limited
 from updraft_data.run import validate
@@ -190,8 +189,7 @@ def test_a_regular_expression_that_never_ends_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz", "t.npz", "t.parquet"])
-def test_bytes_are_counted_while_a_file_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(tables, "TABLE_LIMIT_BYTES", 1_000_000)
+def test_bytes_are_counted_while_a_file_is_unpacked(tmp_path: Path, name: str) -> None:
     if name == "t.npz":
         array = io.BytesIO()
         np.save(array, np.zeros(500_000))
@@ -203,7 +201,7 @@ def test_bytes_are_counted_while_a_file_is_unpacked(tmp_path: Path, monkeypatch:
         line = b'{"x": 1}\n' if "json" in name else b"1\n"
         (tmp_path / name).write_bytes(gzip.compress(line * 1_000_000))
     with pytest.raises(SourceError, match="when it is unpacked"):
-        read_table(tmp_path, select(scan(tmp_path)[0]))
+        read_table(tmp_path, select(scan(tmp_path)[0]), limit_bytes=1_000_000)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -61,23 +61,23 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]) -> ModuleType:
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]) -> Callable[[], int]:
+    """One check, with files of its own."""
     spec = importlib.util.spec_from_file_location("image_health", COMMON / "health.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("KNOWN", "FAILURES", "MAIN", "LOG"):
-        monkeypatch.setattr(module, name, tmp_path / name)
-    (tmp_path / "MAIN").write_text(f"{process.pid}\n")
+    files = module.Files(*(tmp_path / name for name in module.Files._fields))
+    files.main.write_text(f"{process.pid}\n")
     monkeypatch.setenv("UPDRAFT_HEALTH_FAILURES", str(LIMIT))
     for name in ("UPDRAFT_HEALTH_COMPONENT", "UPDRAFT_HEALTH_DAG"):
         monkeypatch.delenv(name, raising=False)
-    return module
+    return partial(module.main, files)
 
 
 def test_a_stopped_scheduler_is_killed_after_so_many_failures_in_a_row(
-    health: ModuleType,
+    check: Callable[[], int],
     airflow: Airflow,
     process: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -87,61 +87,61 @@ def test_a_stopped_scheduler_is_killed_after_so_many_failures_in_a_row(
     os.kill(process.pid, signal.SIGSTOP)
     for turn in ("unhealthy", "unhealthy", "healthy", "unhealthy", "unhealthy"):
         airflow.report["scheduler"] = {"status": turn}
-        assert health.main() == (0 if turn == "healthy" else 1)
+        assert check() == (0 if turn == "healthy" else 1)
     assert process.poll() is None
 
-    assert health.main() == 1
+    assert check() == 1
     assert process.wait(timeout=20) == -signal.SIGKILL
-    assert "scheduler is unhealthy, 3 times in a row" in (tmp_path / "LOG").read_text()
+    assert "scheduler is unhealthy, 3 times in a row" in (tmp_path / "log").read_text()
 
 
 def test_what_was_never_well_is_left_to_start(
-    health: ModuleType, airflow: Airflow, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    check: Callable[[], int], airflow: Airflow, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPDRAFT_HEALTH_COMPONENT", "scheduler")
     airflow.report["scheduler"] = {"status": "unhealthy"}
-    assert [health.main() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
+    assert [check() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
     assert process.poll() is None
 
 
 @pytest.mark.parametrize("code", [200, 503], ids=["the database is away", "the api-server fails"])
 def test_what_others_fail_in_does_not_count(
-    health: ModuleType,
+    check: Callable[[], int],
     airflow: Airflow,
     process: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
     code: int,
 ) -> None:
     monkeypatch.setenv("UPDRAFT_HEALTH_COMPONENT", "scheduler")
-    assert health.main() == 0
+    assert check() == 0
     airflow.code = code
     airflow.report = {"metadatabase": {"status": "unhealthy"}, "scheduler": {"status": "unhealthy"}}
-    assert [health.main() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
+    assert [check() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
     assert process.poll() is None
 
 
 def test_a_server_that_does_not_answer_is_killed(
-    health: ModuleType, airflow: Airflow, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    check: Callable[[], int], airflow: Airflow, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert health.main() == 0
+    assert check() == 0
     monkeypatch.setenv("UPDRAFT_HEALTH_URL", "http://127.0.0.1:9/")
-    assert [health.main() for _ in range(LIMIT)] == [1] * LIMIT
+    assert [check() for _ in range(LIMIT)] == [1] * LIMIT
     assert process.wait(timeout=20) == -signal.SIGKILL
 
 
 def test_without_the_variable_nothing_is_written_or_killed(
-    health: ModuleType,
+    check: Callable[[], int],
     airflow: Airflow,
     process: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.delenv("UPDRAFT_HEALTH_FAILURES")
-    assert health.main() == 0
+    assert check() == 0
     airflow.code = 500
-    assert [health.main() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
+    assert [check() for _ in range(2 * LIMIT)] == [1] * 2 * LIMIT
     assert process.poll() is None
-    assert [path.name for path in tmp_path.iterdir()] == ["MAIN"]
+    assert [path.name for path in tmp_path.iterdir()] == ["main"]
 
 
 def test_the_entrypoint_notes_the_program_and_forgets_earlier_failures(tmp_path: Path) -> None:

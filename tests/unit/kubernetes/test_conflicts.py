@@ -18,11 +18,6 @@ def refusal(reason: str) -> ApiException:
     return error
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-
-
 def create(answers: list[Any]) -> Any:
     def asked(**_: Any) -> Any:
         answer = answers.pop(0)
@@ -30,7 +25,7 @@ def create(answers: list[Any]) -> Any:
             raise answer
         return answer
 
-    return calls.call("create pod p", asked, ok=calls.EXISTS)
+    return calls.call("create pod p", asked, ok=calls.EXISTS, sleep=lambda _: None)
 
 
 def test_what_exists_is_there() -> None:

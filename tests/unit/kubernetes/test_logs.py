@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from updraft.kubernetes import logs
 from updraft.kubernetes.logs import (
     CHUNK_CHARACTERS,
     MAX_LINE_CHARACTERS,
@@ -118,9 +117,7 @@ def test_a_chunk_that_the_store_refuses_is_written_later() -> None:
 
 
 @pytest.mark.parametrize(("asked", "paused"), [("7", 7.0), ("60", 10.0)])
-def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(
-    monkeypatch: pytest.MonkeyPatch, asked: str, paused: float
-) -> None:
+def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(asked: str, paused: float) -> None:
     """But for the end of a log nobody waits for long."""
     pauses: list[float] = []
 
@@ -139,21 +136,20 @@ def test_a_cluster_that_refuses_a_log_is_asked_again_when_it_says(
         async def write(chunk: list[Line]) -> None:
             written.extend(chunk)
 
-        sleep = asyncio.sleep
-
-        async def asleep(seconds: float) -> None:
+        async def sleep(seconds: float) -> None:
             pauses.append(seconds)
-            await sleep(0)
 
-        monkeypatch.setattr(asyncio, "sleep", asleep)
-        await record(lambda cursor: follow(Api(), "ns", "pod", "base", cursor), Cursor(), write, finished=finished)
+        def lines(cursor: Cursor) -> AsyncIterator[Line]:
+            return follow(Api(), "ns", "pod", "base", cursor)
+
+        await record(lines, Cursor(), write, finished=finished, sleep=sleep)
         return written
 
     assert [line.line for line in asyncio.run(run())] == ["hello"]
     assert pauses == [paused]
 
 
-def test_the_last_look_at_a_log_follows_the_end_of_its_program_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_look_at_a_log_follows_the_end_of_its_program_at_once() -> None:
     looks = 0
 
     async def lines(cursor: Cursor) -> AsyncIterator[Line]:
@@ -164,7 +160,7 @@ def test_the_last_look_at_a_log_follows_the_end_of_its_program_at_once(monkeypat
         elif finished.is_set():
             yield Line(cursor.advance(stamp(1)), stamp(1), "bye")
 
-    async def asleep(seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
         raise AssertionError(f"it paused for {seconds} s")
 
     async def write(chunk: list[Line]) -> None:
@@ -173,8 +169,7 @@ def test_the_last_look_at_a_log_follows_the_end_of_its_program_at_once(monkeypat
     async def run() -> None:
         nonlocal finished
         finished = asyncio.Event()
-        monkeypatch.setattr(asyncio, "sleep", asleep)
-        await record(lines, Cursor(), write, finished=finished)
+        await record(lines, Cursor(), write, finished=finished, sleep=sleep)
 
     finished, written = asyncio.Event(), list[Line]()
     asyncio.run(run())
@@ -287,12 +282,16 @@ def test_a_burst_waits_for_the_store_and_comes_in_chunks_of_bounded_size() -> No
     assert ahead[0] * MAX_LINE_CHARACTERS <= PENDING_CHARACTERS + MAX_LINE_CHARACTERS
 
 
-@pytest.mark.parametrize(("name", "value"), [("FLUSH_SECONDS", 0.001), ("PENDING_CHARACTERS", 1)])
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"flush_seconds": 0.001}, ["first", "second"]),
+        ({"flush_seconds": 3600, "pending_characters": 1}, ["first"]),
+    ],
+)
 def test_a_follower_that_is_stopped_lets_its_write_end_before_the_next(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: float
+    limits: dict[str, Any], expected: list[str]
 ) -> None:
-    monkeypatch.setattr(logs, "FLUSH_SECONDS", 3600)
-    monkeypatch.setattr(logs, name, value)
     began: list[list[str]] = []
     stored: list[list[str]] = []
     inside, most = 0, 0
@@ -320,7 +319,7 @@ def test_a_follower_that_is_stopped_lets_its_write_end_before_the_next(
             yield Line(cursor.advance(stamp(2)), stamp(2), "second")
             await asyncio.Event().wait()
 
-        following = asyncio.create_task(record(lines, Cursor(), write, finished=asyncio.Event()))
+        following = asyncio.create_task(record(lines, Cursor(), write, finished=asyncio.Event(), **limits))
         await writing.wait()
         more.set()
         for _ in range(20):
@@ -336,5 +335,4 @@ def test_a_follower_that_is_stopped_lets_its_write_end_before_the_next(
     asyncio.run(asyncio.wait_for(run(), 20))
     assert most == 1
     assert stored == began
-    expected = ["first", "second"] if name == "FLUSH_SECONDS" else ["first"]
     assert [line for chunk in stored for line in chunk] == expected

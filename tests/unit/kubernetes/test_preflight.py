@@ -315,15 +315,13 @@ def test_a_job_is_refused_with_what_to_do(
         required(serve(**facts), tmp_path, token=token)
 
 
-def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tenacity
-
-    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **_: tenacity.wait_none())
+def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         cluster = Cluster(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        ask = api(cluster, tmp_path).create_self_subject_rules_review
         with pytest.raises(UnavailableError, match=f"nothing answers at {cluster.url}"):
-            required(cluster, tmp_path)
+            calls.call("tell what the platform may do", ask, {}, sleep=lambda _: None)
 
 
 def test_a_token_that_runs_out_later_costs_no_job_its_life(serve: Serve, tmp_path: Path) -> None:

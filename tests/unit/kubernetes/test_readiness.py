@@ -52,11 +52,6 @@ def cluster(
         yield made, cluster_api(ApiClient(configuration))
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("told", "reviews", "starting"),
     [
@@ -79,7 +74,7 @@ def test_a_cluster_that_does_not_answer_is_not_ready() -> None:
 
 
 def list_pods(core: Any) -> Any:
-    return calls.call("list pods", core.list_namespaced_pod, "ns", _preload_content=False)
+    return calls.call("list pods", core.list_namespaced_pod, "ns", sleep=lambda _: None, _preload_content=False)
 
 
 def test_what_is_forbidden_while_it_starts_is_asked_again() -> None:

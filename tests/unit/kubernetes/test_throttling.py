@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from kubernetes.client.exceptions import ApiException
-from kubernetes_asyncio.client import ApiException as AsyncApiException
+from unit.kubernetes.async_server import client_of, serving
 from urllib3.exceptions import MaxRetryError, ResponseError
 
 from updraft.exceptions import QuotaError, RefusedError, UnavailableError
@@ -43,9 +44,8 @@ def test_the_pause_that_a_server_asks_for(failed: BaseException | None, seconds:
     assert asked_pause_seconds(failed) == seconds
 
 
-def test_a_request_is_repeated_after_the_pause_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_repeated_after_the_pause_that_was_asked_for() -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
     answers: list[Any] = [refusal(429, Retry_After="17"), refusal(500), "made"]
 
     def create(**_: Any) -> Any:
@@ -54,20 +54,19 @@ def test_a_request_is_repeated_after_the_pause_that_was_asked_for(monkeypatch: p
             raise answer
         return answer
 
-    assert calls.call("create pod p", create) == "made"
+    assert calls.call("create pod p", create, sleep=pauses.append) == "made"
     assert pauses[0] == 17
     assert 0 <= pauses[1] < 2
 
 
-def test_a_client_that_was_sent_away_each_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+def test_a_client_that_was_sent_away_each_time_says_so() -> None:
     pool: Any = SimpleNamespace()
 
     def list_pods(**_: Any) -> Any:
         raise MaxRetryError(pool, "/pods", ResponseError("too many 429 error responses"))
 
     with pytest.raises(UnavailableError, match=r"did not list pods: it has too many requests to answer \(429\)"):
-        calls.call("list pods", list_pods)
+        calls.call("list pods", list_pods, sleep=lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -89,21 +88,26 @@ def test_a_quota_without_room_is_told_from_what_is_forbidden(message: str, error
     assert str(caught.value) == f"The cluster refused to create pod p: 403 {message}"
 
 
-def test_a_watch_is_begun_again_after_the_pause_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, pauses = PodWatch("c", "ns"), []
+def test_a_watch_is_begun_again_after_the_pause_that_was_asked_for() -> None:
+    pauses: list[float] = []
 
-    async def listed() -> str:
-        error = AsyncApiException(status=429, reason="Too Many Requests")
-        error.headers = {"Retry-After": "23"}
-        raise error
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "23"})
 
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise asyncio.CancelledError
+    async def run() -> None:
+        twice = asyncio.Event()
 
-    monkeypatch.setattr(watch, "_list", listed)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(watch._run())
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                twice.set()
+                await asyncio.Event().wait()
+
+        async with serving({"/api/v1/namespaces/ns/pods": refuse}) as host:
+            watch = PodWatch("c", "ns", connect=client_of(host), sleep=sleep)
+            await watch.start()
+            await asyncio.wait_for(twice.wait(), 20)
+            await watch.stop()
+
+    asyncio.run(run())
     assert pauses == [23.0, 23.0]

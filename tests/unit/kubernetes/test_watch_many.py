@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from pathlib import Path
 
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.client import Configuration
+from unit.kubernetes.api_server import kubeconfig
+from unit.kubernetes.async_server import serving
 
 from updraft.kubernetes import logs
 from updraft.kubernetes.watch import PodWatch
@@ -34,41 +36,30 @@ async def first_line(watch: PodWatch, number: int, read: asyncio.Semaphore) -> N
         read.release()
 
 
-def test_more_followed_logs_than_the_client_has_connections_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_followed_logs_than_the_client_has_connections_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> str:
-        application = web.Application()
-        application.router.add_get("/api/v1/namespaces/ns/pods", no_pods)
-        application.router.add_get("/api/v1/namespaces/ns/pods/{pod}/log", followed_log)
-        runner = web.AppRunner(application, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-        class Hook:
-            client_configuration: Any
-
-            def __init__(self, conn_id: str) -> None: ...
-
-            async def _get_field(self, name: str) -> None: ...
-
-            async def _load_config(self) -> None:
-                self.client_configuration = Configuration(host=host)
-
-        monkeypatch.setattr("airflow.providers.cncf.kubernetes.hooks.kubernetes.AsyncKubernetesHook", Hook)
-        watch = PodWatch("c", "ns")
-        await watch.start()
-        read = asyncio.Semaphore(0)
-        followers = [asyncio.create_task(first_line(watch, number, read)) for number in range(FOLLOWED)]
-        try:
-            for _ in range(FOLLOWED):
-                await asyncio.wait_for(read.acquire(), 20)
-            return await asyncio.wait_for(watch._list(), 20)
-        finally:
-            for task in followers:
-                task.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
-            await watch.stop()
-            await runner.cleanup()
+        async with serving(
+            {
+                "/api/v1/namespaces/ns/pods": no_pods,
+                "/api/v1/namespaces/ns/pods/{pod}/log": followed_log,
+            }
+        ) as host:
+            extra = {"kube_config_path": str(kubeconfig(tmp_path / "kubeconfig", host))}
+            monkeypatch.setenv("AIRFLOW_CONN_MANY", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+            watch = PodWatch("many", "ns")
+            await watch.start()
+            read = asyncio.Semaphore(0)
+            followers = [asyncio.create_task(first_line(watch, number, read)) for number in range(FOLLOWED)]
+            try:
+                for _ in range(FOLLOWED):
+                    await asyncio.wait_for(read.acquire(), 20)
+                return await asyncio.wait_for(watch._list(), 20)
+            finally:
+                for task in followers:
+                    task.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
+                await watch.stop()
 
     assert asyncio.run(run()) == "7"

@@ -24,12 +24,9 @@ def defer_pods(environment: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
         del sys.modules[name]
 
 
-def test_a_pod_of_the_benchmarks_is_a_learners(
-    make_platform: Callable[..., Platform], defer_pods: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_of_the_benchmarks_is_a_learners(make_platform: Callable[..., Platform], defer_pods: Any) -> None:
     platform = until(make_platform(resources={"learners": 1}), "train")
-    monkeypatch.setattr(defer_pods, "SERVICES", platform.services)
-    name = defer_pods.launch_pod(platform.job)
+    name = defer_pods.launch_pod(platform.services, platform.services.core, platform.job)
     assert list(platform.cluster.pods) == [name]
     spec = platform.cluster.pods[name]["spec"]
     assert [each["name"] for each in (*spec["containers"], *spec["initContainers"])] == ["base", "updraft-sidecar"]

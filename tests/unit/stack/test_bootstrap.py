@@ -28,13 +28,12 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modul
 
 
 def test_a_python_that_does_not_fit_is_named_with_the_way_out(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bootstrap, "OLDEST", (9, 0))
-    monkeypatch.setattr(bootstrap, "NEWEST", (9, 0))
+    monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(SystemExit, match=r"needs Python 3\.11, 3\.12 or 3\.13\.(.|\n)*make PYTHON="):
-        bootstrap.use_fitting_python()
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11, 3\.12 or 3\.13\. This is 3\.9 (.|\n)*make PYTHON="):
+        bootstrap.use_fitting_python((3, 9))
 
 
 def test_a_placeholder_of_a_version_manager_is_no_python(bootstrap: ModuleType, tmp_path: Path) -> None:
@@ -51,11 +50,10 @@ def test_an_old_uv_is_not_used(bootstrap: ModuleType, tmp_path: Path, monkeypatc
     uv.write_text("#!/bin/sh\necho 'uv 0.4.30'\n")
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(bootstrap, "REPOSITORY", tmp_path)
-    assert bootstrap.find_uv() is None
+    assert bootstrap.find_uv(tmp_path / ".tools") is None
 
     uv.write_text("#!/bin/sh\necho 'uv 0.13.1 (somewhere)'\n")
-    assert bootstrap.find_uv() == str(uv)
+    assert bootstrap.find_uv(tmp_path / ".tools") == str(uv)
 
 
 def test_git_is_asked_for_when_it_is_missing(
@@ -100,9 +98,8 @@ def test_stop_ends_a_program_that_run_became(bootstrap: ModuleType, tmp_path: Pa
 
 @pytest.mark.parametrize("shell", ["echo ready; exec sleep 600", "trap '' TERM; echo ready; sleep 600; sleep 600"])
 def test_stop_ends_an_installer_whose_starter_was_killed_and_waits_for_its_end(
-    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+    bootstrap: ModuleType, tmp_path: Path, shell: str
 ) -> None:
-    monkeypatch.setattr(bootstrap, "TERM_SECONDS", 0.5)
     code = (
         f"import importlib.util, os; s = importlib.util.spec_from_file_location('b', {str(SCRIPT)!r});"
         "m = importlib.util.module_from_spec(s); s.loader.exec_module(m);"
@@ -114,7 +111,7 @@ def test_stop_ends_an_installer_whose_starter_was_killed_and_waits_for_its_end(
         assert run.stdout.readline() == b"ready\n"
         run.kill()
 
-        bootstrap.stop()
+        bootstrap.stop(term_seconds=0.5)
 
         assert not bootstrap.held(tmp_path / "run" / "bootstrap.lock")
         assert run.stdout.read() == b""  # its end of the pipe is closed only when the installer is gone too

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from updraft.cli.app import app
 from updraft.cli.console import report
 from updraft.exceptions import RefusedError
 from updraft.stack import __main__ as stack_main
-from updraft.stack import control, display
+from updraft.stack import control, display, processes, records
 from updraft.stack.doctor import Check
-from updraft.stack.layout import Home, StackError
-from updraft.stack.records import Phase
+from updraft.stack.layout import Home
+from updraft.stack.records import Phase, SupervisorRecord
 from updraft.stack.status import PartStatus, StackStatus, stack_status
 
 PROGRAM = ".venv/bin/updraft"
@@ -80,12 +79,13 @@ def test_each_command_that_is_printed_can_be_typed(
     display.show_checks([Check("home", True, "not set up yet; `updraft up` does it"), Check("x", False, "y", advice)])
     report(RefusedError("no platform is set up; run `updraft up`, or set UPDRAFT_AIRFLOW_URL"), as_json=False)
 
-    def refuse(_options: object) -> int:
-        raise StackError("this home is not set up; run `updraft init` first.")
-
-    monkeypatch.setattr(stack_main, "_run", refuse)
-    assert stack_main.main(["up"]) == 1
+    own = processes.identify(os.getpid())
+    assert own is not None
+    records.write_supervisor(home, SupervisorRecord(own.pid, own.create_time, Phase.RUNNING, started=0.0))
+    monkeypatch.setenv("UPDRAFT_HOME", str(home.root))
+    assert stack_main.main(["up", "--gpus", "2"]) == 1
     printed = capsys.readouterr()
+    assert f"run `{PROGRAM} down` first" in printed.err
     text = output.getvalue() + printed.out + printed.err
     assert not BARE.search(text), text
     assert text.count(f"`{PROGRAM} ") >= 8
@@ -111,12 +111,11 @@ def test_the_path_to_activate_is_that_from_where_one_stands(
     script.parent.mkdir(parents=True)
     script.touch()
     (tmp_path / "jobs").mkdir()
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.chdir(tmp_path / folder)
 
     def shown() -> str:
         output = io.StringIO()
-        display.show_addresses(home, Console(file=output, width=500))
+        display.show_addresses(home, Console(file=output, width=500), prefix=str(tmp_path / ".venv"))
         return output.getvalue()
 
     assert f"`. {os.path.relpath(script)}` puts `updraft` on the PATH." in shown()

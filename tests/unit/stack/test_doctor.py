@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from updraft.exceptions import UpdraftError
-from updraft.stack import control, migrate
+from updraft.stack import control, migrate, processes, records
 from updraft.stack import doctor as module
 from updraft.stack.layout import Home
+from updraft.stack.records import Phase, SupervisorRecord
 
 ENVIRONMENTS = {"environment of MLflow server", "environment of Sidecar of the learners"}
 
@@ -29,9 +30,13 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has git, and no uv."""
+    (tmp_path / "bin").mkdir()
+    (git := tmp_path / "bin" / "git").write_text("#!/bin/sh\necho git version 1.2.3\n")
+    git.chmod(0o700)
+    monkeypatch.setenv("PATH", str(git.parent))
     monkeypatch.delenv("UPDRAFT_UV", raising=False)
-    monkeypatch.setattr(module.shutil, "which", lambda name, path=None: "/usr/bin/git" if name == "git" else None)
 
 
 def checks(home: Home) -> dict[str, module.Check]:
@@ -80,8 +85,11 @@ def test_a_kubeconfig_of_the_environment_is_said_to_be_of_no_use(home: Home, mon
     assert told.detail == "names /nowhere, which is not used; `updraft up --kubeconfig FILE` uses one"
 
 
-def test_while_it_runs_what_it_needs_has_to_be_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "running", lambda home: SimpleNamespace())
+def test_while_it_runs_what_it_needs_has_to_be_there(home: Home) -> None:
+    own = processes.identify(os.getpid())
+    assert own is not None
+    home.run.mkdir(parents=True)
+    records.write_supervisor(home, SupervisorRecord(own.pid, own.create_time, Phase.RUNNING, started=0.0))
     found = checks(home)
     wrong = {name for name, check in found.items() if name.startswith("environment of ") and not check.ok}
     assert wrong == ENVIRONMENTS

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,11 +20,12 @@ from updraft.stack import config as configuration
 from updraft.stack import control
 from updraft.stack.cluster import ClusterConfig, pointed_at
 from updraft.stack.doctor import doctor
-from updraft.stack.layout import Home, StackError
+from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home, StackError
 from updraft.stack.parts import Part, build_parts, stop_order
 
 SHELL = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "NO_PROXY": "intranet"}
 HERE = "127.0.0.1"
+NODE = "import time; print('here', flush=True); time.sleep(600)"
 
 
 @pytest.fixture
@@ -179,9 +183,7 @@ def test_a_type_of_gpu_that_a_manifest_asks_for_is_missed(tmp_path: Path, server
 
 
 def test_the_whole_doctor_tells_of_the_cluster_too(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from updraft.stack import doctor as module
-
-    monkeypatch.setattr(module, "_environments", lambda home: iter(()))
+    monkeypatch.setenv("UPDRAFT_UV", "true")  # the true one takes seconds
     found = doctor(home, tmp_path / "nowhere")
     (check,) = [c for c in found if c.name == "kubeconfig"]
     assert check.detail == f"{tmp_path / 'nowhere'} does not exist"
@@ -222,15 +224,18 @@ def running(ledger: Ledger) -> None:
         ledger.jobs.move("digits-1", state, "on its way")
 
 
-def test_the_local_node_is_left_once_it_has_ended(
-    home: Home, file: Path, running: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_local_node_is_left_once_it_has_ended(home: Home, file: Path, running: None) -> None:
     control.initialise(home)
     other = {"kubeconfig": str(file), "context": "prod", "address": HERE}
-    monkeypatch.setattr(control.processes, "marked", lambda _, part: [part])  # its supervisor alone was killed
-    with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
-        control.initialise(home, cluster=other)
-    monkeypatch.setattr(control.processes, "marked", lambda *_: [])
+    environment = {**os.environ, MARK_VARIABLE: str(home.root), PART_VARIABLE: "node"}
+    with subprocess.Popen([sys.executable, "-c", NODE], env=environment, stdout=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline() == b"here\n"  # its supervisor alone was killed
+        try:
+            with pytest.raises(StackError, match="digits-1: not ended yet on the cluster so far"):
+                control.initialise(home, cluster=other)
+        finally:
+            node.kill()
     assert control.initialise(home, cluster=other).cluster is not None
 
 

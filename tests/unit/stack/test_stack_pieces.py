@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import http.server
 import io
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -104,21 +102,19 @@ def test_nothing_is_announced_when_all_is_there(tmp_path: Path) -> None:
     assert footprint.announcement([], tmp_path, tmp_path, {}).startswith("Nothing has to be downloaded")
 
 
-def test_a_full_disk_is_told_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_before_anything_begins(tmp_path: Path) -> None:
     keys = [f.key for f in footprint.DEMO]
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3_000 * footprint.MB))
+    environment = {"UV_CACHE_DIR": str(tmp_path / "cache")}
 
-    text = footprint.missing_space(keys, tmp_path, tmp_path, {"UV_CACHE_DIR": str(tmp_path / "cache")})
+    text = footprint.missing_space(keys, tmp_path, tmp_path, environment, free_bytes=lambda _: 3_000 * footprint.MB)
 
     assert text is not None
     assert text.startswith(f"Not enough disk: {tmp_path} has 3.0 GB free, ")
     assert "UPDRAFT_HOME" in text
 
 
-def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3_000 * footprint.MB))
-
-    assert footprint.missing_space([], tmp_path, tmp_path, {}) is None
+def test_what_is_already_there_needs_no_room(tmp_path: Path) -> None:
+    assert footprint.missing_space([], tmp_path, tmp_path, {}, free_bytes=lambda _: 3_000 * footprint.MB) is None
 
 
 def test_another_index_makes_the_learner_smaller() -> None:

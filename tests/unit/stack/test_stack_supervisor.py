@@ -18,11 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from updraft.stack import control, processes, records, watchdog
+from updraft.stack import control, processes, records
 from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 from updraft.stack.parts import Part, Probe, Stamp
 from updraft.stack.records import PartFailure, PartState
 from updraft.stack.supervisor import StartFailedError, Supervisor, hold_lock
+from updraft.stack.watchdog import Timing, Watchdog
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -140,11 +141,10 @@ def test_a_part_that_dies_is_started_again_on_its_port_and_its_children_are_ende
     supervisor.stop_parts()
 
 
-def test_a_part_that_is_stopped_is_killed_and_started_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"PAUSE": 0.1, "ANSWER": 1.0, "HUNG": 3.0}.items():
-        monkeypatch.setattr(watchdog, f"{name}_SECONDS", seconds)
+def test_a_part_that_is_stopped_is_killed_and_started_again(home: Home) -> None:
     service = server(home, "service", child=True)
-    supervisor = Supervisor(home, (service,))
+    watchdog = Watchdog(timing=Timing(pause_seconds=0.1, answer_seconds=1.0, hung_seconds=3.0))
+    supervisor = Supervisor(home, (service,), watchdog=watchdog)
     step_until(supervisor, lambda: state(home, "service") is PartState.READY)
     first = pid(home, "service")
     orphan = int(service.log.read_text().split()[1])
@@ -393,11 +393,11 @@ def test_down_ends_the_containers_that_a_dead_local_node_left(home: Home) -> Non
         program.kill()
 
 
-def test_down_ends_parts_whose_supervisor_was_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = server(home, "service", child=True)
+def test_down_ends_parts_whose_supervisor_was_killed(home: Home) -> None:
+    control.initialise(home)
+    service = server(home, "mlflow", child=True)  # in the place of a part that the home has
     killed = Supervisor(home, (service,))
-    step_until(killed, lambda: state(home, "service") is PartState.READY)
-    monkeypatch.setattr(control, "parts_of", lambda home: (service,))
+    step_until(killed, lambda: state(home, "mlflow") is PartState.READY)
     # The supervisor of this test is the test itself; one that was killed leaves a record of a process that is gone.
     record = records.read_supervisor(home)
     if record is not None:

@@ -269,8 +269,9 @@ def test_of_what_git_says_the_end_is_kept_and_an_endless_entry_is_refused(tmp_pa
 
 
 def run_until_ended(tmp_path: Path, script: str, say: Callable[[str], None]) -> None:
-    """Runs the script as git's child, in a repository with a limit of a megabyte."""
-    git = Git("https://host/repo", tmp_path / "work", {"PATH": "/usr/bin:/bin", "HOME": "/"}, None, LIMIT_BYTES, say)
+    """Runs the script as git's child, in a repository with a limit of a megabyte; `say` is told at each look."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/"}
+    git = Git("https://host/repo", tmp_path / "work", environment, None, LIMIT_BYTES, say, progress_seconds=0.0)
     git("init", "--quiet", "--template=", ".")
     git("-c", f"alias.slow=!{script}", "slow")
 
@@ -295,10 +296,9 @@ def test_what_grows_past_the_limit_is_ended_at_once_with_its_helpers(tmp_path: P
         tick.wait(0.02)
 
 
-def test_a_person_who_cancels_ends_the_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_who_cancels_ends_the_fetch(tmp_path: Path) -> None:
     def cancelled(line: str) -> None:
         raise InterruptedError(line)
 
-    monkeypatch.setattr("updraft_data.git_process.PROGRESS_SECONDS", 0.0)
     with pytest.raises(InterruptedError, match="0 bytes fetched"):
         run_until_ended(tmp_path, "sleep 60", cancelled)

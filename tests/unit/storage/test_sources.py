@@ -12,7 +12,9 @@ from prepare_pod import prepare
 from updraft.exceptions import DataError, LimitError, NotFoundError, RefusedError, UnavailableError
 from updraft.settings import Settings
 from updraft.storage import ContentStore, Staged
-from updraft_learner.store import S3Store
+from updraft.storage.errors import source_errors
+from updraft_learner.prepare.buckets import SourceBucket, access, list_source
+from updraft_learner.prepare.errors import bucket_errors
 
 Datasets = Callable[..., str]
 
@@ -115,16 +117,21 @@ def test_a_wrong_secret_is_named_but_not_shown(stage: Any, datasets: Datasets, s
         )
 
 
-def test_a_secret_may_name_its_own_endpoint(
-    stage: Any, datasets: Datasets, s3: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_may_name_its_own_endpoint(stage: Any, datasets: Datasets, s3: Any) -> None:
     bucket = datasets({"d/a": b"1"})
     keys = {"access_key": s3.access_key, "secret_key": s3.secret_key}
     assert stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": s3.endpoint}, secret_name="x").files == 1
-    impatient = {**S3Store.__init__.__kwdefaults__, "attempts": 1, "sleep": lambda _: None}
-    monkeypatch.setattr(S3Store.__init__, "__kwdefaults__", impatient)
-    with pytest.raises(UnavailableError, match="cannot be reached"):
-        stage(f"s3://{bucket}/d/", credentials={**keys, "endpoint": "http://127.0.0.1:1"}, secret_name="x")
+
+
+def test_an_endpoint_that_is_away_is_waited_for(s3: Any) -> None:
+    secret = {"access_key": "a", "secret_key": "b", "endpoint": "http://127.0.0.1:1"}
+    bucket = SourceBucket("b", access(secret, "x", s3.credentials), attempts=1)
+    with (
+        pytest.raises(UnavailableError, match="cannot be reached"),
+        source_errors(),
+        bucket_errors("s3://b/d/", "x"),
+    ):
+        list_source(bucket, "d/", "s3://b/d/", 1_000, 10)
 
 
 def test_more_than_the_limit_is_refused_with_both_sizes(stage: Any, datasets: Datasets) -> None:

@@ -16,9 +16,8 @@ from unit.storage.conftest import S3Server
 
 from updraft.exceptions import UnavailableError
 from updraft.storage import checkpoints, objects
-from updraft_learner import checkpoint_store
 from updraft_learner.checkpoint_names import part_name
-from updraft_learner.contract import Keys
+from updraft_learner.contract import MARKER_LIMIT_BYTES, Keys
 from updraft_learner.store import READ_LIMIT_BYTES, ObjectStore, StorageError, StoredObject
 
 KEYS = Keys("default")
@@ -130,13 +129,10 @@ def test_parts_that_contradict_each_other_are_damaged(store: ObjectStore) -> Non
     }
 
 
-def test_a_marker_that_no_sidecar_writes_is_damaged_and_not_read(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints, "MARKER_LIMIT_BYTES", 500)
+def test_a_marker_that_no_sidecar_writes_is_damaged_and_not_read(store: ObjectStore) -> None:
     put(store, "step-1-a1")
-    put(store, "step-2-a1", metrics={"x" * 500: 1.0})
-    too_large = "MANIFEST.json is larger than 500 bytes"
+    put(store, "step-2-a1", metrics={"x" * MARKER_LIMIT_BYTES: 1.0})
+    too_large = f"MANIFEST.json is larger than {MARKER_LIMIT_BYTES} bytes"
     looked = objects.look_at_checkpoints(*PLACE, store=store)
     assert ([info.name for info in looked.whole], looked.damaged) == (["step-1-a1"], {"step-2-a1": too_large})
     assert objects.verify_checkpoint(*PLACE, "step-2-a1", store=store) == too_large
@@ -152,13 +148,10 @@ def test_a_checkpoint_with_metrics_without_end_is_damaged(tmp_path: Path) -> Non
     assert set(looked.damaged.values()) == {"it has too many metrics; the limit is 1000"}
 
 
-def test_parts_that_are_described_at_too_great_length_are_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_are_described_at_too_great_length_are_damaged(tmp_path: Path) -> None:
     store, name = Counting(tmp_path), "step-5-a1-sabcdef01"
-    monkeypatch.setattr(checkpoint_store, "MARKER_LIMIT_BYTES", 500)
     put_part(store, name, 1)
-    put_part(store, name, 2, metrics={"x" * 500: 1.0})
+    put_part(store, name, 2, metrics={"x" * MARKER_LIMIT_BYTES: 1.0})
     assert list(objects.look_at_checkpoints(*PLACE, store=store).damaged) == [name]
     assert store.reads == []
 

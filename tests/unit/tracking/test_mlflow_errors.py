@@ -12,7 +12,7 @@ from mlflow.protos import databricks_pb2
 from mlflow.utils.rest_utils import verify_rest_response
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
-from updraft.tracking.runs import answering
+from updraft.tracking.runs import answering, experiment_of
 
 CLIENT: Any = SimpleNamespace(tracking_uri="http://127.0.0.1:5000")
 
@@ -97,16 +97,8 @@ def test_wrong_credentials_are_said_to_be_the_platforms() -> None:
     assert "check its credentials" in str(told(of_server("PERMISSION_DENIED", "Permission denied")))
 
 
-def test_a_first_job_that_asks_before_its_series_is_granted_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
-    from updraft.tracking import runs
-
-    monkeypatch.setattr(runs, "GRANT_SECONDS", 0.0)
-    refusals = [MlflowException("Permission denied", error_code=PERMISSION_DENIED)] * 3
+def test_a_first_job_that_asks_before_its_series_is_granted_asks_again() -> None:
+    refusals = [MlflowException("Permission denied", error_code=databricks_pb2.PERMISSION_DENIED)] * 3
 
     def get_experiment_by_name(name: str) -> Any:
         if refusals:
@@ -114,4 +106,4 @@ def test_a_first_job_that_asks_before_its_series_is_granted_asks_again(monkeypat
         return SimpleNamespace(experiment_id="7", lifecycle_stage="active")
 
     client: Any = SimpleNamespace(get_experiment_by_name=get_experiment_by_name)
-    assert runs._experiment(client, "digits") == "7"
+    assert experiment_of(client, "digits", pause_seconds=0.0) == "7"

@@ -195,31 +195,36 @@ def test_a_model_without_an_owner_is_the_tenants_whose_job_made_its_first_versio
         assert client.get_registered_model(name).tags == {"updraft.tenant": "default"}
 
 
-def test_a_first_version_whose_run_was_purged_says_nothing_of_an_owner(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+class AfterGc:
+    """A client of a server whose `mlflow gc` has deleted runs."""
 
+    def __init__(self, client: Any, *gone: str) -> None:
+        self._client, self._gone = client, gone
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def get_run(self, run_id: str) -> Any:
+        from mlflow.exceptions import MlflowException
+        from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+
+        if run_id in self._gone:
+            raise MlflowException(f"Run with id={run_id} not found", error_code=RESOURCE_DOES_NOT_EXIST)
+        return self._client.get_run(run_id)
+
+
+def test_a_first_version_whose_run_was_purged_says_nothing_of_an_owner(client: Any) -> None:
     client.create_registered_model("kept")
     runs = [open_run(client, f"purged-{n}").run_id for n in (1, 2)]
     for run_id in runs:
         client.create_model_version("kept", source="s3://x/y", run_id=run_id)
-    gone, get_run = {runs[0]}, client.get_run
-
-    def after_gc(run_id: str) -> Any:
-        if run_id in gone:
-            raise MlflowException(f"Run with id={run_id} not found", error_code=RESOURCE_DOES_NOT_EXIST)
-        return get_run(run_id)
-
-    monkeypatch.setattr(client, "get_run", after_gc)
+    one_gone: Any = AfterGc(client, runs[0])
+    both_gone: Any = AfterGc(client, *runs)
     with pytest.raises(RefusedError, match="is another tenant's"):
-        tracking.check_owner(client, "kept", "audio")
-    gone.add(runs[1])
+        tracking.check_owner(one_gone, "kept", "audio")
     with pytest.raises(RefusedError, match=r"set its tag updraft.tenant to 'default'"):
-        tracking.check_owner(client, "kept", "default")
-    gone.remove(runs[1])
-    tracking.claim(client, "kept", "default")
+        tracking.check_owner(both_gone, "kept", "default")
+    tracking.claim(one_gone, "kept", "default")
 
 
 def test_the_champion_is_found_or_not(client: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,10 @@ from outside import Outside
 from unit.operators.conftest import empty_ledger, environment
 from unit.triggers.trigger_helpers import JOB, Clock
 
-from updraft.controller.rate_limiter import RateLimiter
 from updraft.ledger import Ledger, NewJob
 from updraft.services import Services, UsesServices
 from updraft.settings import settings
-from updraft.triggers import admit, attempt_monitor, checkpoints, followers, queue, request_poller
+from updraft.timing import RateLimiter
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 
@@ -50,22 +50,22 @@ def store(outside: Outside, environment: Path) -> FolderStore:
 
 
 @pytest.fixture
-def quick(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def quick(outside: Outside, environment: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Short pauses, and a clock that the test's looks advance."""
     clock = Clock()
-    monkeypatch.setattr(attempt_monitor, "time", clock)
-    changes: tuple[tuple[object, str, object], ...] = (
-        (attempt_monitor, "TICK_SECONDS", 0.005),
-        (followers, "LOG_RETRY_SECONDS", 0.01),
-        (followers, "LOG_END_SECONDS", 5.0),
-        (admit, "RETRY_SECONDS", 0.01),
-        (queue, "TURN_SECONDS", 0.01),
-        (queue, "AWAY_SECONDS", 0.01),
-        (checkpoints, "PACE", RateLimiter(0.01, 1e9)),
-        (checkpoints, "END_PACE", RateLimiter(0.01, 1e9)),
-        (request_poller, "LOOK_SECONDS", 0.005),
+    outside.timing = replace(
+        outside.timing,
+        clock=clock,
+        tick_seconds=0.005,
+        admit_retry_seconds=0.01,
+        requests_seconds=0.005,
+        queue_turn_seconds=0.01,
+        queue_away_seconds=0.01,
+        log_end_seconds=5.0,
+        log_retry_seconds=0.01,
+        checkpoint_looks=RateLimiter(0.01, 1e9),
+        training_end_looks=RateLimiter(0.01, 1e9),
     )
-    for module, name, value in changes:
-        monkeypatch.setattr(module, name, value)
     # A look advances the clock by little, and each asks a real ledger: with the defaults a test takes half a minute.
     monkeypatch.setenv("UPDRAFT_DEPLOY_TIMEOUT_SECONDS", "300")
     monkeypatch.setenv("UPDRAFT_STORE_GRACE_SECONDS", "90")

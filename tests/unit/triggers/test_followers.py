@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.storage.logbook import read_log, read_log_end
+from updraft.timing import TIMING
 from updraft.triggers.followers import Followers
 
 LAUNCH = Launch("updraft-default", "default", JOB, "train", 1, Membership.first(1))
@@ -79,7 +81,7 @@ class Cluster:
 
 def end_of(cluster: Cluster, store: FolderStore) -> Followers:
     """The followers of a program that ends while its log is read."""
-    made = Followers(LAUNCH, lambda: store, Log(), end_seconds=0.05, shared=None)
+    made = Followers(LAUNCH, lambda: store, Log(), timing=replace(TIMING, log_end_seconds=0.05), shared=None)
 
     async def run() -> None:
         watch: Any = SimpleNamespace(api=cluster)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from outside import Outside
+from outside import Instead, Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB
 
@@ -23,11 +24,15 @@ from updraft.lifecycle import State
 from updraft.recovery.ends import EndKind
 from updraft.recovery.policy import PlannedRelaunch
 from updraft.services import Services
-from updraft.triggers import gang, queue
+from updraft.timing import TIMING
+from updraft.triggers import gang
 from updraft.triggers.gang import GangTrigger
-from updraft.triggers.request_poller import RequestPoller
 
 REAL_SLEEP = asyncio.sleep
+MARKS = {
+    f"updraft.dev/{name}": value
+    for name, value in {"job": JOB, "role": "train", "attempt": "1", "tenant": "default"}.items()
+}
 
 
 class Log:
@@ -53,20 +58,9 @@ class Sleeps:
 
 
 @pytest.fixture
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+def sleeps(outside: Outside) -> Sleeps:
     made = Sleeps()
-    replaced = SimpleNamespace(
-        **{name: getattr(asyncio, name) for name in ("to_thread", "get_running_loop", "create_task")}
-    )
-    replaced.sleep = made.sleep
-    monkeypatch.setattr(gang, "asyncio", replaced)
-    return made
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Log:
-    made = Log()
-    monkeypatch.setattr(GangTrigger, "log", made)
+    outside.timing = replace(outside.timing, sleep=made.sleep)
     return made
 
 
@@ -78,18 +72,55 @@ def cluster(outside: Outside) -> FakeCluster:
     return outside.cluster
 
 
-def trigger() -> GangTrigger:
-    return GangTrigger(conn_id="c", namespace="updraft-default", job_id=JOB, role="train")
+class Watched(GangTrigger):
+    """A trigger whose log is read, and whose steps a test can replace."""
+
+    log: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(conn_id="c", namespace="updraft-default", job_id=JOB, role="train")
+        self.log = Log()
+        self.poller: Any = None  # in place of the process's
+        self.touched: Callable[[], object] | None = None
+        self.sees: EndSignal | None = None  # at once, of each attempt that it watches
+
+    async def _watch_attempt(self, *attempt: Any) -> EndSignal:
+        return self.sees or await super()._watch_attempt(*attempt)
+
+    def _poller(self) -> Any:
+        return self.poller or super()._poller()
+
+    def _touch(self, what: str) -> None:
+        if self.touched is None:
+            super()._touch(what)
+        else:
+            self.touched()
 
 
-def run(made: GangTrigger) -> list[dict[str, Any]]:
+@dataclass
+class Poller:
+    """What users ask of the job."""
+
+    asks: Callable[[str], bool]
+    what: str = ""
+
+    @contextmanager
+    def guarding(self, job_id: str, what: str) -> Iterator[None]:
+        self.what = what
+        yield
+
+    async def asked(self, job_id: str) -> bool:
+        return self.asks(self.what)
+
+
+def run(made: Watched) -> list[dict[str, Any]]:
     async def events() -> list[dict[str, Any]]:
         return [event.payload async for event in made.run()]
 
     return asyncio.run(asyncio.wait_for(events(), 60))
 
 
-def stopped(made: GangTrigger) -> None:
+def stopped(made: Watched) -> None:
     """Runs until `Sleeps` has had enough."""
     with pytest.raises(asyncio.CancelledError):
         run(made)
@@ -115,52 +146,43 @@ def in_line(ledger: Ledger) -> None:
 @pytest.mark.usefixtures("store", "cluster")
 class TestWaiting:
     def test_a_back_off_is_said_once_and_what_was_left_is_stopped(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, cluster: FakeCluster
+        self, ledger: Ledger, sleeps: Sleeps, cluster: FakeCluster
     ) -> None:
         lost(ledger, 300)
-        labels = {"job": JOB, "role": "train", "attempt": "1", "tenant": "default"}
-        marks = {f"updraft.dev/{name}": value for name, value in labels.items()}
-        cluster.pods["p"] = {"metadata": {"name": "p", "labels": marks}}
+        cluster.pods["p"] = {"metadata": {"name": "p", "labels": MARKS}}
         sleeps.enough = 50
-        stopped(trigger())
-        assert [text for level, text in log.lines if level == "info" and "Launched again" in text] == [
-            text for _, text in log.lines
-        ]
-        assert len(log.lines) == 1
-        assert set(sleeps.seconds) == {gang.TICK_SECONDS}
+        made = Watched()
+        stopped(made)
+        ((level, text),) = made.log.lines
+        assert (level, "Launched again" in text) == ("info", True)
+        assert set(sleeps.seconds) == {TIMING.tick_seconds}
         assert cluster.left == []
 
-    def test_a_cancel_ends_a_back_off_at_once(self, ledger: Ledger, sleeps: Sleeps, log: Log) -> None:
+    def test_a_cancel_ends_a_back_off_at_once(self, ledger: Ledger, sleeps: Sleeps) -> None:
         lost(ledger, 300)
         ledger.requests.make(JOB, "cancel", "bob")
-        assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
+        assert run(Watched()) == [{"kind": "ended", "reason": "cancelled by bob"}]
 
-    def test_a_halted_job_waits_quietly_and_a_cancel_ends_it(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_halted_job_waits_quietly_and_a_cancel_ends_it(self, ledger: Ledger, sleeps: Sleeps) -> None:
         halted(ledger)
         looks = []
 
-        async def asked(self: RequestPoller, job_id: str) -> bool:
-            looks.append(self._guarded[job_id].what)
+        def asked(what: str) -> bool:
+            looks.append(what)
             if len(looks) == 20:
                 ledger.requests.make(JOB, "cancel", "bob")
-            return job_id in ledger.requests.asked()
+            return JOB in ledger.requests.asked()
 
-        monkeypatch.setattr(RequestPoller, "asked", asked)
-        assert run(trigger()) == [{"kind": "ended", "reason": "cancelled by bob"}]
+        made = Watched()
+        made.poller = Poller(asked)
+        assert run(made) == [{"kind": "ended", "reason": "cancelled by bob"}]
         assert set(looks) == {"train: halted"}
-        assert sleeps.seconds == [gang.TICK_SECONDS] * 20
-        assert log.lines == []
+        assert sleeps.seconds == [TIMING.tick_seconds] * 20
+        assert made.log.lines == []
 
     @pytest.mark.parametrize("begin", [halted, in_line, lambda ledger: lost(ledger, 300)])
     def test_it_ends_when_it_is_told_to_wherever_it_waits(
-        self,
-        ledger: Ledger,
-        outside: Outside,
-        log: Log,
-        begin: Callable[[Ledger], None],
-        monkeypatch: pytest.MonkeyPatch,
+        self, ledger: Ledger, outside: Outside, begin: Callable[[Ledger], None]
     ) -> None:
         begin(ledger)
         waits = asyncio.Event()
@@ -169,14 +191,10 @@ class TestWaiting:
             waits.set()
             return []
 
-        async def asked(self: RequestPoller, job_id: str) -> bool:
-            waits.set()
-            return False
-
         async def main() -> None:
-            made = trigger()
-            made._touch = lambda what: loop.call_soon_threadsafe(waits.set)  # type: ignore[assignment,misc,return-value]
-            loop = asyncio.get_running_loop()
+            made, loop = Watched(), asyncio.get_running_loop()
+            made.touched = lambda: loop.call_soon_threadsafe(waits.set)
+            made.poller = None if begin is in_line else Poller(lambda what: bool(waits.set()))
             running = asyncio.create_task(made.run().__anext__())
             await waits.wait()
             running.cancel()
@@ -184,8 +202,7 @@ class TestWaiting:
                 await asyncio.wait_for(asyncio.shield(running), 5)
 
         outside.list_nodes = nodes  # type: ignore[method-assign,assignment]
-        monkeypatch.setattr(RequestPoller, "asked", asked)
-        monkeypatch.setattr(gang, "TICK_SECONDS", 0.01)
+        outside.timing = replace(outside.timing, tick_seconds=0.01)
         asyncio.run(asyncio.wait_for(main(), 20))
         assert not ledger.jobs.get(JOB).ended
 
@@ -196,19 +213,20 @@ class TestTrouble:
         ("error", "level"), [(UnavailableError("the ledger is away"), "warning"), (KeyError("x"), "exception")]
     )
     def test_errors_without_an_end_are_waited_out_more_and_more_slowly(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
+        self, ledger: Ledger, outside: Outside, sleeps: Sleeps, error: Exception, level: str
     ) -> None:
         def away(*args: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(ledger.jobs, "get", away)
+        outside.ledger = Instead(ledger, jobs=Instead(ledger.jobs, get=away))
         sleeps.enough = 9
-        stopped(trigger())
+        made = Watched()
+        stopped(made)
         assert sleeps.seconds == [1, 2, 4, 8, 16, 30, 30, 30, 30]
-        assert [said for said, _ in log.lines] == [level] * 9
+        assert [said for said, _ in made.log.lines] == [level] * 9
 
     def test_a_watch_that_cannot_be_had_is_asked_for_again(
-        self, ledger: Ledger, outside: Outside, sleeps: Sleeps, log: Log
+        self, ledger: Ledger, outside: Outside, sleeps: Sleeps
     ) -> None:
         """The connection is asked of Airflow, which may be away itself; the task must not fail for it."""
         answers: list[Exception | None] = [RuntimeError("no answer"), UnavailableError("away"), None]
@@ -221,18 +239,19 @@ class TestTrouble:
 
         outside.watch_pods = shared  # type: ignore[method-assign,assignment]
         ledger.requests.make(JOB, "cancel", "bob")
-        assert run(trigger())[0]["kind"] == "ended"
+        assert run(Watched())[0]["kind"] == "ended"
         assert answers == []
 
     def test_a_cluster_that_does_not_answer_about_its_nodes_is_why_a_job_waits(
-        self, ledger: Ledger, outside: Outside, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside, sleeps: Sleeps
     ) -> None:
         outside.nodes = UnavailableError("the cluster's nodes cannot be listed")
-        monkeypatch.setattr(queue, "TURN_SECONDS", 0.01)
+        outside.timing = replace(outside.timing, queue_turn_seconds=0.01)
         in_line(ledger)
+        made = Watched()
 
         async def main() -> None:
-            running = asyncio.create_task(trigger().run().__anext__())
+            running = asyncio.create_task(made.run().__anext__())
             while (ledger.jobs.get(JOB).state, ledger.jobs.get(JOB).reason) != (
                 State.QUEUED,
                 "the cluster's nodes cannot be listed",
@@ -241,39 +260,32 @@ class TestTrouble:
             running.cancel()
 
         asyncio.run(asyncio.wait_for(main(), 20))
-        assert {text for _, text in log.lines} <= {"waiting: the cluster's nodes cannot be listed"}
+        assert {text for _, text in made.log.lines} <= {"waiting: the cluster's nodes cannot be listed"}
 
-    def test_an_attempt_of_a_revision_without_its_pod_waits_for_the_task(
-        self, ledger: Ledger, sleeps: Sleeps, log: Log
-    ) -> None:
+    def test_an_attempt_of_a_revision_without_its_pod_waits_for_the_task(self, ledger: Ledger, sleeps: Sleeps) -> None:
         ledger.attempts.ensure(JOB, "train", after=None)
-        assert run(trigger()) == [gang.REVISED]
+        assert run(Watched()) == [gang.REVISED]
         assert ledger.attempts.of_job(JOB)[0].ended_at is None
 
     def test_learners_that_live_are_not_looked_at_without_a_pause(
-        self, ledger: Ledger, services: Services, sleeps: Sleeps, log: Log, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, services: Services, cluster: FakeCluster, sleeps: Sleeps
     ) -> None:
         """Whatever made the watching end, nothing has ended."""
         ledger.attempts.ensure(JOB, "train", after=None)
         pods.record_template(services, ledger.jobs.get(JOB), "train", {"spec": {}})
-
-        class Observed:
-            def __init__(self, *args: Any) -> None: ...
-
-            async def run(self) -> EndSignal:
-                return EndSignal(EndKind.MISSING, "gone")
-
-        monkeypatch.setattr(gang, "AttemptMonitor", Observed)
-        monkeypatch.setattr(pods, "deploy", lambda *args: None)
-        monkeypatch.setattr(gang.attempts, "conclude", lambda *args: None)
+        ledger.idempotency.record(JOB, deployment("train", 1), Deployment(("p",), ledger.now()))
+        cluster.pods["p"] = {"metadata": {"name": "p", "labels": MARKS | {"updraft.dev/learner": "1"}}}
+        cluster.set_status("p")
         sleeps.enough = 5
-        stopped(trigger())
+        made = Watched()
+        made.sees = EndSignal(EndKind.MISSING, "gone")
+        stopped(made)
         assert sleeps.seconds == [1.0] * 5
 
 
 def test_a_job_that_cannot_be_resumed_so_is_halted_again(ledger: Ledger) -> None:
     in_line(ledger)
-    made = trigger()
+    made = Watched()
     ledger.jobs.move(JOB, State.QUEUED, "resumed")
     made._record_impossible("no node has 99 CPUs")
     assert ledger.jobs.get(JOB).reason == "it cannot go on like this: no node has 99 CPUs"

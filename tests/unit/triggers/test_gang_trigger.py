@@ -6,11 +6,13 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from folder_store import FolderStore
+from outside import Instead, Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.conftest import MANIFEST
 from unit.triggers.trigger_helpers import JOB, START, Clock, services_in_use
@@ -28,13 +30,13 @@ from updraft.recovery.ends import EndKind
 from updraft.recovery.facts import PodFacts
 from updraft.settings import settings
 from updraft.storage import objects
-from updraft.triggers import followers
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.attempt_monitor import AttemptMonitor
 from updraft.triggers.checkpoints import CheckpointTrigger
 from updraft.triggers.gang import GangTrigger
 from updraft.triggers.reaper import ReaperTrigger
 from updraft_learner.prepare.documents import SourceRequest
+from updraft_learner.store import StorageError
 
 
 class FakeWatch:
@@ -158,14 +160,14 @@ def test_a_trigger_survives_its_serialisation(made: Any) -> None:
 
 @pytest.mark.usefixtures("ledger", "store", "quick")
 class TestGang:
-    def test_all_pods_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_pods_ended(self) -> None:
         watch = FakeWatch(2)
         for name in watch.cluster.pods:
             watch.cluster.set_status(name, exit_code=0)
         ended = tuple(watch.pods("any"))
         assert observe(watch) == EndSignal(EndKind.ENDED, "all pods have ended", {1: [], 2: []}, ended)
 
-    def test_one_failed_and_its_peer_still_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_failed_and_its_peer_still_runs(self) -> None:
         watch = FakeWatch(2)
         watch.cluster.set_status("p-2", exit_code=1)
         watch.logs = {"p-1": [(stamp(1), "working")], "p-2": [(stamp(1), "a"), (stamp(2), "ValueError: b")]}
@@ -178,39 +180,33 @@ class TestGang:
             line["line"] for line in objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
         ] == ["working"]
 
-    def test_a_pod_that_its_node_refuses_wakes_the_task_at_once(
-        self, monkeypatch: pytest.MonkeyPatch, quick: Clock
-    ) -> None:
+    def test_a_pod_that_its_node_refuses_wakes_the_task_at_once(self, quick: Clock) -> None:
         watch = FakeWatch(2)
         watch.cluster.pods["p-2"]["status"] = {"phase": "Failed", "reason": "OutOfcpu", "message": "no cpu left"}
         event = observe(watch)
         assert (event.kind, event.reason) == ("failed", "learner 2: OutOfcpu: no cpu left")
         assert quick.now < START + 10
 
-    def test_a_failed_learner_may_store_before_the_attempt_ends(
-        self, monkeypatch: pytest.MonkeyPatch, quick: Clock
-    ) -> None:
+    def test_a_failed_learner_may_store_before_the_attempt_ends(self, quick: Clock) -> None:
         watch = FakeWatch(1)
         watch.cluster.set_status("p-1", exit_code=1, phase="Running")
         assert observe(watch).kind == "failed"
         assert quick.now > START + 30
 
-    def test_a_pod_is_missing_only_after_a_while(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
+    def test_a_pod_is_missing_only_after_a_while(self, quick: Clock) -> None:
         watch = FakeWatch(1)
         event = observe(watch, 2)
         assert (event.kind, event.reason) == ("missing", "1 of 2 pods are gone")
         assert quick.now > START + ends.MISSING_SECONDS
 
-    def test_a_watch_that_lost_the_cluster_says_nothing_about_pods(
-        self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-    ) -> None:
+    def test_a_watch_that_lost_the_cluster_says_nothing_about_pods(self, ledger: Ledger) -> None:
         watch = FakeWatch(1)
         watch.synced.clear()
         watch.cluster.set_status("p-1", exit_code=1)
         watch.at_look = {100: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         assert observe(watch, 2).reason == "cancelled by bob"
 
-    def test_an_image_that_cannot_be_pulled(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
+    def test_an_image_that_cannot_be_pulled(self, quick: Clock) -> None:
         watch = FakeWatch(1)
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
         watch.cluster.set_status(
@@ -220,7 +216,7 @@ class TestGang:
         assert (event.kind, event.reason) == ("blocked", "learner 1: ImagePullBackOff: no such image")
         assert START + ends.BLOCKED_SECONDS < quick.now < START + 60
 
-    def test_pods_that_never_start(self, monkeypatch: pytest.MonkeyPatch, quick: Clock) -> None:
+    def test_pods_that_never_start(self, quick: Clock) -> None:
         watch = FakeWatch(1)
         condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "conditions": [condition]}
@@ -255,7 +251,7 @@ class TestGang:
         assert event.kind == "failed"
         assert [(pod.learner, pod.main.exit_code) for pod in event.pods] == [(1, None), (2, 1)]
 
-    def test_the_time_is_used_up(self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger) -> None:
+    def test_the_time_is_used_up(self, quick: Clock, ledger: Ledger) -> None:
         from updraft.ledger.tables import jobs
 
         with ledger._engine.begin() as connection:
@@ -265,9 +261,7 @@ class TestGang:
         assert (seen.kind, seen.reason) == ("deadline", "budget.max_runtime is used up")
         assert START + 39 < quick.now < START + 60
 
-    def test_waiting_for_room_uses_up_no_time(
-        self, monkeypatch: pytest.MonkeyPatch, quick: Clock, ledger: Ledger
-    ) -> None:
+    def test_waiting_for_room_uses_up_no_time(self, quick: Clock, ledger: Ledger) -> None:
         from updraft.ledger.tables import jobs
 
         with ledger._engine.begin() as connection:
@@ -325,9 +319,7 @@ class TestGang:
         assert (seen.kind, seen.reason) == ("missing", "1 of 2 pods are gone")
         assert quick.now > START + ends.MISSING_SECONDS
 
-    def test_a_halt_waits_until_all_learners_have_saved_and_left(
-        self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, store: FolderStore
-    ) -> None:
+    def test_a_halt_waits_until_all_learners_have_saved_and_left(self, ledger: Ledger, store: FolderStore) -> None:
         of_two(ledger)
         watch = FakeWatch(2)
         watch.at_look = {
@@ -389,54 +381,47 @@ class TestGang:
         assert (seen.kind, seen.reason) == ("missing", "1 of 1 pods are gone")
         assert quick.now < START + ends.MISSING_SECONDS
 
-    def test_a_cancel_request_ends_it_although_the_log_goes_on(
-        self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-    ) -> None:
+    def test_a_cancel_request_ends_it_although_the_log_goes_on(self, ledger: Ledger, outside: Outside) -> None:
         watch = FakeWatch(1)
         watch.endless, watch.logs = {"p-1"}, {"p-1": [(stamp(1), "epoch 1")]}
         watch.at_look = {20: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
-        monkeypatch.setattr(followers, "LOG_END_SECONDS", 3600.0)
+        outside.timing = replace(outside.timing, log_end_seconds=3600.0)
         event = observe(watch)
         assert event == EndSignal(EndKind.CANCELLED, "cancelled by bob", {1: ["epoch 1"]}, tuple(watch.pods("any")))
         assert [
             line["line"] for line in objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
         ] == ["epoch 1"]
 
-    def test_a_ledger_that_is_away_does_not_end_a_healthy_job(
-        self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-    ) -> None:
-        watch, real = FakeWatch(1), ledger.jobs.get
+    def test_a_ledger_that_is_away_does_not_end_a_healthy_job(self, ledger: Ledger, outside: Outside) -> None:
+        watch = FakeWatch(1)
         watching = observation(watch)
 
         def away(job_id: str) -> Any:
             raise UnavailableError("the ledger cannot be used")
 
         def back() -> None:
-            monkeypatch.setattr(ledger.jobs, "get", real)
+            outside.ledger = ledger
             watch.cluster.set_status("p-1", exit_code=0)
 
-        monkeypatch.setattr(ledger.jobs, "get", away)
+        outside.ledger = Instead(ledger, jobs=Instead(ledger.jobs, get=away))
         watch.at_look = {20: back}
         assert asyncio.run(asyncio.wait_for(watching.run(), 30)).kind == "ended"
 
-    def test_a_store_that_is_away_at_the_start_costs_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        watch, real, calls = FakeWatch(1), objects.LogBook.open, []
+    def test_a_store_that_is_away_at_the_start_costs_no_line(self, outside: Outside, store: FolderStore) -> None:
+        watch, failures = FakeWatch(1), [StorageError("unreachable", "the store cannot be reached")] * 3
 
-        def open_book(*place: Any, **more: Any) -> Any:
-            calls.append(place)
-            if len(calls) < 4:
-                raise UnavailableError("the store cannot be reached")
-            return real(*place, **more)
+        def listed(prefix: str) -> Any:
+            if failures:
+                raise failures.pop()
+            return store.list(prefix)
 
-        monkeypatch.setattr(objects.LogBook, "open", open_book)
+        outside.store = Instead(store, list=listed)
         watch.logs = {"p-1": [(stamp(n), f"line {n}") for n in range(5)]}
         watch.cluster.set_status("p-1", exit_code=0)
         assert observe(watch).tails == {1: [f"line {n}" for n in range(5)]}
         assert len(objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)) == 5
 
-    def test_a_trigger_that_is_started_anew_goes_on_without_doubling_a_line(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_trigger_that_is_started_anew_goes_on_without_doubling_a_line(self) -> None:
         watch = FakeWatch(1)
         watch.endless = {"p-1"}
         watch.logs = {"p-1": [(stamp(n), f"line {n}") for n in range(3)]}
@@ -462,22 +447,10 @@ class TestGang:
         recorded = objects.read_log("default", JOB, "train", 1, 1, store=services_in_use().store)
         assert [(line["n"], line["line"]) for line in recorded] == list(enumerate(expected, 1))
 
-    def test_each_learners_log_has_its_rate_and_all_have_one_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        watch, real, flows = FakeWatch(1), followers.logs.follow, []
+    def test_each_learners_log_has_its_rate_and_all_have_one_together(self) -> None:
+        assert observation(FakeWatch(1))._followers._shared is observation(FakeWatch(1))._followers._shared is not None
 
-        def follow(*args: Any) -> Any:
-            flows.append(args[-1])
-            return real(*args)
-
-        monkeypatch.setattr(followers.logs, "follow", follow)
-        watch.logs = {"p-1": [(stamp(1), "line")]}
-        watch.cluster.set_status("p-1", exit_code=0)
-        assert observe(watch).tails == {1: ["line"]}
-        assert flows
-        assert {id(flow) for flow in flows} == {id(flows[0])}  # also after a cut
-        assert flows[0].shared is followers.ALL
-
-    def test_the_state_goes_forward_only(self, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+    def test_the_state_goes_forward_only(self, ledger: Ledger) -> None:
         ledger.jobs.move(JOB, State.QUEUED, "waiting")
         ledger.jobs.move(JOB, State.DEPLOYING, "admitted")
         watch = FakeWatch(1)

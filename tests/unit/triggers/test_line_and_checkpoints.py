@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from folder_store import FolderStore
 from kubernetes.client.exceptions import ApiException
-from outside import Outside
+from outside import Instead, Outside
 from unit.operators.platform_fakes import FakeCluster, store_checkpoint
 from unit.triggers.trigger_helpers import JOB, events, services_in_use
 
@@ -18,9 +19,9 @@ from updraft.exceptions import UnavailableError
 from updraft.ledger import AttemptClosure, Ledger, NewJob
 from updraft.lifecycle import Evidence, State, Verdict
 from updraft.storage import objects
-from updraft.triggers import admit
 from updraft.triggers.admit import AdmitTrigger
 from updraft.triggers.checkpoints import CheckpointTrigger, follow_checkpoints
+from updraft_learner.store import StorageError
 
 KEEP = {"latest": 2, "best": 1, "metric": "acc", "mode": "max"}
 
@@ -104,15 +105,18 @@ class TestAdmit:
         assert admitted(cluster, outside) == [{"kind": "cancelled", "reason": "cancelled by bob"}]
 
     def test_a_halt_while_the_cluster_is_away_takes_the_job_out_of_the_line(
-        self, ledger: Ledger, outside: Outside, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside
     ) -> None:
         enqueue(ledger)
         ledger.requests.make(JOB, "halt", "bob")
         cluster = FakeCluster()
-        cluster.refuse = lambda verb, name: 503
-        monkeypatch.setattr(
-            admit.user_requests, "resumed", lambda _services, job_id: ledger.requests.make(job_id, "cancel", "bob")
-        )
+
+        def refuse(verb: str, name: str) -> int:
+            if ledger.jobs.get(JOB).state is State.HALTED:
+                ledger.requests.make(JOB, "cancel", "bob")
+            return 503
+
+        cluster.refuse = refuse
         assert admitted(cluster, outside)[0]["kind"] == "cancelled"
         assert ledger.jobs.get(JOB).state is State.HALTED
 
@@ -120,56 +124,58 @@ class TestAdmit:
 # --- checkpoints ---
 
 
-def watched(states: list[Any], monkeypatch: pytest.MonkeyPatch, keep: Any = None) -> list[dict[str, Any]]:
-    """Events of a checkpoint trigger to which Airflow answers these, one by one; the last one stands."""
+class Told(CheckpointTrigger):
+    """Airflow answers it so whether the training has ended, one by one; the last answer stands."""
 
-    async def train_ended(self: CheckpointTrigger) -> bool:
-        answer = states.pop(0) if len(states) > 1 else states[0]
+    answers: list[Any]
+
+    async def _train_ended(self) -> bool:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
         return bool(answer)
 
-    monkeypatch.setattr(CheckpointTrigger, "_train_ended", train_ended)
-    made = CheckpointTrigger(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=keep)
+
+def watched(answers: list[Any], keep: Any = None) -> list[dict[str, Any]]:
+    made = Told(job_id=JOB, dag_id="d", run_id="r", train_task="train", keep=keep)
+    made.answers = answers
     return asyncio.run(asyncio.wait_for(events(made), 20))
 
 
 @pytest.mark.usefixtures("quick")
 class TestCheckpoints:
-    def test_what_is_stored_is_recorded_and_pruned(
-        self, ledger: Ledger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_stored_is_recorded_and_pruned(self, ledger: Ledger, store: FolderStore) -> None:
         for step, acc in ((1, 0.9), (2, 0.1), (3, 0.2), (4, 0.3)):
             store_checkpoint(store, JOB, f"step-{step}", step, {"acc": acc})
-        assert watched([False, False, True], monkeypatch, KEEP) == [{"kind": "ended"}]
+        assert watched([False, False, True], KEEP) == [{"kind": "ended"}]
         kept = {c.name: c.deleted_at is None for c in ledger.checkpoints.of_job(JOB, with_deleted=True)}
         assert kept == {"step-1": True, "step-2": False, "step-3": True, "step-4": True}
         assert [c.name for c in objects.list_checkpoints("default", JOB, store=store)] == ["step-1", "step-3", "step-4"]
 
-    def test_airflow_and_the_store_may_be_away(
-        self, ledger: Ledger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_airflow_and_the_store_may_be_away(self, ledger: Ledger, outside: Outside, store: FolderStore) -> None:
         store_checkpoint(store, JOB, "step-1", 1, {})
         states = [RuntimeError("no answer"), False, RuntimeError("no answer"), True]
-        real, calls = objects.look_at_checkpoints, []
+        failures = 3
 
-        def look(*place: Any, **options: Any) -> Any:
-            calls.append(place)
-            if len(calls) in (1, 2, 3):
-                raise UnavailableError("the store cannot be reached")
-            return real(*place, **options)
+        def listed(prefix: str) -> Any:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise StorageError("unreachable", "the store cannot be reached")
+            return store.list(prefix)
 
-        monkeypatch.setattr(objects, "look_at_checkpoints", look)
-        assert watched(states, monkeypatch) == [{"kind": "ended"}]
+        outside.store = Instead(store, list=listed)
+        assert watched(states) == [{"kind": "ended"}]
+        assert failures == 0
         assert [c.name for c in ledger.checkpoints.of_job(JOB)] == ["step-1"]
 
     @pytest.mark.usefixtures("ledger")
-    def test_a_store_that_stays_away_does_not_hold_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def look(*place: Any, **options: Any) -> Any:
-            raise UnavailableError("the store cannot be reached")
+    def test_a_store_that_stays_away_does_not_hold_the_run(self, outside: Outside) -> None:
+        def away(prefix: str) -> Any:
+            raise StorageError("unreachable", "the store cannot be reached")
 
-        monkeypatch.setattr(objects, "look_at_checkpoints", look)
-        assert watched([True], monkeypatch) == [{"kind": "ended"}]
+        outside.store = SimpleNamespace(list=away)
+        assert watched([True]) == [{"kind": "ended"}]
 
     def test_a_checkpoint_that_was_let_go_is_not_news_again(self, ledger: Ledger, store: FolderStore) -> None:
         for step in (1, 2, 3):

@@ -7,16 +7,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from outside import Outside
+from outside import Instead, Outside
 from unit.triggers.trigger_helpers import JOB, services_in_use
 
 from updraft.allocation import GangRequest
 from updraft.exceptions import UnavailableError
 from updraft.ledger import Admission, Ledger, NewJob
 from updraft.lifecycle import State
+from updraft.timing import TIMING
 from updraft.triggers import queue
 from updraft.triggers.queue import QueueReader, WaitingJob
 
@@ -42,12 +44,21 @@ def cluster(outside: Outside, quick: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def plans(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def plans(ledger: Ledger, outside: Outside) -> list[object]:
     """Grows with each plan."""
     made: list[object] = []
-    plan = ledger.queue.plan
-    monkeypatch.setattr(ledger.queue, "plan", lambda capacity: (made.append(capacity), plan(capacity)))
+
+    def plan(capacity: Any) -> Any:
+        made.append(capacity)
+        return ledger.queue.plan(capacity)
+
+    queues(outside, plan=plan)
     return made
+
+
+def queues(outside: Outside, **methods: Callable[..., Any]) -> None:
+    """The ledger's queue answers with these methods."""
+    outside.ledger = Instead(outside.ledger, queue=Instead(outside.ledger.queue, **methods))
 
 
 def waits(ledger: Ledger, number: int) -> str:
@@ -93,18 +104,17 @@ def test_a_place_that_is_given_back_is_given_to_the_next(ledger: Ledger, cluster
 
 
 def test_nothing_is_planned_while_nothing_changes(
-    ledger: Ledger, cluster: list[Any], plans: list[object], monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, outside: Outside, cluster: list[Any], plans: list[object]
 ) -> None:
     waits(ledger, 0)
     turns = 0
-    turn = QueueReader._turn
 
-    async def counted(self: QueueReader) -> None:
+    def news(since: int | None) -> Any:
         nonlocal turns
-        await turn(self)
         turns += 1
+        return ledger.queue.news(since)
 
-    monkeypatch.setattr(QueueReader, "_turn", counted)
+    queues(outside, news=news)
 
     async def main() -> None:
         with QueueReader(services_in_use(), "c").waiting(waits(ledger, 1), "admit") as place:
@@ -152,14 +162,16 @@ def test_a_planner_that_died_is_replaced_when_its_lease_runs_out(ledger: Ledger,
     assert ledger.leases.take(queue.LEASE, "another", 1.0)  # the one that left gave it back
 
 
-def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
-    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_does_not_answer_is_why_jobs_wait(ledger: Ledger, outside: Outside, cluster: list[Any]) -> None:
     job_id = waits(ledger, 0)
     cluster.clear()
     held: list[str] = []
-    hold = ledger.queue.hold
-    monkeypatch.setattr(ledger.queue, "hold", lambda problem: (held.append(problem), hold(problem)))
+
+    def hold(problem: str) -> None:
+        held.append(problem)
+        ledger.queue.hold(problem)
+
+    queues(outside, hold=hold)
 
     async def main() -> None:
         with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
@@ -174,17 +186,17 @@ def test_a_cluster_that_does_not_answer_is_why_jobs_wait(
 
 @pytest.mark.parametrize("error", [UnavailableError("the ledger is away"), KeyError("x")])
 def test_a_ledger_that_is_away_only_lengthens_the_wait(
-    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+    ledger: Ledger, outside: Outside, cluster: list[Any], error: Exception
 ) -> None:
     job_id = waits(ledger, 0)
-    news, failures = ledger.queue.news, [error] * 5
+    failures = [error] * 5
 
     def away(since: int | None) -> Any:
         if failures:
             raise failures.pop()
-        return news(since)
+        return ledger.queue.news(since)
 
-    monkeypatch.setattr(ledger.queue, "news", away)
+    queues(outside, news=away)
 
     async def main() -> None:
         with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
@@ -211,7 +223,7 @@ def test_what_users_ask_of_a_job_wakes_it(ledger: Ledger, cluster: list[Any]) ->
 
 def test_a_word_to_look_is_not_lost_behind_a_later_one() -> None:
     async def main() -> None:
-        place = WaitingJob("j")
+        place = WaitingJob("j", TIMING)
         place.tell(None)
         place.tell(GRANTED)
         assert await place.news() is None
@@ -222,11 +234,10 @@ def test_a_word_to_look_is_not_lost_behind_a_later_one() -> None:
 
 
 def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
-    ledger: Ledger, cluster: list[Any], monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, outside: Outside, cluster: list[Any]
 ) -> None:
     first, second = waits(ledger, 0), waits(ledger, 1)
     gives = asyncio.Event()
-    give = ledger.leases.give
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -234,9 +245,9 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
         def slow(name: str, owner: str) -> None:
             loop.call_soon_threadsafe(gives.set)
             time.sleep(0.3)
-            give(name, owner)
+            ledger.leases.give(name, owner)
 
-        monkeypatch.setattr(ledger.leases, "give", slow)
+        outside.ledger = Instead(ledger, leases=Instead(ledger.leases, give=slow))
         mine = QueueReader(services_in_use(), "c")
         with mine.waiting(first, "admit"):
             await comes(lambda: ledger.queue.admission(first).granted)
@@ -249,27 +260,30 @@ def test_a_job_that_comes_while_the_lease_is_given_back_is_served(
     run(main)
 
 
-async def hangs(*_: object) -> Any:
-    await asyncio.sleep(3600)
+def hangs(outside: Outside, cluster: list[Any]) -> None:
+    async def list_nodes(_conn_id: str) -> Any:
+        await asyncio.sleep(3600)
+
+    outside.list_nodes = list_nodes  # type: ignore[method-assign,assignment]
 
 
-def fails(*_: object) -> Any:
-    raise ValueError("12 parsecs is not a Kubernetes quantity")
+def has_a_bad_node(outside: Outside, cluster: list[Any]) -> None:
+    cluster[:] = [{**NODE, "status": {**NODE["status"], "allocatable": {"cpu": "12 parsecs", "memory": "4Gi"}}}]
 
 
-@pytest.mark.parametrize(("step", "how"), [("list_nodes", hangs), ("capacity_from_nodes", fails), ("_plan", fails)])
+def fails(outside: Outside, cluster: list[Any]) -> None:
+    def plan(*_: object) -> Any:
+        raise ValueError("a mistake in the plan")
+
+    queues(outside, plan=plan)
+
+
+@pytest.mark.parametrize("breaks", [hangs, has_a_bad_node, fails])
 def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
-    ledger: Ledger,
-    outside: Outside,
-    cluster: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    how: Callable[..., Any],
+    ledger: Ledger, outside: Outside, cluster: list[Any], breaks: Callable[[Outside, list[Any]], None]
 ) -> None:
     job_id = waits(ledger, 0)
-    where = outside if step == "list_nodes" else queue
-    plan = getattr(where, step)
-    monkeypatch.setattr(where, step, how)
+    breaks(outside, cluster)
 
     async def main() -> None:
         with QueueReader(services_in_use(), "c").waiting(job_id, "admit") as place:
@@ -277,8 +291,8 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
             ledger.requests.make(job_id, "halt", "bob")
             assert await place.news() is None
             ledger.requests.make(job_id, "resume", "bob")
-            if how is fails:  # and the plan is tried again
-                monkeypatch.setattr(where, step, plan)
+            if breaks is not hangs:  # and the plan is tried again
+                outside.ledger, cluster[:] = ledger, [NODE]
                 await comes(lambda: ledger.queue.admission(job_id).granted)
 
     run(main)
@@ -286,13 +300,12 @@ def test_a_plan_that_hangs_or_fails_keeps_nobody_from_hearing_of_requests(
 
 @pytest.mark.parametrize(("seconds", "logged"), [(0, ["waiting: number 3", "waiting: number 2"]), (1000, [])])
 def test_of_many_places_in_a_row_few_are_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seconds: float, logged: list[str]
+    caplog: pytest.LogCaptureFixture, seconds: float, logged: list[str]
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(queue, "LOG_SECONDS", seconds)
 
     async def main() -> None:
-        place = WaitingJob("job-1")
+        place = WaitingJob("job-1", replace(TIMING, place_log_seconds=seconds))
         waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=False))
         for number in (3, 2):
             place.tell(Admission(False, number, f"number {number}"))
@@ -306,7 +319,7 @@ def test_of_many_places_in_a_row_few_are_logged(
 
 def test_a_job_that_was_not_planned_is_looked_at_once_it_is() -> None:
     async def main() -> None:
-        place = WaitingJob("job-1")
+        place = WaitingJob("job-1", TIMING)
         waiting = asyncio.create_task(place.look_again(logging.getLogger("trigger"), at_first_plan=True))
         await asyncio.sleep(0)
         place.tell(Admission(False, 1, "number 1 in the queue"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from outside import Outside
+from outside import Instead, Outside
 from unit.operators.platform_fakes import FakeCluster
 from unit.triggers.trigger_helpers import JOB, events
 
-from updraft.controller import ending
 from updraft.exceptions import RefusedError, UnavailableError
 from updraft.kubernetes.pod_status import pod_facts
 from updraft.kubernetes.watch import LaunchKey
@@ -21,11 +22,12 @@ from updraft.lifecycle import State, Verdict
 from updraft.operators.reaper import ReaperOperator
 from updraft.recovery.facts import PodFacts
 from updraft.recovery.reaping import CALM_SECONDS, Run
-from updraft.services import Services
-from updraft.triggers import reaper
+from updraft.settings import settings
 from updraft.triggers.reaper import ASK_AFTER_SECONDS, FORGET_SECONDS, ReaperTrigger
 
 OTHER = "digits-2"
+Look = Callable[[], dict[str, Any]]
+Quiet = Callable[[float], dict[str, Any]]
 NOT_FOUND = {"status_code": 404, "message": "Server returned error", "detail": {"detail": {"reason": "not_found"}}}
 
 
@@ -40,6 +42,7 @@ class Airflow:
         self.runs: dict[str, Any] = {JOB: "running"}
         self.tasks: dict[str, str | None] = {}
         self.asked: list[str] = []
+        self.held: threading.Event | None = None  # no answer before it is set
 
     def send(self, msg: Any) -> Any:
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
@@ -52,6 +55,8 @@ class Airflow:
 
         self._known.validate_python(msg.model_dump())  # any other is never answered
         self.asked.append(type(msg).__name__)
+        if self.held is not None:
+            self.held.wait(20)
         if not isinstance(msg, GetDagRunState):
             return TaskStatesResult(task_states={run: dict(self.tasks) for run in msg.run_ids})
         answer = self.runs.get(msg.run_id, NOT_FOUND)
@@ -79,18 +84,22 @@ class Time:
         self.now = 5_000.0
         self.look_seconds = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         self.now += self.look_seconds
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+def clock(outside: Outside) -> Time:
     made = Time()
-    monkeypatch.setattr(reaper, "time", made)
-    monkeypatch.setattr(reaper, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(reaper, "_memories", {})
+    outside.timing = replace(outside.timing, clock=made, reaper_seconds=0.001)
     return made
+
+
+@pytest.fixture
+def conn_id(request: pytest.FixtureRequest) -> str:
+    """A connection of the test's own: what was seen of its cluster outlives a trigger."""
+    return str(request.node.nodeid)
 
 
 @pytest.fixture
@@ -108,21 +117,28 @@ def watch(outside: Outside) -> Watch:
     return outside.watch
 
 
-def look(times: int = 1) -> dict[str, Any]:
-    """What the trigger finds at the last of so many looks, each in a trigger of its own."""
-    found: dict[str, Any] = {}
-    for _ in range(times):
+@pytest.fixture
+def look(conn_id: str) -> Look:
+    """Returns what a trigger of its own finds at one look."""
+
+    def found() -> dict[str, Any]:
         watch: Any = Watch()
-        found = asyncio.run(ReaperTrigger(conn_id="c")._look({"default": watch}))
+        return asyncio.run(ReaperTrigger(conn_id=conn_id)._look({"default": watch}))
+
     return found
 
 
-def quiet(clock: Time, seconds: float) -> dict[str, Any]:
-    """What is found after so many seconds of looking each quarter of a minute."""
-    found = look()
-    for _ in range(int(seconds // 15) + 1):
-        clock.now += 15
-        found = look()
+@pytest.fixture
+def quiet(look: Look, clock: Time) -> Quiet:
+    """Returns what is found after so many seconds of looking each quarter of a minute."""
+
+    def found(seconds: float) -> dict[str, Any]:
+        last = look()
+        for _ in range(int(seconds // 15) + 1):
+            clock.now += 15
+            last = look()
+        return last
+
     return found
 
 
@@ -143,29 +159,22 @@ class TestWhatAirflowSays:
         ],
     )
     def test_only_a_clear_answer_is_one(
-        self, ledger: Ledger, airflow: Airflow, clock: Time, answer: Any, run: Run
+        self, ledger: Ledger, airflow: Airflow, clock: Time, answer: Any, run: Run, conn_id: str
     ) -> None:
         airflow.runs[JOB] = answer
         airflow.tasks = {"train": "deferred"}
-        said = asyncio.run(ReaperTrigger(conn_id="c")._ask_airflow(ledger.jobs.get(JOB)))
+        said = asyncio.run(ReaperTrigger(conn_id=conn_id)._ask_airflow(ledger.jobs.get(JOB)))
         assert said == (run, {"train": "deferred"} if run not in (Run.GONE, Run.UNKNOWN) else {})
 
     def test_an_answer_that_does_not_come_is_none(
-        self, ledger: Ledger, airflow: Airflow, clock: Time, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, outside: Outside, airflow: Airflow, conn_id: str
     ) -> None:
-        import threading
-
-        held = threading.Event()
-
-        def send(msg: Any) -> Any:
-            held.wait(20)
-
-        monkeypatch.setattr(airflow, "send", send)
-        monkeypatch.setattr(reaper, "ANSWER_SECONDS", 0.05)
+        held = airflow.held = threading.Event()
+        outside.timing = replace(outside.timing, airflow_answer_seconds=0.05)
 
         async def ask() -> Any:
             try:
-                return await ReaperTrigger(conn_id="c")._ask_airflow(ledger.jobs.get(JOB))
+                return await ReaperTrigger(conn_id=conn_id)._ask_airflow(ledger.jobs.get(JOB))
             finally:
                 held.set()
 
@@ -173,33 +182,39 @@ class TestWhatAirflowSays:
 
 
 class TestCalm:
-    def test_a_job_that_is_touched_is_not_asked_about(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+    def test_a_job_that_is_touched_is_not_asked_about(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, look: Look
+    ) -> None:
         look()
         clock.now += ASK_AFTER_SECONDS - 1
         look()
         assert airflow.asked == []
 
     def test_a_job_whose_run_is_gone_is_given_up_after_a_calm_time(
-        self, ledger: Ledger, airflow: Airflow, clock: Time
+        self, ledger: Ledger, airflow: Airflow, clock: Time, quiet: Quiet
     ) -> None:
         airflow.runs.clear()
-        assert quiet(clock, CALM_SECONDS - 30)["reap"] == {}
-        found = quiet(clock, 30)["reap"]
+        assert quiet(CALM_SECONDS - 30)["reap"] == {}
+        found = quiet(30)["reap"]
         assert list(found) == [JOB]
         assert found[JOB]["end"] is True
         assert found[JOB]["reason"].startswith(
             "its Airflow run does not exist any more, and no task or trigger has touched"
         )
 
-    def test_a_job_whose_run_lives_is_left_alone_for_ever(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
-        assert quiet(clock, 4000)["reap"] == {}
+    def test_a_job_whose_run_lives_is_left_alone_for_ever(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, quiet: Quiet
+    ) -> None:
+        assert quiet(4000)["reap"] == {}
 
-    def test_thirty_minutes_without_an_answer_reap_nothing(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+    def test_thirty_minutes_without_an_answer_reap_nothing(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, quiet: Quiet
+    ) -> None:
         airflow.runs[JOB] = {"status_code": 503, "message": "down", "detail": {}}
-        assert quiet(clock, 1800)["reap"] == {}
+        assert quiet(1800)["reap"] == {}
 
     def test_finding_one_thing_does_not_begin_the_calm_of_others_anew(
-        self, ledger: Ledger, airflow: Airflow, clock: Time, watch: Watch
+        self, ledger: Ledger, airflow: Airflow, clock: Time, watch: Watch, conn_id: str
     ) -> None:
         """The trigger ends with each find, and a new one is made."""
         airflow.runs.clear()
@@ -212,35 +227,39 @@ class TestCalm:
         clock.look_seconds = 15
         reaped: list[dict[str, Any]] = []
         while len(reaped) < 20 and not any(JOB in found for found in reaped):
-            found = asyncio.run(asyncio.wait_for(events(ReaperTrigger(conn_id="c")), 20))
+            found = asyncio.run(asyncio.wait_for(events(ReaperTrigger(conn_id=conn_id)), 20))
             reaped.append(found[0]["reap"])
             assert reaped[-1][OTHER]["pods"] == ["p"]
         assert reaped[-1][JOB]["end"] is True
 
-    def test_a_gap_in_the_watching_is_no_calm(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+    def test_a_gap_in_the_watching_is_no_calm(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, look: Look, quiet: Quiet
+    ) -> None:
         airflow.runs.clear()
-        quiet(clock, CALM_SECONDS - 30)
+        quiet(CALM_SECONDS - 30)
         clock.now += FORGET_SECONDS + 1
         assert look()["reap"] == {}
-        assert quiet(clock, CALM_SECONDS)["reap"][JOB]["end"] is True
+        assert quiet(CALM_SECONDS)["reap"][JOB]["end"] is True
 
     def test_one_jobs_bad_answer_keeps_nobody_from_being_reaped(
-        self, ledger: Ledger, airflow: Airflow, clock: Time
+        self, ledger: Ledger, airflow: Airflow, clock: Time, quiet: Quiet
     ) -> None:
         ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
         airflow.runs[JOB] = RuntimeError("cannot be decoded")
-        assert list(quiet(clock, CALM_SECONDS)["reap"]) == [OTHER]
+        assert list(quiet(CALM_SECONDS)["reap"]) == [OTHER]
 
 
 class TestMessages:
-    def test_a_message_is_left_to_its_own_job_first(self, ledger: Ledger, airflow: Airflow, clock: Time) -> None:
+    def test_a_message_is_left_to_its_own_job_first(
+        self, ledger: Ledger, airflow: Airflow, clock: Time, look: Look
+    ) -> None:
         ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         assert look()["untold"] == []
         clock.now += 31
         assert look()["untold"] == [JOB]
 
     def test_mlflow_that_is_away_is_asked_less_and_less_often(
-        self, ledger: Ledger, airflow: Airflow, clock: Time
+        self, ledger: Ledger, airflow: Airflow, clock: Time, look: Look
     ) -> None:
         ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         asked_at = []
@@ -282,35 +301,32 @@ class TestActs:
         assert ledger.jobs.get(JOB).state is State.PENDING
 
     def test_a_pod_that_stays_behind_a_dead_node_is_removed_by_force(
-        self, ledger: Ledger, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, cluster: FakeCluster, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setenv("UPDRAFT_STOP_GRACE_SECONDS", "1")
+        settings.cache_clear()
         ledger.jobs.finish(JOB, Verdict(State.FAILED, "it failed"))
         cluster.pods["p"] = {"metadata": {"name": "p", "labels": {"updraft.dev/job": JOB}}}
         forced: list[int] = []
-        real = cluster.delete_namespaced_pod
 
         def delete(name: str, namespace: str, *, grace_period_seconds: int, **more: Any) -> None:
             forced.append(grace_period_seconds)
             if grace_period_seconds == 0:
-                real(name, namespace, **more)
+                cluster.delete_namespaced_pod(name, namespace, **more)
 
-        monkeypatch.setattr(cluster, "delete_namespaced_pod", delete)
-        monkeypatch.setattr("updraft.kubernetes.gang.wait_gone", lambda *a, **k: False)
+        outside.cluster = Instead(cluster, delete_namespaced_pod=delete)
+        outside.timing = replace(outside.timing, removal_seconds=0.0)
         finished({"reap": {JOB: act(end=False, pods=["p"], reason="the job has ended FAILED")}})
-        assert (forced, cluster.left) == ([30, 0], [])
+        assert (forced, cluster.left) == ([1, 0], [])
 
     @pytest.mark.parametrize("error", [UnavailableError("the cluster is away"), RefusedError("forbidden")])
-    def test_one_jobs_trouble_is_not_anothers(
-        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
-    ) -> None:
+    def test_one_jobs_trouble_is_not_anothers(self, ledger: Ledger, outside: Outside, error: Exception) -> None:
         ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
-        real: Callable[..., Any] = ending.verdict_of
 
-        def verdict_of(services: Services, job: Any, *more: Any) -> Any:
-            if job.id == JOB:
+        def current(job_id: str, role: str) -> Any:
+            if job_id == JOB:
                 raise error
-            return real(services, job, *more)
+            return ledger.attempts.current(job_id, role)
 
-        monkeypatch.setattr(ending, "verdict_of", verdict_of)
-        monkeypatch.setattr(ending, "_missing", lambda *_: ["train"])
+        outside.ledger = Instead(ledger, attempts=Instead(ledger.attempts, current=current))
         assert finished({"reap": {JOB: act(), OTHER: act()}}) == {OTHER: "ended FAILED: its run is gone"}

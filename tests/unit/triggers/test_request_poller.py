@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+from outside import Instead, Outside
 from unit.triggers.trigger_helpers import JOB, services_in_use
 
-from updraft.controller.rate_limiter import RateLimiter
 from updraft.exceptions import UnavailableError
 from updraft.ledger import Ledger, NewJob
-from updraft.triggers import request_poller as desk_module
-from updraft.triggers.request_poller import LOOK_SECONDS, TOUCH_SECONDS, RequestPoller
+from updraft.timing import TIMING, RateLimiter
+from updraft.triggers.request_poller import TOUCH_SECONDS, RequestPoller
 
 MANIFEST = {"name": "digits", "framework": {"name": "pytorch"}, "command": "python train.py"}
 OTHER = "digits-2"
+LOOK_SECONDS = TIMING.requests_seconds
 
 
 class Hand:
@@ -30,35 +32,41 @@ class Hand:
         return self.now
 
 
-def counted(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture
+def hand(outside: Outside) -> Hand:
+    made = Hand()
+    outside.timing = replace(outside.timing, clock=made)
+    return made
+
+
+def asks(outside: Outside, asked: Callable[[], frozenset[str]]) -> None:
+    """The ledger answers so to who asks it for requests."""
+    outside.ledger = Instead(outside.ledger, requests=Instead(outside.ledger.requests, asked=asked))
+
+
+@pytest.mark.usefixtures("hand")
+def test_many_triggers_cost_one_look(ledger: Ledger, outside: Outside) -> None:
     looks: list[str] = []
-    real = book.requests.asked
 
     def asked() -> frozenset[str]:
         looks.append("asked")
-        return real()
+        return ledger.requests.asked()
 
-    monkeypatch.setattr(book.requests, "asked", asked)
-    return looks
-
-
-def test_many_triggers_cost_one_look(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, hand = counted(ledger, monkeypatch), Hand()
+    asks(outside, asked)
 
     async def run() -> list[bool]:
-        desk = RequestPoller(services_in_use(), hand)
+        desk = RequestPoller(services_in_use())
         return await asyncio.gather(*(desk.asked(f"job-{n}") for n in range(1000)))
 
     assert asyncio.run(run()) == [False] * 1000
     assert looks == ["asked"]
 
 
-def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(ledger: Ledger) -> None:
-    hand = Hand()
+def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(ledger: Ledger, hand: Hand) -> None:
     ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, MANIFEST, "ada"))
 
     async def run() -> None:
-        desk = RequestPoller(services_in_use(), hand)
+        desk = RequestPoller(services_in_use())
         assert not await desk.asked(JOB)
         request = ledger.requests.make(JOB, "halt", "ada")
         assert not await desk.asked(JOB)
@@ -72,21 +80,22 @@ def test_each_hears_of_its_own_job_at_the_next_look_and_until_it_is_answered(led
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("hand")
 def test_a_cancellation_is_heard_of(ledger: Ledger) -> None:
     ledger.requests.make(JOB, "cancel", "ada")
-    assert asyncio.run(RequestPoller(services_in_use(), Hand()).asked(JOB))
+    assert asyncio.run(RequestPoller(services_in_use()).asked(JOB))
 
 
 def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, outside: Outside, hand: Hand
 ) -> None:
-    hand, touched, real = Hand(), [], ledger.jobs.touch_all
+    touched = []
 
     def touch(guarded: Mapping[str, str]) -> None:
         touched.append(dict(guarded))
-        real(guarded)
+        ledger.jobs.touch_all(guarded)
 
-    monkeypatch.setattr(ledger.jobs, "touch_all", touch)
+    outside.ledger = Instead(ledger, jobs=Instead(ledger.jobs, touch_all=touch))
 
     def seen() -> tuple[object, object]:
         job = ledger.jobs.get(JOB)
@@ -97,7 +106,7 @@ def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
 
     async def run() -> None:
-        desk = RequestPoller(services_in_use(), hand)
+        desk = RequestPoller(services_in_use())
         await told(desk)
         assert seen() == (False, None)
         hand.now += LOOK_SECONDS
@@ -113,21 +122,21 @@ def test_the_ledger_hears_who_is_guarded_at_once_and_then_every_ten_seconds(
 
 
 def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, outside: Outside, hand: Hand
 ) -> None:
-    hand, asked = Hand(), []
+    asked = []
 
     def away() -> frozenset[str]:
         asked.append(hand.now)
         raise UnavailableError("the ledger is away")
 
     async def run() -> None:
-        desk = RequestPoller(services_in_use(), hand)
-        with monkeypatch.context() as broken:
-            broken.setattr(ledger.requests, "asked", away)
-            for _ in range(5):
-                with pytest.raises(UnavailableError):
-                    await desk.asked(JOB)
+        desk = RequestPoller(services_in_use())
+        asks(outside, away)
+        for _ in range(5):
+            with pytest.raises(UnavailableError):
+                await desk.asked(JOB)
+        outside.ledger = ledger
         hand.now += LOOK_SECONDS
         assert not await desk.asked(JOB)
 
@@ -135,7 +144,8 @@ def test_a_ledger_that_is_away_is_asked_once_a_second_and_all_are_told(
     assert asked == [50.0]
 
 
-def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("ledger", "hand")
+def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(outside: Outside) -> None:
     asked, let_go = [], threading.Event()
 
     def hangs() -> frozenset[str]:
@@ -143,11 +153,11 @@ def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monk
         let_go.wait(30)
         return frozenset({JOB})
 
-    monkeypatch.setattr(ledger.requests, "asked", hangs)
-    monkeypatch.setattr(desk_module, "PATIENCE_SECONDS", 0.01)
+    asks(outside, hangs)
+    outside.timing = replace(outside.timing, ledger_patience_seconds=0.01)
 
     async def run() -> None:
-        desk = RequestPoller(services_in_use(), Hand())
+        desk = RequestPoller(services_in_use())
         for _ in range(5):
             with pytest.raises(UnavailableError, match="does not answer"):
                 await desk.asked(JOB)
@@ -161,19 +171,19 @@ def test_a_ledger_that_hangs_is_asked_once_and_keeps_nobody(ledger: Ledger, monk
     assert asked == [1]
 
 
-def test_what_nobody_foresaw_is_told_like_a_ledger_that_is_away(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("ledger", "hand")
+def test_what_nobody_foresaw_is_told_like_a_ledger_that_is_away(outside: Outside) -> None:
     def breaks() -> frozenset[str]:
         raise ValueError("strange")
 
-    monkeypatch.setattr(ledger.requests, "asked", breaks)
+    asks(outside, breaks)
     with pytest.raises(UnavailableError, match="ValueError"):
-        asyncio.run(RequestPoller(services_in_use(), Hand()).asked(JOB))
+        asyncio.run(RequestPoller(services_in_use()).asked(JOB))
 
 
-def test_a_late_trigger_does_not_take_its_successors_place(ledger: Ledger) -> None:
-    desk = RequestPoller(services_in_use(), Hand())
+@pytest.mark.usefixtures("ledger", "hand")
+def test_a_late_trigger_does_not_take_its_successors_place() -> None:
+    desk = RequestPoller(services_in_use())
     late, successor = desk.guarding(JOB, "late"), desk.guarding(JOB, "successor")
     late.__enter__()
     successor.__enter__()

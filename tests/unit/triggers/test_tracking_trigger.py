@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from outside import Outside
 from unit.triggers.trigger_helpers import JOB, events
 
-from updraft.exceptions import UnavailableError
 from updraft.ledger import Ledger
-from updraft.services import Services
-from updraft.triggers import tracking
 from updraft.triggers.tracking import TrackingTrigger
 
 
 class Mlflow:
+    """Its REST API, which does not answer at first."""
+
     def __init__(self, away: int) -> None:
         self.away, self.asked = away, 0
 
-    def require(self, _services: Services) -> None:
+    def get(self, _path: str, _query: dict[str, object]) -> SimpleNamespace:
         self.asked += 1
-        if self.asked <= self.away:
-            raise UnavailableError("MLflow does not answer")
+        return SimpleNamespace(status=503 if self.asked <= self.away else 200)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "POLL_SECONDS", 0.0)
-
-
-def look(monkeypatch: pytest.MonkeyPatch, mlflow: Mlflow) -> list[dict[str, str]]:
-    monkeypatch.setattr(tracking, "require_tracking", mlflow.require)
+def look(outside: Outside, mlflow: Mlflow) -> list[dict[str, str]]:
+    outside.run = lambda _run_id: mlflow
+    outside.timing = replace(outside.timing, mlflow_seconds=0.0)
     return asyncio.run(events(TrackingTrigger(job_id=JOB)))
 
 
-@pytest.mark.usefixtures("ledger", "quick")
-def test_it_fires_once_mlflow_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("ledger")
+def test_it_fires_once_mlflow_answers(outside: Outside) -> None:
     mlflow = Mlflow(away=3)
-    assert look(monkeypatch, mlflow) == [{"kind": "again", "reason": "MLflow answers"}]
+    assert look(outside, mlflow) == [{"kind": "again", "reason": "MLflow answers"}]
     assert mlflow.asked == 4
 
 
-@pytest.mark.usefixtures("quick")
-def test_it_fires_for_a_job_that_is_to_be_cancelled(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fires_for_a_job_that_is_to_be_cancelled(ledger: Ledger, outside: Outside) -> None:
     ledger.requests.make(JOB, "cancel", "bob")
     mlflow = Mlflow(away=10**9)
-    assert look(monkeypatch, mlflow) == [{"kind": "again", "reason": "the job is PENDING, or is to be cancelled"}]
+    assert look(outside, mlflow) == [{"kind": "again", "reason": "the job is PENDING, or is to be cancelled"}]
     assert mlflow.asked == 0
 
 

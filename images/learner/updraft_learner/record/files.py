@@ -1,4 +1,4 @@
-"""Read the program's files safely, and store the sidecar's own small state files.
+"""Reading what the program wrote, without being led elsewhere, and the sidecar's own small state files.
 
 The program owns its folders and may put a link or a pipe anywhere in them, while the sidecar can read the credentials.
 So every folder between the pod's root and a file is opened without following links, and only regular files are read.
@@ -71,11 +71,12 @@ def open_below(root: Path, relative: str) -> BinaryIO:
     return os.fdopen(file, "rb", buffering=0)
 
 
-def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]]:
+def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tuple[dict[str, FoundFile], list[str]]:
     """Return the regular files below `root/folder`, by path relative to it, and the names of what is neither file nor
     folder, or cannot be read.
 
-    A link to a file inside the folder counts as that file. Empty when the folder is missing or a link.
+    A link to a file inside the folder counts as that file. Empty when the folder is missing or a link. Files with holes
+    are refused beyond `hollow_bytes` together.
     """
     found: dict[str, FoundFile] = {}
     refused: list[str] = []
@@ -114,11 +115,11 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
         pass
     finally:
         os.close(anchor)
-    for path in _too_hollow(root, folder, hollow):
+    for path in _too_hollow(root, folder, hollow, hollow_bytes):
         found[path] = replace(found[path], refused=HOLLOW)
     regular = dict(found)
     further = [path for paths in names.values() for path in sorted(paths)[1:]]
-    room_bytes = HOLLOW_BYTES + sum(regular[path].size for path in {*regular} - {*further} if not regular[path].refused)
+    room_bytes = hollow_bytes + sum(regular[path].size for path in {*regular} - {*further} if not regular[path].refused)
     for path, target in links:
         if target in regular:
             found[path] = regular[target]
@@ -131,14 +132,14 @@ def find_below(root: Path, folder: str) -> tuple[dict[str, FoundFile], list[str]
     return found, refused
 
 
-def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int]) -> list[str]:
+def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int], hollow_bytes: int) -> list[str]:
     """Return the largest of these files that have holes, beyond what is stored of them.
 
     A file system may tell late how many blocks a file has, so a hole has to be found in it.
     """
-    if sum(sizes.values()) <= HOLLOW_BYTES:
+    if sum(sizes.values()) <= hollow_bytes:
         return []
-    return _beyond({path: size for path, size in sizes.items() if _has_hole(root, f"{folder}/{path}")}, HOLLOW_BYTES)
+    return _beyond({path: size for path, size in sizes.items() if _has_hole(root, f"{folder}/{path}")}, hollow_bytes)
 
 
 def _beyond(sizes: Mapping[str, int], left_bytes: int) -> list[str]:
@@ -199,24 +200,3 @@ def read_json(path: Path, default: Any) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return default
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a state file at once; raises OSError, leaving the old one, when the disk is full."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()
-        raise
-
-
-def save_json(path: Path, value: Any) -> bool:
-    """Write state that only spares the next process work; return False when it could not be written."""
-    try:
-        write_json(path, value)
-    except OSError:
-        return False
-    return True

@@ -17,8 +17,9 @@ from typing import Any
 
 from updraft_learner.backoff import Backoff
 from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
+from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.fenced import Fenced
-from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.files import read_json
 from updraft_learner.record.journal import Entry, Journal, JournalPosition, points
 from updraft_learner.record.report import Warnings, log
 
@@ -65,8 +66,9 @@ class Forwarder:
         attempt: int = 1,
         min_seconds: float = MIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        disk: PodDisk = POD_DISK,
     ) -> None:
-        self._journal, self._server, self._warnings = journal, server, warnings
+        self._journal, self._server, self._warnings, self._disk = journal, server, warnings, disk
         self._state_file, self._min_seconds, self._clock = state_file, min_seconds, clock
         state = read_json(state_file, {"segment": 1, "offset": 0, "sent": 0, "duplicates": 0, "refused": 0})
         self.position = JournalPosition(int(state["segment"]), int(state["offset"]))
@@ -339,7 +341,7 @@ class Forwarder:
             self._warnings.add(f"refused {call['path']}", f"MLflow refused {call['path']}: {answer.message}")
 
     def _save(self) -> None:
-        save_json(
+        self._disk.save_json(
             self._state_file,
             {
                 "segment": self.position.segment,

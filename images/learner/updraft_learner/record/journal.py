@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.disk import POD_DISK, PodDisk
+from updraft_learner.record.files import read_json
 from updraft_learner.store import ObjectStore
 
 ROLL_BYTES = 256 * 1024
 ROLL_SECONDS = 5.0
 READ_BYTES = 256 * 1024
-HELD_BYTES = 8 << 20  # of entries in memory, while the disk is full
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+HELD_BYTES = 8 << 20  # in memory, while the disk is full
 Entry = dict[str, Any]
 
 
@@ -45,12 +45,23 @@ def points(entry: Entry) -> int:
 
 
 class Journal:
-    """The journal of one learner; thread-safe. `file_at` says how far the metrics file is recorded: (generation,
-    offset)."""
+    """Thread-safe. `file_at` is how far the metrics file is recorded: (generation of the file, offset).
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        held_limit_bytes: what may wait in memory while the disk is full.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        disk: PodDisk = POD_DISK,
+        held_limit_bytes: int = HELD_BYTES,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._clock = folder, clock
+        self._folder, self._clock, self._disk = folder, clock, disk
+        self._held_limit_bytes = held_limit_bytes
         self._state_file = folder / "state.json"
         self._changed = threading.Condition()
         state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "file_at": [0, 0]})
@@ -82,7 +93,7 @@ class Journal:
                 self._write_held()
                 self._write(lines)
             except OSError:
-                if len(self._held) + len(lines) > HELD_BYTES:
+                if len(self._held) + len(lines) > self._held_limit_bytes:
                     raise
                 self._held += lines
                 self.held_entries += len(entries)
@@ -178,7 +189,7 @@ class Journal:
                 "segment": self._segment,
                 "file_at": list(self.file_at),
             }
-        if not save_json(self._state_file, state):
+        if not self._disk.save_json(self._state_file, state):
             self._pruned_at = None
             return
         for segment in gone:
@@ -201,11 +212,11 @@ class Journal:
         if not lines:
             return
         if self._descriptor is None:
-            self._descriptor = os.open(self._path(self._segment), _APPEND, 0o600)
+            self._descriptor = self._disk.open_to_append(self._path(self._segment))
         try:
             view = memoryview(lines)
             while view:
-                view = view[os.write(self._descriptor, view) :]
+                view = view[self._disk.write(self._descriptor, view) :]
         except OSError:
             os.ftruncate(self._descriptor, self._size)
             raise
@@ -259,6 +270,6 @@ class Journal:
 
     def _open(self, segment: int) -> int | None:
         try:
-            return os.open(self._path(segment), _APPEND, 0o600)
+            return self._disk.open_to_append(self._path(segment))
         except OSError:
             return None

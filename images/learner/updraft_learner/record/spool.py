@@ -15,8 +15,9 @@ from pathlib import Path
 
 from updraft_learner.backoff import Backoff
 from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
+from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.fenced import Fenced
-from updraft_learner.record.files import read_json, write_json
+from updraft_learner.record.files import read_json
 from updraft_learner.record.report import Warnings
 from updraft_learner.store import ObjectStore
 
@@ -47,15 +48,11 @@ class Spool:
         warnings: Warnings,
         root_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
+        disk: PodDisk = POD_DISK,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._server, self._warnings, self._root_of, self._clock = (
-            folder,
-            server,
-            warnings,
-            root_of,
-            clock,
-        )
+        self._folder, self._server, self._warnings = folder, server, warnings
+        self._root_of, self._clock, self._disk = root_of, clock, disk
         for part in folder.glob("*.part"):
             part.unlink()
         self._changed = threading.Condition()
@@ -92,7 +89,7 @@ class Spool:
                 for chunk in chunks:
                     file.write(chunk)
                     size += len(chunk)
-            write_json(self._folder / f"{number:08d}.json", {"owner": owner, "path": path})
+            self._disk.write_json(self._folder / f"{number:08d}.json", {"owner": owner, "path": path})
             os.replace(part, part.with_suffix(".data"))
         finally:
             part.unlink(missing_ok=True)

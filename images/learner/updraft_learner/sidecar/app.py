@@ -14,7 +14,6 @@ stored. A fenced sidecar stores and sends nothing, and waits until it is ended.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -26,10 +25,11 @@ from updraft_learner.backoff import Backoff
 from updraft_learner.contract import Keys, LearnerDone, LearnerStatus, PodConfig
 from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import PodPaths
+from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.fenced import Fenced
-from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.files import read_json
 from updraft_learner.record.forward import Forwarder
-from updraft_learner.record.journal import Journal
+from updraft_learner.record.journal import HELD_BYTES, Journal
 from updraft_learner.record.report import Warnings, log
 from updraft_learner.record.spool import RUN, Spool
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
@@ -68,8 +68,10 @@ class Sidecar:
     thread.
 
     Args:
-        endpoint_token: The token that clients of the MLflow endpoint have to send.
-        control: The same store with short timeouts, for requests whose caller waits.
+        endpoint_token: what clients of the MLflow endpoint have to send.
+        control: the same store with short timeouts, for what a caller waits for.
+        held_limit_bytes: what the journal may hold in memory while the disk is full.
+        sleep: seconds; called between tries of `drain`.
     """
 
     def __init__(
@@ -80,8 +82,13 @@ class Sidecar:
         server: TrackingServer,
         endpoint_token: str,
         control: ObjectStore | None = None,
+        *,
+        disk: PodDisk = POD_DISK,
+        held_limit_bytes: int = HELD_BYTES,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config, self._paths, self._control = config, paths, control or store
+        self._disk, self._sleep = disk, sleep
         keys = Keys(config.prefix)
         place = (config.job_id, config.role, config.attempt, config.learner)
         self._status_key, self._done_key = keys.status(*place), keys.done(*place)
@@ -94,26 +101,27 @@ class Sidecar:
         private.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._counts_file = private / "counts.json"
         self.warnings = Warnings()
-        self.journal = Journal(private / "journal")
+        self.journal = Journal(private / "journal", disk=disk, held_limit_bytes=held_limit_bytes)
         self.recorder = Recorder(self.journal, self.warnings, learner=config.learner)
         self.recorder.restore_counts(read_json(self._counts_file, {}))
         self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
         self.system = SystemMetrics(config, self.recorder, self.warnings, paths.root)
         self.forwarder = Forwarder(
-            self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt
+            self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt, disk=disk
         )
         places = ArtifactUris(config.mlflow_run_id, config.mlflow_experiment_id)
-        models = LoggedModels(config, server, places, private / "models.json")
+        models = LoggedModels(config, server, places, private / "models.json", disk)
         self.spool = Spool(
             private / "spool",
             server,
             self.warnings,
             lambda owner: server.artifact_root() if owner == RUN else models.root_of(owner),
+            disk=disk,
         )
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
         self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
-        self.checkpoints = CheckpointUploader(config, paths, store, self.warnings)
+        self.checkpoints = CheckpointUploader(config, paths, store, self.warnings, disk=disk)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
         self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)
@@ -251,7 +259,7 @@ class Sidecar:
             bad_lines=self.recorder.bad_lines,
             steps=self.recorder.steps(),
             fenced=self.fence.fenced,
-            disk_free_bytes=self._disk_free_bytes(),
+            disk_free_bytes=self._disk.free_bytes(self._paths.root),
         )
 
     def done(self) -> LearnerDone:
@@ -279,10 +287,10 @@ class Sidecar:
     def _put_status(self, status: LearnerStatus) -> None:
         self._store.put_bytes(self._status_key, status.to_json().encode())
         self._last_status = status
-        save_json(self._counts_file, self.recorder.counts())
+        self._disk.save_json(self._counts_file, self.recorder.counts())
 
     def _watch_disk(self) -> None:
-        held, free_bytes = self.journal.held_entries, self._disk_free_bytes()
+        held, free_bytes = self.journal.held_entries, self._disk.free_bytes(self._paths.root)
         if held:
             text = f"the pod's disk is full: {held} entries of the record wait in memory"
         elif free_bytes is not None and free_bytes < LOW_DISK_BYTES:
@@ -291,12 +299,6 @@ class Sidecar:
             self.warnings.clear("disk")
             return
         self.warnings.add("disk", f"{text}; remove files, keep fewer checkpoints, or use a node with a larger disk")
-
-    def _disk_free_bytes(self) -> int | None:
-        try:
-            return shutil.disk_usage(self._paths.root).free
-        except OSError:
-            return None
 
     def _on_fenced(self, newest: int) -> None:
         log(f"attempt {newest} of this job runs: attempt {self._config.attempt} stores and sends nothing any more")
@@ -308,7 +310,17 @@ class Sidecar:
     def _mirror(self, folder: str, prefix: str, baseline: dict[str, list[int]], *, owned: bool = False) -> Mirror:
         name = str(Path(folder).relative_to(contract.ROOT_DIR))
         state_file = self._paths.private / f"{name}.json"
-        return Mirror(self._paths.root, name, self._store, prefix, state_file, self.warnings, baseline, owned=owned)
+        return Mirror(
+            self._paths.root,
+            name,
+            self._store,
+            prefix,
+            state_file,
+            self.warnings,
+            baseline,
+            owned=owned,
+            disk=self._disk,
+        )
 
     def _loop(
         self, name: str, work: Callable[[], None], every_seconds: float, stop: threading.Event
@@ -349,4 +361,4 @@ class Sidecar:
             if others >= TRIES:
                 return
             failures += 1
-            time.sleep(INSISTING.seconds(failures))
+            self._sleep(INSISTING.seconds(failures))

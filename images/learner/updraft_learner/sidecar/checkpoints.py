@@ -33,7 +33,8 @@ from updraft_learner.checkpoint_names import (
 from updraft_learner.checkpoint_store import PartsDisagree, join_parts, to_json
 from updraft_learner.contract import TEXTS, Keys, PodConfig, StoredCheckpoint
 from updraft_learner.pod import PodPaths
-from updraft_learner.record.files import FoundFile, find_below, read_json, save_json, write_below
+from updraft_learner.record.disk import POD_DISK, PodDisk
+from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, find_below, read_json, write_below
 from updraft_learner.record.report import Warnings, cut, log
 from updraft_learner.sidecar.checkpoint_manifest import Damaged, Described, Unusable, describe, require_room, shown
 from updraft_learner.sidecar.snapshot import FolderSnapshot, Hashing
@@ -59,7 +60,11 @@ class Local:
 
 
 class CheckpointUploader:
-    """Uploads one learner's checkpoints. One thread calls `poll`; other threads may read the rest."""
+    """`poll` is called by one thread; the rest may be read from others.
+
+    Args:
+        hollow_bytes: see `find_below`.
+    """
 
     def __init__(
         self,
@@ -67,9 +72,12 @@ class CheckpointUploader:
         paths: PodPaths,
         store: ObjectStore,
         warnings: Warnings,
-        clock: Callable[[], float] = time.time,
+        *,
+        disk: PodDisk = POD_DISK,
+        hollow_bytes: int = HOLLOW_BYTES,
     ) -> None:
-        self._config, self._paths, self._store, self._warnings, self._clock = config, paths, store, warnings, clock
+        self._config, self._paths, self._store, self._warnings = config, paths, store, warnings
+        self._disk, self._hollow_bytes = disk, hollow_bytes
         self._keys = Keys(config.prefix)
         self._state_file = paths.private / "checkpoints.json"
         # local name -> {"identity", "stored" (name in the store), "step", "bytes", "files", "version"}, and "whole":
@@ -183,12 +191,12 @@ class CheckpointUploader:
         return stored_name(name, self._config.attempt, self._config.learner, version=version, save=save)
 
     def _size(self, local: Local) -> int:
-        found, _ = find_below(self._paths.root, f"{FOLDER}/{local.name}")
+        found, _ = find_below(self._paths.root, f"{FOLDER}/{local.name}", self._hollow_bytes)
         return sum(file.size for file in found.values())
 
     def _upload(self, local: Local) -> None:
         began = time.monotonic()
-        with FolderSnapshot(self._paths.root, f"{FOLDER}/{local.name}") as held:
+        with FolderSnapshot(self._paths.root, f"{FOLDER}/{local.name}", self._hollow_bytes) as held:
             if held.refused:
                 raise Unusable(f"{held.refused[0]} is a link out of it, no file, or a folder that cannot be read")
             if local not in self._finished():
@@ -357,7 +365,7 @@ class CheckpointUploader:
         return max(entries, key=lambda entry: entry.get("completed_ns", 0))["stored"] if entries else None
 
     def _save(self) -> None:
-        save_json(self._state_file, self._state)
+        self._disk.save_json(self._state_file, self._state)
         self.final = self._newest_stored()
         self._tell_program()
 

@@ -8,7 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from updraft_learner.record.files import FoundFile, Within, find_below, open_below, read_json, save_json
+from updraft_learner.record.disk import POD_DISK, PodDisk
+from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, Within, find_below, open_below, read_json
 from updraft_learner.record.report import Warnings, cut
 from updraft_learner.store import ObjectStore
 
@@ -22,10 +23,9 @@ class Mirror:
     """The mirror of one folder. Call it from one thread only.
 
     Args:
-        baseline: Files that existed before the program started, and are stored.
-        owned: Whether these are this learner's own, from an earlier attempt: then, files that the program deletes are
-        also
-            deleted from the store.
+        baseline: files that were there before the program started, and are stored.
+        owned: they are this learner's own, of an earlier attempt: what the program deletes of them is no result.
+        hollow_bytes: see `find_below`.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class Mirror:
         baseline: dict[str, list[int]] | None = None,
         *,
         owned: bool = False,
+        disk: PodDisk = POD_DISK,
+        hollow_bytes: int = HOLLOW_BYTES,
     ) -> None:
         self._root, self._folder, self._store, self._prefix = root, folder, store, prefix
-        self._state_file, self._warnings = state_file, warnings
+        self._state_file, self._warnings, self._disk, self._hollow_bytes = state_file, warnings, disk, hollow_bytes
         self._baseline, self._owned = baseline or {}, owned
         self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size and mtime_ns of the stored file
         self._unsaved = False
@@ -62,7 +64,7 @@ class Mirror:
 
     def poll(self, *, final: bool = False) -> None:
         """Upload what has not changed since the call before; with `final` everything. Raises StorageError."""
-        found, refused = find_below(self._root, self._folder)
+        found, refused = find_below(self._root, self._folder, self._hollow_bytes)
         if refused:
             self._warnings.add(
                 f"links {self._folder}",
@@ -122,7 +124,7 @@ class Mirror:
 
     def _save(self) -> None:
         if self._unsaved:
-            self._unsaved = not save_json(self._state_file, self._state)
+            self._unsaved = not self._disk.save_json(self._state_file, self._state)
 
     def _is_stored(self, path: str, file: FoundFile) -> bool:
         facts = [file.size, file.mtime_ns]

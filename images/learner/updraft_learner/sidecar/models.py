@@ -14,7 +14,8 @@ from typing import Any
 
 from updraft_learner.contract import PodConfig
 from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer, artifact_path
-from updraft_learner.record.files import read_json, save_json
+from updraft_learner.record.disk import POD_DISK, PodDisk
+from updraft_learner.record.files import read_json
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.recorder import is_platform_tag
 from updraft_learner.sidecar.refusals import EndpointError
@@ -30,8 +31,16 @@ Json = dict[str, Any]
 class LoggedModels:
     """The logged models of the job, with the server's path of each model's artifacts; remembered in `state_file`."""
 
-    def __init__(self, config: PodConfig, server: TrackingServer, places: ArtifactUris, state_file: Path) -> None:
-        self._config, self._server, self._places, self._state_file = config, server, places, state_file
+    def __init__(
+        self,
+        config: PodConfig,
+        server: TrackingServer,
+        places: ArtifactUris,
+        state_file: Path,
+        disk: PodDisk = POD_DISK,
+    ) -> None:
+        self._config, self._server, self._places = config, server, places
+        self._state_file, self._disk = state_file, disk
         self._roots: dict[str, str] = read_json(state_file, {})
         self._lock = threading.Lock()
         self.before_finalising: list[Any] = []  # called first, so that a ready model has all its files
@@ -110,7 +119,7 @@ class LoggedModels:
         root = _root(answer)
         with self._lock:
             self._roots[str(answer["model"]["info"]["model_id"])] = root
-            save_json(self._state_file, self._roots)
+            self._disk.save_json(self._state_file, self._roots)
         return root
 
     def _localised(self, answer: Mapping[str, Any]) -> Json:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from updraft_learner.record.files import FoundFile, Within, find_below, open_below
+from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, Within, find_below, open_below
 
 HOLD_AT_MOST = 256  # files; further ones are opened when they are read
 
@@ -17,9 +17,9 @@ class FolderSnapshot:
     """The files of a folder. `found` is what existed when it was opened; `refused` are names of links and special
     files."""
 
-    def __init__(self, root: Path, folder: str) -> None:
-        self._root, self._folder = root, folder
-        self.found, self.refused = find_below(root, folder)
+    def __init__(self, root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> None:
+        self._root, self._folder, self._hollow_bytes = root, folder, hollow_bytes
+        self.found, self.refused = find_below(root, folder, hollow_bytes)
         self._open: dict[str, BinaryIO] = {}
         with ExitStack() as stack:
             for path, file in list(self.found.items())[:HOLD_AT_MOST]:
@@ -52,7 +52,7 @@ class FolderSnapshot:
 
     def still_there(self) -> bool:
         """Return whether the folder holds what it held, no more and no less."""
-        return find_below(self._root, self._folder) == (self.found, self.refused)
+        return find_below(self._root, self._folder, self._hollow_bytes) == (self.found, self.refused)
 
 
 class Hashing:
