@@ -1,6 +1,6 @@
-"""`python -I -m updraft_data`: does what `updraft_learner.prepare.copying` laid out, and writes its report.
+"""`python -I -m updraft_data`: process what `updraft_learner.prepare.copying` laid out, and write a report.
 
-Ends with a code of `contract.ExitCode`; the report holds the same reason for the platform.
+It exits with a code of `contract.ExitCode`; the report tells the platform the same reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _done(paths: PodPaths, environment: Mapping[str, str]) -> dict[str, Any]:
         return do(work, paths, environment, _say)
     except SourceError:
         raise
-    except Exception as exc:  # the outermost of the process
+    except Exception as exc:  # outermost line of the process
         traceback.print_exc()
         reason = f"{type(exc).__name__} ({exc.strerror})" if isinstance(exc, OSError) else type(exc).__name__
         raise SourceError("data", f"code and data could not be prepared: {reason}") from exc

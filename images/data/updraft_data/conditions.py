@@ -1,6 +1,6 @@
-"""The rows that a typed row condition selects.
+"""Select the rows that meet a typed row condition.
 
-Computed here with pandas' own comparisons: Great Expectations would write the condition as text for `DataFrame.query`.
+The selection uses pandas' own comparisons. Great Expectations would pass the condition as text to `DataFrame.query`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The expectations that a suite may hold: an allow-list of types and of their kwargs.
+"""Define the expectations that a suite may contain: an allow-list of types and of their kwargs.
 
-Great Expectations evaluates some kwargs as code (`row_condition` strings reach `DataFrame.query`) and fetches what
-others name (`$ref` in a JSON schema). So only the types and kwargs listed here are passed on, each checked against its
-own type; everything else is refused by name. Called when a manifest is read and again before data is judged.
+Great Expectations evaluates some kwargs as code (`row_condition` strings reach `DataFrame.query`), and fetches
+addresses that others name (`$ref` in a JSON schema). So only the types and kwargs listed here are passed on, each
+checked against its own type; everything else is refused by name. Called when a manifest is read, and again before data
+is judged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MOST_EXPECTATIONS = 2_000
 MOST_VALUES = 10_000
 MOST_CONDITIONS = 50
 REGEX_CHARACTERS = 500
-MOST_REGEX_CHARACTERS = 200_000  # of all regular expressions of a suite, and of all suites of a manifest
+MOST_REGEX_CHARACTERS = 200_000  # in all regular expressions of a suite, and of all suites of a manifest
 SCHEMA_CHARACTERS = 20_000
 SEVERITIES = ("critical", "warning", "info")
 CONDITION_EXAMPLE = "{type: comparison, column: {name: split}, operator: '==', parameter: train}"
@@ -41,7 +42,7 @@ CONDITION_EXAMPLE = "{type: comparison, column: {name: split}, operator: '==', p
 
 @dataclass(frozen=True)
 class SuiteProblem:
-    """One thing that is wrong with a suite. `path` is below the suite: `expectations[0].kwargs.column`."""
+    """One error in a suite. `path` is below the suite: `expectations[0].kwargs.column`."""
 
     path: str
     problem: str
@@ -116,7 +117,7 @@ Name = Annotated[StrictStr, Field(min_length=1, max_length=500)]
 Text = Annotated[StrictStr, Field(max_length=1_000)]
 Number = StrictInt | StrictFloat
 Scalar = StrictBool | StrictInt | StrictFloat | Text | None
-Bound = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)] | None  # text: an ISO date or time
+Bound = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=64)] | None  # text is an ISO date or time
 Regex = Annotated[StrictStr, Field(max_length=REGEX_CHARACTERS), AfterValidator(_regex)]
 TypeName = Annotated[StrictStr, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Names = Annotated[list[Name], Field(min_length=1, max_length=MOST_VALUES)]
@@ -131,7 +132,7 @@ class ConditionColumn(_Strict):
 
 
 class Comparison(_Strict):
-    """Rows in which a column compares with a constant; never true where the column is null."""
+    """Rows in which a column compares with a constant; null never does."""
 
     type: Literal["comparison"]
     column: ConditionColumn
@@ -218,7 +219,7 @@ _MAP = f"{_COLUMN} mostly?"
 _PAIR = "column_A column_B mostly? ignore_row_if? row_condition?"
 _MANY = "column_list mostly? ignore_row_if? row_condition?"
 
-# Type of expectation: its kwargs; those with a question mark may be left out.
+# Type of expectation -> its kwargs; those with a question mark may be left out.
 ALLOWED: dict[str, str] = {
     "expect_column_distinct_values_to_be_in_set": f"{_COLUMN} value_set",
     "expect_column_distinct_values_to_contain_set": f"{_COLUMN} value_set",
@@ -305,7 +306,7 @@ def _model(kind: str) -> type[BaseModel]:
     for word in ALLOWED[kind].split():
         name = word.rstrip("?")
         fields[name] = (KWARGS[name] | None, None) if word.endswith("?") else (KWARGS[name], ...)
-    # Underscores are part of Great Expectations' own names (`type_`).
+    # Great Expectations' own names contain underscores (`type_`).
     return create_model(kind, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
 
 
@@ -338,7 +339,7 @@ def _kwargs_errors(kind: str, at: str, kwargs: Mapping[str, Any]) -> Iterator[Su
         seen: set[str] = set()
         for error in exc.errors(include_url=False, include_context=False, include_input=False):
             name = str(error["loc"][0])[:100]
-            if name in seen:  # a union tells one error for each of its members
+            if name in seen:  # a union reports one error for each of its members
                 continue
             seen.add(name)
             yield _kwarg_error(kind, f"{at}.{name}", name, error["type"], error["msg"])

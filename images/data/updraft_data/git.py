@@ -1,7 +1,7 @@
-"""One commit of a git repository as a folder, within a limit: nothing is written that would pass it.
+"""Write one commit of a git repository to a folder, within a limit: nothing is written that would exceed it.
 
-What runs the program is `git_process`. Only the protocols named here; no hooks, no prompts, no submodules, and no
-secrets in arguments. Called by `work`.
+`git_process` runs git. Only the given protocols are used; no hooks, no prompts, no submodules, and no secrets in
+arguments. Called by `work`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _count(git: Git, tree: str, above: str, source: str, limit_bytes: int, limit
         for entry in entries:
             facts, _, path = entry.partition("\t")
             size = facts.split()[3]  # mode, type, digest, size
-            if size == "-":  # a submodule has none
+            if size == "-":  # a submodule has no size
                 continue
             check_length(above + path)
             files += 1

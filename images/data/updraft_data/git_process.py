@@ -1,4 +1,4 @@
-"""Runs the `git` binary in one folder, and ends it when what it fetches passes a limit. Called by `git`."""
+"""Run the `git` binary in one folder, and end it if what it fetches exceeds a limit. Called by `git`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from updraft_learner.trees import megabytes
 TIMEOUT_SECONDS = 600
 LOOK_SECONDS = 0.2
 CHUNK_BYTES = 64 * 1024
-KEPT_BYTES = 64 * 1024  # of what git says, the end; a server can make it say anything
-ENTRY_BYTES = 8 * 1024  # the longest entry of a listing: a path, with what git knows of it
+KEPT_BYTES = 64 * 1024  # the end of git's output; a server decides what git prints
+ENTRY_BYTES = 8 * 1024  # the longest entry of a listing: a path, with git's facts about it
 PROGRESS_SECONDS = 5.0
-OVERHEAD_BYTES = 1_000_000  # names, commits, headers: what a pack holds beside the content of files
+OVERHEAD_BYTES = 1_000_000  # names, commits, headers: what a pack contains besides the content of files
 
 _SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false")
-# Packs stay packs, whose size is known while they come; nothing goes on in the background.
+# Packs are not unpacked, so their size is known during the fetch; git does nothing in the background.
 _QUIET = ("-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
 _AWAY = (
     "could not resolve host",
@@ -46,7 +46,7 @@ _DENIED = (
 
 
 class TooLarge(Exception):
-    """What was fetched passed the limit; git was ended."""
+    """The fetched data exceeded the limit; git was ended."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -54,7 +54,8 @@ class TooLarge(Exception):
 
 
 class Git:
-    """`Git(...)("fetch", ...)` runs one command; a fetch is watched. Raises TooLarge or SourceError."""
+    """Git in one folder. `Git(...)("fetch", ...)` runs one command and watches a fetch. Raises TooLarge or
+    SourceError."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Git:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # its helpers end with it
+                start_new_session=True,  # so that its helpers can be ended with it
             )
         except FileNotFoundError as exc:
             raise SourceError(
@@ -143,7 +144,7 @@ class Git:
             try:
                 yield process
             finally:
-                if process.returncode is None:  # not reaped, so the number is still its own
+                if process.returncode is None:  # not reaped, so the pid is still its own
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
@@ -214,6 +215,6 @@ def pack_bytes(folder: Path) -> int:
     total = 0
     for path in (folder / ".git" / "objects" / "pack").glob("*pack*"):
         if path.suffix == ".pack" or path.name.startswith("tmp_pack"):
-            with suppress(FileNotFoundError):  # renamed when it is complete
+            with suppress(FileNotFoundError):  # it was renamed, because it is complete
                 total += path.stat().st_size
     return total

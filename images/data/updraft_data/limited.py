@@ -1,8 +1,8 @@
-"""Judges data in a process of its own, with limits of memory and time and with none of its parent's environment.
+"""Judge data in a process of its own, with limits of memory and time and without its parent's environment.
 
 A small compressed file can ask for any amount of memory, and a regular expression for any amount of time. The caller
-lays the files out; `python -I -m updraft_data.limited` reads a request from its standard input and answers with
-one JSON document on its standard output.
+lays out the files. `python -I -m updraft_data.limited` reads a request from its standard input and answers with one
+JSON document on its standard output.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from updraft_data.suite import expectations_of
 from updraft_learner.prepare.errors import SourceError
 from updraft_learner.trees import Tree, megabytes
 
-SPARE_SECONDS = 60.0  # for the child to start and to end, beyond the time in which it must have judged
+SPARE_SECONDS = 60.0  # for the child's start and end, in addition to the time limit for judging
 ENVIRONMENT = {
     "GX_ANALYTICS_ENABLED": "false",
-    # Each thread reserves memory of its own, which would count against the limit.
+    # Each thread would reserve memory of its own, which counts against the limit.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -90,13 +90,13 @@ def _answer(done: subprocess.CompletedProcess[bytes], memory_bytes: int, seconds
     try:
         answer = json.loads(done.stdout)
     except ValueError as exc:
-        if done.returncode == -signal.SIGKILL:  # beyond its own limit the process ends in other ways
+        if done.returncode == -signal.SIGKILL:  # beyond its own memory limit, the process ends in other ways
             raise SourceError(
                 "unavailable",
                 "data.expectations: the process that judged the data was killed (SIGKILL) two times; its node may lack "
                 "memory for all that runs on it",
             ) from exc
-        if done.returncode < 0:  # libraries in C abort where Python raises MemoryError
+        if done.returncode < 0:  # C libraries abort where Python raises MemoryError
             raise _too_large(memory_bytes) from exc
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise SourceError("data", f"data.expectations: the data could not be judged: {said[0][:300]}") from exc

@@ -1,4 +1,4 @@
-"""What a suite said about the data."""
+"""Define the result of a suite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """`success` means that every expectation of severity critical (the default) was evaluated and met."""
+    """The result of a suite. `success`: every expectation of severity critical (the default) was evaluated and met."""
 
     success: bool
     evaluated: int
-    failed: tuple[str, ...] = ()  # one readable sentence per expectation that is not met
+    failed: tuple[str, ...] = ()  # one readable sentence per unmet expectation
     warnings: tuple[str, ...] = ()  # the same for expectations of severity warning or info
     statistics: Mapping[str, Any] = field(default_factory=dict)  # rows, columns, files, format, expectations
     duration_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Runs a suite over a table with Great Expectations: in memory, without its telemetry, counting what was evaluated."""
+"""Run a suite over a table with Great Expectations: in memory, without telemetry, counting what was evaluated."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _evaluate(table: pd.DataFrame, expectations: list[dict[str, Any]]) -> dict[i
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    groups: dict[str, list[Any]] = {}  # by row condition: each is evaluated over the rows that it selects
+    groups: dict[str, list[Any]] = {}  # by row condition: each group is evaluated over the selected rows
     wrong: list[str] = []
     for number, item in enumerate(expectations):
         asked = json.dumps(item["kwargs"].get("row_condition"), sort_keys=True)
@@ -93,7 +93,7 @@ def _evaluate(table: pd.DataFrame, expectations: list[dict[str, Any]]) -> dict[i
     for asked, made in groups.items():
         condition = row_condition({"row_condition": json.loads(asked)})
         rows = table if condition is None else selected_rows(table, condition)
-        # Not `add_expectation`: it replaces an earlier one about the same column without a word.
+        # Not `add_expectation`, which silently replaces an earlier one about the same column.
         suite = gx.ExpectationSuite(name="updraft", expectations=made)
         batch = whole.get_batch(batch_parameters={"dataframe": rows})
         report: dict[str, Any] = batch.validate(suite, result_format="SUMMARY").to_json_dict()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""A suite as data: its digest, and its expectations after the allow-list has passed them."""
+"""Handle a suite as data: its digest, and its expectations after the allow-list has accepted them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from updraft_data.expectations import suite_errors
 from updraft_learner.prepare.errors import SourceError
 
-READING_VERSION = 1  # goes up when the same files give another table
+READING_VERSION = 1  # increased when the same files give a different table
 MOST_ERRORS = 20
 
 
@@ -31,7 +31,7 @@ def suite_digest(suite: Mapping[str, Any], format: str) -> str:
 def expectations_of(suite: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the suite's expectations as {type, kwargs, severity}. Raises SourceError naming all that is wrong."""
     listed = suite.get("expectations")
-    if isinstance(listed, list):  # suites of versions before 1.0 say expectation_type
+    if isinstance(listed, list):  # suites of versions before 1.0 use expectation_type
         listed = [
             {"type": item.get("expectation_type"), **item} if isinstance(item, Mapping) else item for item in listed
         ]

@@ -1,4 +1,4 @@
-"""Files to one pandas table. pandas and NumPy are imported inside; nothing is ever unpickled."""
+"""Read files into one pandas table. pandas and NumPy are imported inside functions; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from updraft_learner.trees import TreeFile, megabytes
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_COLUMNS = 1_000  # of one array; wider ones become facts per sample
+MOST_COLUMNS = 1_000  # of one array; wider arrays become facts per sample
 
 
 def read_table(folder: Path, selection: Selection, *, limit_bytes: int = TABLE_LIMIT_BYTES) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def _read(path: Path, name: str, format: str, limit_bytes: int) -> pd.DataFrame:
                 raise SourceError("data", f"data: {name} is JSON, but no list of records")
             table = loaded
     except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as exc:
-        # pandas' parser errors are ValueErrors, pyarrow's too.
+        # The parser errors of pandas and pyarrow are ValueErrors.
         raise SourceError(
             "data", f"data: {name} cannot be read as {format} ({_short(exc)}); correct the file or format"
         ) from exc
@@ -87,7 +87,7 @@ def _read(path: Path, name: str, format: str, limit_bytes: int) -> pd.DataFrame:
 
 
 class _Counted(io.RawIOBase):
-    """A stream that ends with SourceError when more bytes than the limit were read from it."""
+    """A stream that raises SourceError when more bytes than the limit were read from it."""
 
     def __init__(self, source: BinaryIO, name: str, limit_bytes: int) -> None:
         self._source, self._name, self._limit_bytes, self._left = source, name, limit_bytes, limit_bytes

@@ -1,4 +1,4 @@
-"""One readable sentence for an expectation that was not met. Pure."""
+"""Write one readable sentence for an unmet expectation. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of the pod, source by source: files of archives and repositories below TREES_DIR, and judgements."""
+"""Do the work of the pod, source by source: write archives and repositories to TREES_DIR, and judge data."""
 
 from __future__ import annotations
 

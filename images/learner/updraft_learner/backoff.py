@@ -1,16 +1,16 @@
-"""How long to wait before something that failed is tried again. The platform uses this too."""
+"""Compute how long to wait before something that failed is tried again. The platform uses this too."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-MOST_DOUBLINGS = 60  # far beyond every limit, and a number that a float still holds
+MOST_DOUBLINGS = 60  # far beyond every limit, and still small enough for a float
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses that double with each failure in a row, from `first_seconds` up to `limit_seconds`.
+    """Pauses that double with each consecutive failure, from `first_seconds` up to `limit_seconds`.
 
     Example:
         [Backoff(1.0, 60.0).seconds(failures) for failures in (0, 1, 2, 3, 9)]  # [0.0, 1.0, 2.0, 4.0, 60.0]

@@ -1,8 +1,8 @@
-"""The catalogue of images, `images/catalogue.toml`: which virtual environment stands for an image on one machine.
+"""Read the catalogue of images, `images/catalogue.toml`: which virtual environment replaces an image on one machine.
 
-It maps the name of an image to a package of the uv workspace and its extras. An image without a package is the host's
-own programs. `updraft.stack` builds the environments, the local node runs containers in them; neither imports the
-other, so what both have to know is here.
+It maps the name of an image to a package of the uv workspace and its extras. An image without a package uses the host's
+own programs. `updraft.stack` builds the environments, and the local node runs containers in them. Neither imports the
+other, so what both need is here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_MARKER = ".updraft-ready"  # file in an environment that was built to its end
+READY_MARKER = ".updraft-ready"  # file in an environment whose build is complete
 
 
 class CatalogueError(Exception):
-    """The catalogue cannot be used, or does not have the image. The message says which entry, and what to write."""
+    """The catalogue is unusable or does not contain the image. The message says which entry, and what to write."""
 
 
 @dataclass(frozen=True)

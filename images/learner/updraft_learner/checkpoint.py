@@ -1,8 +1,8 @@
-"""Checkpoints from the program: saved in the background, verified before use.
+"""Save checkpoints from the program in the background, and verify them before use.
 
-`save` costs the training thread one copy of the state; serialising, hashing, flushing and publishing happen in a
-background thread that the interpreter waits for at exit. The folder format is `checkpoint_format`; uploading is the
-sidecar's. Tensors are `updraft_learner.torch`'s, which is imported only when a state is saved or restored.
+`save` costs the training thread one copy of the state. A background thread serialises, hashes, flushes and publishes
+it; the interpreter waits for this thread at exit. `checkpoint_format` defines the folder format, and the sidecar
+uploads checkpoints. `updraft_learner.torch` handles tensors; it is imported only when a state is saved or restored.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "CheckpointError", "Checkpointer", "CorruptCheckpoint"]
 
 DEFAULT_EVERY_SECONDS = 60.0
-KEEP_ON_DISK = 3  # newest ones of this process; the store keeps what the manifest says
+KEEP_ON_DISK = 3  # newest checkpoints of this process; in the store, the manifest decides
 STATE_FILE = "state.pt"
-SHARDED_FILE = ".metadata"  # by which PyTorch finds the shards of a state
-# New buffers above this size are prepared in the background first: touching fresh memory takes longer than the copy.
+SHARDED_FILE = ".metadata"  # the file by which PyTorch finds the shards of a state
+# New buffers above this size are first prepared in the background: writing to fresh memory takes longer than the copy.
 PREPARE_ABOVE_BYTES = 16 << 20
 
 Writer = Callable[[Path], object]
@@ -54,12 +54,12 @@ def interval(every_seconds: float | None) -> float:
 
 
 class Background:
-    """One save at a time, in a thread. What fails there is told, and raised by the next `wait`."""
+    """A thread for one save at a time. An error in it is printed, and raised by the next `wait`."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
-        self.program_ends = False  # no thread can be started any more
+        self.program_ends = False  # then no new thread can be started
 
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -68,7 +68,7 @@ class Background:
         if self.program_ends:
             work()
             return
-        # Not a daemon: the interpreter joins it at exit, so the last save is always completed.
+        # Not a daemon thread: the interpreter joins it at exit, so the last save is always completed.
         self._thread = threading.Thread(target=work, name="updraft-checkpoint")
         self._thread.start()
 
@@ -88,7 +88,7 @@ class Background:
 
 
 class OnDisk:
-    """The newest checkpoints of this process in a directory; older ones are removed there."""
+    """The newest checkpoints of this process in a directory; older ones are removed from it."""
 
     def __init__(self, keep: int) -> None:
         if keep < 1:
@@ -107,7 +107,7 @@ class OnDisk:
 
 
 class LastSave:
-    """What the program has offered to save last is saved when it ends, unless an exception or a signal ends it."""
+    """The last save that the program offered; it is made when the program ends without an exception or a signal."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -119,20 +119,20 @@ class LastSave:
         self._save = save
 
     def _at_end(self) -> None:
-        if self._save is None or hasattr(sys, "last_value"):  # of an uncaught exception
+        if self._save is None or hasattr(sys, "last_value"):  # set by an uncaught exception
             return
         self._background.program_ends = True
-        with suppress(CheckpointError):  # told already; the last one may be written all the same
+        with suppress(CheckpointError):  # the error was printed; the last save may succeed all the same
             self._background.wait()
         try:
             self._save()
-        except Exception as exc:  # noqa: BLE001 - the program has done its work; what is missing is said
+        except Exception as exc:  # noqa: BLE001 - the program's work is done, so only report the error
             warn(f"the last checkpoint was not written: {exc}")
 
 
 class Checkpointer:
-    """Saves and restores the state of one training. Make one per process and directory: it removes unfinished saves of
-    before.
+    """Save and restore the state of one training. Make one per process and directory: it removes unfinished saves of
+    earlier processes.
 
     Args:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.

@@ -1,21 +1,21 @@
-"""The checkpoint format: a folder that is either complete and verifiable, or does not count.
+"""Read and write the checkpoint format: a folder that is either complete and verifiable, or ignored.
 
     CHECKPOINT_DIR/
       step-0000000120/      written as `.tmp-...`, flushed, then renamed
-        state.pt            whatever files the program has
+        state.pt            any files of the program
         checkpoint.json     step, metrics, and each file's SHA-256 and size
         COMPLETE            created last; without it the folder is ignored
       latest -> step-0000000120
 
 A program without Python may write a folder `step-<number>` of its own, without a checkpoint.json, and `touch COMPLETE`.
 
-A state that is spread over learners is one checkpoint in several such folders, one on each learner's disk. Each holds a
-*part*: files whose names differ from those of the other parts, and `checkpoint-0001-of-0002.json` instead of
-checkpoint.json, with `part`, `parts` and `save`, a word that the parts of one save have in common. It can be
-read where all parts lie in one folder, as the platform lays it out to resume.
+A state that is spread over learners is one checkpoint in several such folders, one on each learner's disk. Each
+contains a *part*: files whose names differ from those of the other parts, and `checkpoint-0001-of-0002.json` instead of
+checkpoint.json, with `part`, `parts` and `save`, a word that all parts of one save share. It can be read where all
+parts are in one folder, as the platform lays it out for a resume.
 
-Standard library only. Called by `checkpoint.Checkpointer` and `sharded.ShardedCheckpointer`; when and what to save is
-decided there.
+Standard library only. `checkpoint.Checkpointer` and `sharded.ShardedCheckpointer` call this, and decide when and what
+to save.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from updraft_learner.contract import CHECKPOINT_LATEST, CHECKPOINT_LOCAL_MANIFES
 
 TEMPORARY_PREFIX = ".tmp-"
 BAD_PREFIX = ".bad-"
-HASH_CHUNK_BYTES = 4 << 20  # large: each chunk hands the GIL back to the training once
+HASH_CHUNK_BYTES = 4 << 20  # large, because each chunk returns the GIL to the training once
 
 _STEP = re.compile(r"^step-(\d+)$")
 _PART_MANIFEST = re.compile(r"^checkpoint-(\d{4})-of-(\d{4})\.json$")
@@ -49,11 +49,11 @@ class CheckpointError(Exception):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """A checkpoint's files differ from what its manifest says of them."""
+    """A checkpoint's files do not match its manifest."""
 
 
 class PartialCheckpoint(CheckpointError):
-    """Some parts of the checkpoint are here, and the others with other learners: nothing is wrong with it."""
+    """Some parts of the checkpoint are here and the others with other learners, which is no error."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class FileFacts:
 class Checkpoint:
     """A complete checkpoint in a folder on disk, as `Checkpointer.latest` returns it.
 
-    `path` is the folder, `step` the step that training resumes from, `metrics` what `save` was given. `files` maps
-    paths relative to the folder to size and SHA-256; it is empty where the program wrote no manifest. `attempt` and
-    `rank` say who saved it and `created` when (RFC 3339). Of a state that is spread over `parts` learners, this is part
-    number `part`.
+    `path` is the folder, `step` the step from which training resumes, `metrics` what `save` was given. `files` maps
+    paths relative to the folder to size and SHA-256; it is empty if the program wrote no manifest. `attempt` and `rank`
+    say who saved it, and `created` when (RFC 3339). If the state is spread over `parts` learners, this is part number
+    `part`.
     """
 
     path: Path
@@ -79,13 +79,13 @@ class Checkpoint:
     attempt: int = 1
     rank: int = 0
     created: str = ""  # RFC 3339
-    parts: int = 1  # more than 1: a state that is spread over so many learners
-    part: int = 1  # which of them was saved here
+    parts: int = 1  # more than 1: the state is spread over this many learners
+    part: int = 1  # the part that was saved here
     save: str = ""  # the same in all parts of one save
 
 
 class HashingFile(FileIO):
-    """A file for writing that knows the digest of what went through it."""
+    """A file for writing that computes the digest of everything written to it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "xb")
@@ -160,7 +160,7 @@ def settle(temporary: Path, checkpoint: Checkpoint) -> None:
     name = manifest_name(checkpoint.part, checkpoint.parts)
     write_file(temporary / name, lambda file: _write_all(file, text))
     _fsync(temporary)
-    if target.exists():  # of an earlier run in this folder
+    if target.exists():  # left in this folder by an earlier run
         remove(target)
     temporary.rename(target)
 

@@ -1,4 +1,4 @@
-"""How checkpoints and what describes them are named, in the store mostly. Standard library only."""
+"""Name checkpoints and the objects that describe them, mainly in the store. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from updraft_learner.contract import CHECKPOINT_MARKER
 
 QUARANTINE_MARKER = "QUARANTINED.json"
 SAVE_LETTERS = 8
-NAME_CHARS = 250  # what the ledger keeps
+NAME_CHARS = 250  # the limit of the ledger
 STORED_FILE = "stored-checkpoints.json"  # in IO_DIR: names of folders in CHECKPOINT_DIR that the sidecar has stored
 
 _NAME = re.compile(
@@ -20,12 +20,12 @@ PART = re.compile(r"^PART-(\d{4})-of-(\d{4})\.json$")
 
 @dataclass(frozen=True)
 class CheckpointName:
-    """What a checkpoint's name in the store says."""
+    """The parts of a checkpoint's name in the store."""
 
     local: str  # name of its folder in CHECKPOINT_DIR
     attempt: int
-    learner: int  # whose it is; 1 for one that was saved in parts
-    in_parts: bool = False  # by all learners together
+    learner: int  # the learner that saved it; 1 if it was saved in parts
+    in_parts: bool = False  # whether all learners saved it together
 
 
 def stored_name(local: str, attempt: int, learner: int, *, version: int = 1, save: str = "") -> str:

@@ -1,14 +1,15 @@
-"""Checkpoints in the store: how they are named, and how the parts of several learners become one.
+"""Handle checkpoints in the store: their names, and how the parts of several learners become one checkpoint.
 
     CHECKPOINTS/step-0000000120-a1-s3fa2c1d0/    step 120, attempt 1, in parts
       __0_0.distcp, .metadata, checkpoint-0001-of-0002.json, __1_0.distcp, ...
-      PART-0001-of-0002.json       last of what learner 1's sidecar uploads: digest and size of each of its files
+      PART-0001-of-0002.json       learner 1's sidecar uploads it last: digest and size of each of its files
       PART-0002-of-0002.json
-      MANIFEST.json                made of the parts once all files of all of them are there; only now it exists
-      QUARANTINED.json             instead of MANIFEST.json: found damaged, with the reason
+      MANIFEST.json                made from the parts once all their files are stored; it makes the checkpoint exist
+      QUARANTINED.json             instead of MANIFEST.json: the checkpoint was found damaged, with the reason
 
-The process that finds all parts writes the manifest: the last sidecar, or the platform. It is the same to the byte, so
-it does not matter who, how many, and how often. Standard library only. Called by the sidecar and by `updraft.storage`.
+The process that finds all parts writes the manifest: the last sidecar, or the platform. The bytes are always the same,
+so several processes may write it, and more than once. Standard library only. Called by the sidecar and by
+`updraft.storage`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from updraft_learner.checkpoint_names import PART, QUARANTINE_MARKER
 from updraft_learner.contract import CHECKPOINT_MARKER, MARKER_LIMIT_BYTES, Keys
 from updraft_learner.store import ObjectStore
 
-_SHARED = ("name", "local", "job", "attempt", "parts", "save", "step")  # the same in all parts
+_SHARED = ("name", "local", "job", "attempt", "parts", "save", "step")  # fields that are the same in all parts
 
 Joined = Literal["whole", "waiting", "gone"]
 
 
 class PartsDisagree(Exception):
-    """The parts are not of one save; they will never be one checkpoint."""
+    """The parts are not from the same save, so they can never be one checkpoint."""
 
 
 def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined:

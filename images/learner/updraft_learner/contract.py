@@ -1,7 +1,7 @@
-"""The contract between the platform and a learner's pod: names, paths, exit codes, storage keys.
+"""Define the contract between the platform and a learner's pod: names, paths, exit codes, storage keys.
 
-Written once, here; the platform (`updraft`) imports it to build pods and to read what they leave, the
-sidecar and the program's Python API import it inside the pod. Standard library only.
+It is written only here. The platform (`updraft`) imports it to build pods and to read what they store; the sidecar and
+the program's Python API import it inside the pod. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ RESULT_DIR = f"{ROOT_DIR}/result"
 CHECKPOINT_DIR = f"{ROOT_DIR}/checkpoints"
 LOG_DIR = f"{ROOT_DIR}/logs"
 IO_DIR = f"{ROOT_DIR}/io"
-TREES_DIR = f"{ROOT_DIR}/trees"  # role prepare: what archives and repositories were unpacked to, by source
-PREPARE_FILE = f"{IO_DIR}/prepare.json"  # what the program of the role prepare works on
-PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and what it says
+TREES_DIR = f"{ROOT_DIR}/trees"  # role prepare: the unpacked archives and repositories, by source
+PREPARE_FILE = f"{IO_DIR}/prepare.json"  # the input of the program of the role prepare
+PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and its output
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
-STOP_FILE = f"{IO_DIR}/stop"  # exists: save a checkpoint and leave with EXIT_PREEMPTED
-DUMP_FILE = f"{IO_DIR}/dump"  # its number changes: write the stacks of all threads to the log and to LOG_DIR
+STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
+DUMP_FILE = f"{IO_DIR}/dump"  # when its number changes: write the stacks of all threads to the log and to LOG_DIR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
-STAGED_FILE = f"{IO_DIR}/staged"  # exists: code, data and checkpoint are there, the program may start
+STAGED_FILE = f"{IO_DIR}/staged"  # if it exists: code, data and checkpoint are staged, and the program may start
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
-STAGING_FAILED = "updraft: staging failed: "  # what the program's container then writes, before the reason
-MEMORY_FILE = f"{IO_DIR}/memory"  # the latest sample of the program's memory: bytes used, reclaimable, limit or "max"
-MEMORY_INTERVALS = 3  # of system metrics from one sample of memory to the next; each costs a shell in the container
-CGROUP_DIR = "/sys/fs/cgroup"  # where a container finds what its kernel counts of it
-GPU_FILE = f"{IO_DIR}/gpus.csv"  # the latest sample of the program's GPUs, a line of GPU_FIELDS for each
-GPU_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "power.draw")  # as nvidia-smi calls them
+STAGING_FAILED = "updraft: staging failed: "  # the program's container prints this, followed by the reason
+MEMORY_FILE = f"{IO_DIR}/memory"  # the newest sample of the program's memory: bytes used, reclaimable, limit or "max"
+MEMORY_INTERVALS = 3  # intervals of system metrics between two samples of memory; each costs a shell in the container
+CGROUP_DIR = "/sys/fs/cgroup"  # where a container finds its kernel's counters
+GPU_FILE = f"{IO_DIR}/gpus.csv"  # the newest sample of the program's GPUs, a line of GPU_FIELDS for each
+GPU_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "power.draw")  # nvidia-smi's names
 CREDENTIALS_FILE = "/run/updraft/credentials/credentials.json"  # mounted in the sidecar only
-CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for the sidecar; holds no secret
-# The sidecar takes these two paths from the environment alone: the local node rewrites paths only there.
+CONFIG_ENV = "UPDRAFT_POD_CONFIG"  # PodConfig as JSON, for the sidecar; contains no secret
+# The sidecar gets these two paths only from the environment, because the local node rewrites paths only there.
 ROOT_ENV = "UPDRAFT_ROOT_DIR"  # set to ROOT_DIR
-PRIVATE_DIR = "/run/updraft/private"  # an emptyDir of the sidecar alone, for its state
+PRIVATE_DIR = "/run/updraft/private"  # an emptyDir for the sidecar's state, which only the sidecar mounts
 PRIVATE_ENV = "UPDRAFT_PRIVATE_DIR"  # set to a folder in PRIVATE_DIR
 PRIVATE_VOLUME = "private"
 CREDENTIALS_ENV = "UPDRAFT_CREDENTIALS_FILE"  # set to CREDENTIALS_FILE
 
 # --- Containers and volumes of a learner's pod -------------------------------------------------------
-MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for it
+MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for the program's container
 SIDECAR_CONTAINER = "updraft-sidecar"  # native sidecar: `python -m updraft_learner.sidecar`
 JOB_VOLUME = "job"
 CREDENTIALS_VOLUME = "credentials"
 MLFLOW_PORT = 5000  # the sidecar's MLflow endpoint, on the pod's loopback address only
-# The token of that endpoint, random for each launch: a key of the launch's secret, and the variable that MLflow's
-# client reads it from. The program's container has the variable by reference, the sidecar the token in its credentials.
+# The token of that endpoint, random for each launch: the key in the launch's secret, and the variable from which
+# MLflow's client reads it. The program's container refers to the secret; the sidecar finds the token in its
+# credentials.
 ENDPOINT_TOKEN_KEY = "endpoint-token"
 ENDPOINT_TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"
 MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 
-# --- Roles of pods that this package treats apart from others -----------------------------------------
+# --- Roles of pods that this package treats in a special way -----------------------------------------
 TRAIN_ROLE = "train"
-PREPARE_ROLE = "prepare"  # unpacks, fetches and judges code and data; counted by itself: a program's first attempt is 1
+PREPARE_ROLE = "prepare"  # prepares code and data; it has attempt numbers of its own, so a program's first attempt is 1
 
 # --- Labels on every object of a job -----------------------------------------------------------------
 LABEL_JOB = "updraft.dev/job"
@@ -70,20 +71,20 @@ SYSTEM_METRICS_SECONDS = 10.0
 
 
 class ExitCode(IntEnum):
-    """Exit codes that mean something to the platform. Every other code is the program's own failure."""
+    """Exit codes with a meaning for the platform. Every other code is the program's own failure."""
 
     DONE = 0
-    CONFIGURATION = 64  # the pod was told something impossible; never retried
+    CONFIGURATION = 64  # the pod's configuration is invalid; never retried
     DATA = 65  # staged data is missing or does not match its digest
-    CHECKPOINT = 66  # the checkpoint to go on from is damaged or not whole; an older one may do
+    CHECKPOINT = 66  # the checkpoint to resume from is damaged or incomplete; an older one may work
     STORAGE = 74  # the object store could not be reached or refused
-    PREEMPTED = 75  # left on request after saving; resumable
-    OUT_OF_MEMORY = 137  # SIGKILL; the container's reason says OOMKilled when memory was the cause
+    PREEMPTED = 75  # stopped on request after saving; can be resumed
+    OUT_OF_MEMORY = 137  # SIGKILL; the container's reason is OOMKilled if memory was the cause
 
 
 @dataclass(frozen=True)
 class DataMount:
-    """A tree of the content store and where it goes below DATA_DIR (`.` is DATA_DIR itself)."""
+    """A tree of the content store, and its folder below DATA_DIR (`.` is DATA_DIR itself)."""
 
     tree: str  # sha256 of the tree document
     mount: str = "."
@@ -91,8 +92,7 @@ class DataMount:
 
 @dataclass(frozen=True)
 class PodConfig:
-    """What the sidecar must know. Everything here may be read by anyone who may
-    read the pod."""
+    """The sidecar's configuration. It contains no secret: everybody who may read the pod may read it."""
 
     job_id: str
     tenant: str
@@ -107,10 +107,10 @@ class PodConfig:
     code_tree: str | None = None
     data: tuple[DataMount, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
-    restore_checkpoint: str | None = None  # name of the checkpoint to lay into CHECKPOINT_DIR
+    restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
-    restore_own_results: bool = False  # a later attempt goes on with what this learner had stored in RESULT_DIR
-    listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # where the sidecar serves its MLflow endpoint
+    restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
+    listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint
     system_metrics_seconds: float = SYSTEM_METRICS_SECONDS  # sampling interval; 0 switches it off
     heartbeat_seconds: float = 2.0
 
@@ -213,18 +213,18 @@ class Keys:
         return f"{self.learner(job_id, role, attempt, learner)}/logs"
 
 
-# --- How large a document may be: a process that reads those of many jobs must not run out of memory by one of them --
-STATUS_LIMIT_BYTES = 1 << 20  # status.json and done.json; what a sidecar puts into them is cut to fit, see below
-MARKER_LIMIT_BYTES = 16 << 20  # MANIFEST.json, and all parts of one together: some 100,000 files
+# --- Limits of documents: a process that reads those of many jobs must not run out of memory because of one ----------
+STATUS_LIMIT_BYTES = 1 << 20  # status.json and done.json; a sidecar shortens their content to fit, see below
+MARKER_LIMIT_BYTES = 16 << 20  # MANIFEST.json, and all parts of one together: about 100,000 files
 TREE_LIMIT_BYTES = 256 << 20  # trees/ and sources/, which no program writes: 200,000 files with the longest names
 SIGNAL_LIMIT_BYTES = 64 << 10  # fence.json, stop, dump, first-seen
 TEXT_CHARACTERS = 500  # of one warning, or of one reason
-TEXTS = 50  # warnings, and reasons of quarantined checkpoints, of one learner: together below 600 KB of JSON
-STATUS_METRICS_BYTES = 256 << 10  # of JSON, of a status' last_metrics
-CHECKPOINT_METRICS = 1_000  # of one checkpoint; the ledger keeps each
-NAME_CHARACTERS = 250  # of a metric, as MLflow has it
-CHECKPOINT_METRICS_CHARACTERS = 100_000  # of their names together
-PATH_CHARACTERS = 1_000  # of a checkpoint's file: an S3 key has 1,024 bytes
+TEXTS = 50  # warnings of one learner, and reasons of its quarantined checkpoints: together below 600 KB of JSON
+STATUS_METRICS_BYTES = 256 << 10  # of a status' last_metrics, as JSON
+CHECKPOINT_METRICS = 1_000  # of one checkpoint; the ledger stores each
+NAME_CHARACTERS = 250  # of a metric's name: MLflow's limit
+CHECKPOINT_METRICS_CHARACTERS = 100_000  # of all these names together
+PATH_CHARACTERS = 1_000  # of the path of a checkpoint's file: an S3 key has at most 1,024 bytes
 
 JsonText = str | bytes
 
@@ -241,7 +241,7 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True)
 class LearnerStatus:
-    """The heartbeat at `Keys.status`. Fields that a reader does not know are ignored."""
+    """The heartbeat at `Keys.status`. Readers ignore fields that they do not know."""
 
     t: float
     phase: str  # running, storing, done
@@ -279,7 +279,7 @@ class LearnerDone:
     files: int = 0  # checkpoint, result and log files stored by this learner in this attempt
     bytes: int = 0
     metrics_sent: int = 0
-    metrics_pending: int = 0  # more than 0: MLflow was away; they are in the chunks at `Keys.metrics`, see below
+    metrics_pending: int = 0  # more than 0: MLflow lacks these; they are in the chunks at `Keys.metrics`, see below
     artifacts_pending: int = 0  # more than 0: the same for artifacts, at `Keys.artifacts`
     final_checkpoint: str | None = None
     warnings: tuple[str, ...] = ()
@@ -295,17 +295,17 @@ class LearnerDone:
 
 
 CHECKPOINT_MARKER = "MANIFEST.json"
-# step, metrics and digests, written by the Python API; not "manifest.json", which CHECKPOINT_MARKER would overwrite
-# on file systems that ignore case
+# Step, metrics and digests, written by the Python API. Not "manifest.json": on file systems that ignore case,
+# CHECKPOINT_MARKER would overwrite it.
 CHECKPOINT_LOCAL_MANIFEST = "checkpoint.json"
-CHECKPOINT_LOCAL_MARKER = "COMPLETE"  # the program creates it last; without Python, `touch` does
+CHECKPOINT_LOCAL_MARKER = "COMPLETE"  # the program creates it last; a program without Python uses `touch`
 CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest complete checkpoint
 
 # --- The metrics file: JSON lines ---------------------------------------------------------------------
 # {"t": unix seconds, "step": int, "metrics": {name: number}}       a point per name
 # {"t": ..., "progress": {"step": int, "total": int, "epoch": int?, "epochs": int?}}
 # {"t": ..., "tags": {name: text}} / {"params": {name: text}}       for the job's MLflow run
-# A line that does not parse is counted and reported, never fatal.
+# A line that does not parse is counted and reported, and is never fatal.
 
 # --- The record of a job: chunks of JSON lines at Keys.metrics ------------------------------------------
 # {"n": running number, "t": ..., "source": "file" | "mlflow" | "system" | "sidecar", and one of
@@ -313,7 +313,7 @@ CHECKPOINT_LATEST = "latest"  # symbolic link in CHECKPOINT_DIR to the newest co
 #   "params": {name: text}    "tags": {name: text}    "call": {"path": MLflow API path, "body": {...}}}
 # Names are those of the job's MLflow run (learner k > 1: "learner_<k>/<name>"), so a record is replayed as it is;
 # at most one point per name and step goes to MLflow, NaN as "NaN", infinities not at all.
-NAN_TAG = "updraft.warning.nan"  # first metric and step that was NaN or infinite
+NAN_TAG = "updraft.warning.nan"  # the first metric and step that was NaN or infinite
 
 
 def learner_environment(
@@ -355,7 +355,7 @@ def learner_environment(
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_ID": experiment_id,
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # Links to the loopback endpoint would lead nowhere.
+        # Links to the loopback endpoint would be useless outside the pod.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "UPDRAFT_ROLE": role,
         "UPDRAFT_ATTEMPT": str(attempt),

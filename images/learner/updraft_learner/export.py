@@ -1,11 +1,11 @@
-"""Turns a saved model into what the registry keeps; run as `python -I -m updraft_learner.export --formats onnx,torch`.
+"""Convert a saved model to what the registry stores. Run as `python -I -m updraft_learner.export --formats onnx,torch`.
 
-Runs as a one-learner pod in an image of the platform, without the job's code, environment and data; only the training's
-RESULT_DIR is restored. Reads what `save_model` wrote to RESULT_DIR/model as data, checks that it reproduces its own
-example, makes and compares the asked formats, and writes RESULT_DIR/export/model (an MLflow model folder) and
-RESULT_DIR/export/export.json; no file of the job is copied. The format `mlflow` is the exception: the MLflow model
-folder that the program wrote to RESULT_DIR/model is copied unchecked, for a manifest that says `trust_code`.
-Registering is the platform's.
+It runs as a pod with one learner in an image of the platform, without the job's code, environment and data; only the
+training's RESULT_DIR is restored. It reads what `save_model` wrote to RESULT_DIR/model as data, checks that the model
+reproduces its own example, makes and compares the formats, and writes RESULT_DIR/export/model (an MLflow model folder)
+and RESULT_DIR/export/export.json. It copies no file of the job, except for the format `mlflow`: if the manifest sets
+`trust_code`, the MLflow model folder that the program wrote to RESULT_DIR/model is copied unchecked. The platform
+registers the model.
 Exit codes: 0 done, 64 nothing to export or an unknown format, 65 files do not match their digests, 1 the model is not
 reproduced within the tolerance.
 """
@@ -41,14 +41,14 @@ from updraft_learner.model import (
 )
 
 FORMATS = ("onnx", "torch")
-MLFLOW = "mlflow"  # the job's own MLflow model folder, which is trusted and stands alone
+MLFLOW = "mlflow"  # the job's own MLflow model folder, which is trusted, and is never combined with other formats
 MLFLOW_FILE = "MLmodel"
 DEFAULT_TOLERANCE = 1e-4
 REPORT_FILE = "export.json"
 
 
 class ExportError(Exception):
-    """The export ends here; carries the exit code."""
+    """The export ends with this exit code and message."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tolerance", type=float, default=DEFAULT_TOLERANCE, help="largest absolute difference allowed"
     )
     options = parser.parse_args(arguments)
-    # The images have no pip whose version MLflow could write into conda.yaml, and it warns of that.
+    # MLflow warns that it found no pip whose version it could write to conda.yaml; the images have none.
     logging.getLogger("mlflow.utils.environment").setLevel(logging.ERROR)
     try:
         export(

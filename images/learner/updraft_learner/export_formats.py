@@ -1,4 +1,4 @@
-"""Formats of an exported model: made, compared with the saved program's own output, and packed for MLflow.
+"""Make the formats of an exported model, compare them with the saved program's output, and pack them for MLflow.
 
 Called by `updraft_learner.export`. PyTorch, ONNX and MLflow are imported when used; no tracking server is contacted.
 """
@@ -31,9 +31,9 @@ from updraft_learner.program_file import UnsafeProgram, rewrite, takes_text
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
-# Named, because MLflow's default lists CUDA first and then warns on every machine without it.
+# MLflow's default lists CUDA first, and then warns on every machine without it.
 ONNX_PROVIDERS = ["CPUExecutionProvider"]
-EXAMPLE_ROWS = 5  # of the input example that is shown in the registry
+EXAMPLE_ROWS = 5  # of the input example that the registry shows
 
 
 def load(path: Path, saved: SavedModel, example: Arrays, scratch: Path) -> Any:
@@ -132,10 +132,10 @@ def to_onnx(program: Any, saved: SavedModel) -> tuple[Any, int]:
     import onnx
     import torch
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of every optional package that is absent
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of every missing optional package
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own deprecations
+            warnings.simplefilter("ignore")  # the exporter's own deprecation warnings
             made = torch.onnx.export(
                 program,
                 input_names=[tensor.name for tensor in saved.inputs],
@@ -220,8 +220,8 @@ def save_mlflow_torch(
             str(folder),
             signature=signature(
                 saved, named=False
-            ),  # of a named tensor MLflow makes a dict, which this flavour refuses
-            # Two samples at least: the tracer takes a single one for a fixed size.
+            ),  # MLflow passes a named tensor as a dict, which this flavour refuses
+            # At least two samples: the tracer takes a single one for a fixed size.
             input_example=numpy_of(
                 resize_batch({"x": example}, max(2, len(example)))["x"] if saved.dynamic_batch else example
             ),
@@ -246,7 +246,7 @@ def signature(saved: SavedModel, *, named: bool = True) -> ModelSignature:
     from numpy import dtype
 
     def schema(tensors: tuple[TensorFacts, ...]) -> Any:
-        # NumPy has no bfloat16; what callers send and get is float32 then.
+        # NumPy has no bfloat16, so callers send and get float32.
         kinds = [dtype("float32" if t.dtype == "bfloat16" else t.dtype) for t in tensors]
         keep = named or len(tensors) > 1
         specs: list[Any] = [
@@ -309,7 +309,7 @@ def _positional(module: Any, name: str) -> Any:
     import torch
 
     class Positional(torch.nn.Module):  # type: ignore[misc]  # torch is no dependency of the checker
-        """MLflow calls with one positional tensor; the program takes it by name."""
+        """A module with one positional input, as MLflow calls it; the program takes its input by name."""
 
         def __init__(self) -> None:
             super().__init__()

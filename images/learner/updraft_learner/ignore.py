@@ -1,7 +1,7 @@
-"""Which files of a code folder are left out: the patterns of a `.updraftignore`, read as git reads `.gitignore`.
+"""Decide which files of a code folder are left out: the patterns of a `.updraftignore`, with git's `.gitignore` syntax.
 
-One file at the folder's root counts. Pure text matching; `trees.scan` walks the folder. docs/design/0010 says why this
-is no library.
+Only the file at the folder's root counts. Pure text matching; `trees.scan` walks the folder. docs/design/0010 says why
+no library is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ DEFAULT_PATTERNS = (
 
 @dataclass(frozen=True)
 class Piece:
-    """What a name has between two `*`: a text, or a regular expression without quantifiers, of `length` characters."""
+    """The part of a name between two `*`: a text, or a regular expression without quantifiers, of `length`
+    characters."""
 
     wanted: str | re.Pattern[str]
     length: int
@@ -49,8 +50,9 @@ class Piece:
 class PartPattern:
     """The pattern of one part of a path: pieces with `*` between them, of which the first and the last may be empty.
 
-    Each piece is taken where it is found first, and nothing goes back. One regular expression for all of them does:
-    with twelve `*` it took a second for a name of 28 characters, and seven times as much for each four more.
+    Each piece is matched at its first possible position, without backtracking. One regular expression for all pieces
+    would backtrack: with twelve `*`, a name of 28 characters took a second, and seven times as long for each four
+    characters more.
     """
 
     pieces: tuple[Piece, ...]
@@ -86,7 +88,7 @@ class Pattern:
         if last is not None and not last.matches(path[-1]):
             return False
         at = here = 0
-        latest: tuple[int, int] | None = None  # what follows the latest None, and the first part that it leaves
+        latest: tuple[int, int] | None = None  # what follows the latest None, and the next part of the path
         while here < len(path):
             more = at < len(self.names)
             name = self.names[at] if more else None
@@ -105,7 +107,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Ignore:
-    """Patterns in order; the last one that matches decides. A folder that is ignored is never looked into."""
+    """Patterns in order; the last one that matches decides. An ignored folder is never searched."""
 
     patterns: tuple[Pattern, ...]
 
@@ -141,7 +143,7 @@ def _parse(text: str) -> Pattern | None:
     return Pattern(tuple(names), negated, folders_only)
 
 
-# A kind and a text: a character, or a regular expression of one; `*` and `/` have no text.
+# A kind and a text: a character, or a regular expression for one character; `*` and `/` have no text.
 _Token = tuple[Literal["character", "expression", "*", "/"], str]
 
 
@@ -154,7 +156,7 @@ def _names(glob: str) -> Iterator[PartPattern | None]:
             continue
         yield None
         if number == len(parts) - 1:
-            yield ANY_NAME  # what is inside, and not the folder itself
+            yield ANY_NAME  # the content of the folder, not the folder itself
 
 
 def _split(tokens: list[_Token], kind: str) -> list[list[_Token]]:

@@ -1,8 +1,8 @@
-"""Metrics and progress from the program: one JSON line per call, appended to the metrics file.
+"""Record metrics and progress from the program: one JSON line per call, appended to the metrics file.
 
-The sidecar reads the file and carries the points to the job's MLflow run; nothing here waits for a network or a lock,
-and a metrics file that cannot be written costs one warning, never the training. The line format is in `contract`; a
-program in another language appends the same lines itself. Outside the platform the values are printed.
+The sidecar reads the file and sends the points to the job's MLflow run. Nothing here waits for a network or a lock. If
+the metrics file cannot be written, there is one warning, and training continues. `contract` defines the line format; a
+program in another language appends the same lines itself. Outside the platform, the values are printed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The real MLflow server, over its REST API with the job's credentials. No client library, no retries: callers decide.
+"""Call the real MLflow server's REST API with the job's credentials. No client library; callers retry.
 
-Used by the forwarder, the artifact spool and the endpoint's read routes. `before_write` is asked before each request
-that changes something, and may refuse it by raising.
+Used by the forwarder, the artifact spool and the endpoint's read routes. `before_write` is called before each request
+that changes something, and may refuse it by raising an exception.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 REST_SECONDS = 30.0
 UPLOAD_SECONDS = 300.0
-DOWN_SECONDS = 3.0  # for so long after a failed connection, callers that cannot wait do not try
+DOWN_SECONDS = 3.0  # after a failed connection, callers that cannot wait do not try for this time
 
 
 class ServerUnavailable(Exception):
     """The server gave no usable answer.
 
-    `ambiguous` is False only when the request surely had no effect.
+    `ambiguous` is False only if the request certainly had no effect.
     """
 
     def __init__(self, message: str, *, ambiguous: bool) -> None:
@@ -54,7 +54,7 @@ class Answer:
 
 
 class TrackingServer:
-    """One connection per request; safe to use from several threads."""
+    """A client of one MLflow server with one connection per request; several threads may use it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class TrackingServer:
 
 
 class _QuickConnection(http.client.HTTPConnection):
-    """Without Nagle's delay between headers and body."""
+    """A connection without Nagle's delay between headers and body."""
 
     def connect(self) -> None:
         super().connect()

@@ -1,8 +1,8 @@
-"""Hands a trained model over to the platform: a program that runs without the user's code.
+"""Pass a trained model to the platform as a program that runs without the user's code.
 
 `save_model` writes RESULT_DIR/<name>/: `program.pt2` (torch.export), `weights.safetensors`, `example.npz` (an input and
 the model's own output for it) and `model.json` (signature, digests, versions). `updraft_learner.export` reads it in
-another pod and makes ONNX and an MLflow model of it. PyTorch is imported when a model is saved or loaded.
+another pod and makes ONNX and an MLflow model from it. PyTorch is imported when a model is saved or loaded.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class ModelError(Exception):
 class TensorFacts:
     name: str
     dtype: str  # torch's name without "torch.": float32
-    shape: tuple[int, ...]  # -1 where the size is free
+    shape: tuple[int, ...]  # -1 if the size is free
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What `model.json` says."""
+    """The content of `model.json`."""
 
     model_class: str
     inputs: tuple[TensorFacts, ...]
     outputs: tuple[TensorFacts, ...]
-    keyword_inputs: bool  # the program takes its inputs by name
+    keyword_inputs: bool  # whether the program takes its inputs by name
     dynamic_batch: bool
     parameters: int
-    metrics: Mapping[str, float | None]  # None: was not a finite number
+    metrics: Mapping[str, float | None]  # None: the value was not a finite number
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     files: Mapping[str, FileFacts] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def run(module: Any, inputs: Arrays, by_keyword: bool) -> Arrays:
         named = {f"output_{index}": value for index, value in enumerate(result)}
     else:
         named = {"output": result}
-    # ONNX has one space of names; an output called like an input cannot be told from it.
+    # In ONNX, inputs and outputs share one set of names, so an output must not be named like an input.
     named = {f"{key}_output" if key in inputs else str(key): value for key, value in named.items()}
     for key, value in named.items():
         if not isinstance(value, torch.Tensor):
@@ -272,9 +272,9 @@ def _export(model: Any, example: Arrays, by_keyword: bool) -> tuple[Any, bool, l
         per_input = {0: torch.export.Dim("batch", min=1)}
         shapes: Any = dict.fromkeys(example, per_input) if by_keyword else tuple(per_input for _ in example)
         try:
-            # Sizes 0 and 1 are special to the tracer: a single sample is doubled.
+            # The tracer treats sizes 0 and 1 in a special way, so a single sample is doubled.
             return export(resize_batch(example, max(batch, 2)), shapes), True, warnings
-        except Exception as exc:  # noqa: BLE001 - whatever the tracer raises; the static export below is the fallback
+        except Exception as exc:  # noqa: BLE001 - the tracer may raise anything; the export below is the fallback
             reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
             warnings.append(
                 f"the batch size is fixed at {batch}, because the model does not export with a free one: {reason}"

@@ -1,4 +1,4 @@
-"""The sidecar's configuration: PodConfig, credentials, and the paths of the pod's folders.
+"""Read the sidecar's configuration: PodConfig, credentials, and the paths of the pod's folders.
 
 Everything comes from the environment: on the local node the folders have other paths than in a cluster, and only
 environment values are rewritten. Called by the sidecar; raises `PodError` for anything that is missing.
@@ -17,7 +17,7 @@ from updraft_learner.contract import PodConfig
 
 
 class PodError(Exception):
-    """The pod was told something impossible; the exit code is ExitCode.CONFIGURATION."""
+    """The pod's configuration is invalid; the exit code is ExitCode.CONFIGURATION."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MlflowCredentials:
 class PodCredentials:
     s3: S3Credentials
     mlflow: MlflowCredentials
-    endpoint_token: str = field(repr=False)  # what the program has to show to the sidecar's MLflow endpoint
+    endpoint_token: str = field(repr=False)  # the token that the program sends to the sidecar's MLflow endpoint
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # role prepare: secrets by name
 
 
@@ -49,7 +49,7 @@ class PodPaths:
     """The folders of the contract below another root."""
 
     root: Path
-    private_root: Path | None = None  # where the program does not come; below `root` for want of one
+    private_root: Path | None = None  # a folder that the program cannot reach; below `root` if there is none
 
     def at(self, path: str) -> Path:
         """Return where a path of the contract lies, such as `contract.DATA_DIR`."""
@@ -150,6 +150,6 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> PodCredenti
     except OSError as exc:
         raise PodError(f"credentials file {path} cannot be read: {exc.strerror}") from exc
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Without the cause: a parser's message may quote the content.
+        # Without `from exc`: a parser's message may quote the content.
         form = '{"s3": {...}, "mlflow": {...}, "endpoint_token": "..."}'
         raise PodError(f"credentials file {path} is not of the form {form}") from None

@@ -1,12 +1,12 @@
-"""Reads a `program.pt2` that a job wrote, as data: checks it, and writes a new one of what was checked.
+"""Read a job's `program.pt2` as data: check it, and write a new file from the checked content.
 
 `torch.export.load` executes what it finds: pickled weights, constants and sample inputs, compiled libraries, a node's
-target by name (`torch.os.system` is one), expressions that SymPy evaluates as Python, and names that become part of
-generated Python code. So PyTorch never sees the job's own file. `rewrite` reads it with the standard library, refuses
-every member, target, expression, name and type that is not in the lists below, and leaves out what is only for people
-(stack traces, guards) or a pickle (sample inputs, which `updraft_learner.export_formats` makes anew). It returns the
-operators that the program calls, whose kinds `export_formats` looks up in PyTorch before it loads the program. Called
-in the export pod. Standard library only.
+target by name (such as `torch.os.system`), expressions that SymPy evaluates as Python, and names that become part of
+generated Python code. So PyTorch never reads the job's own file. `rewrite` reads it with the standard library, and
+refuses every member, target, expression, name and type that is not in the lists below. It leaves out what is only
+information for people (stack traces, guards) or is a pickle (sample inputs, which `updraft_learner.export_formats`
+makes again). It returns the operators that the program calls; `export_formats` looks up their kinds in PyTorch before
+it loads the program. Called in the export pod. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIGS = {
 _TENSOR = re.compile(r"data/(weights/weight|constants/tensor)_\d+")
 _FACTS = {"archive_format", "archive_version", ".data/version", ".data/serialization_id", "byteorder"}
 
-# Always with the overload: without one, PyTorch chooses by the values of the arguments.
+# The overload is required: without it, PyTorch chooses by the values of the arguments.
 _TARGET = re.compile(r"torch\.ops\.aten\.([A-Za-z_]\w*)\.([A-Za-z]\w*)", re.ASCII)
 _OTHER_TARGETS = {
     *(f"_operator.{n}" for n in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos")),
@@ -41,7 +41,7 @@ _OTHER_TARGETS = {
     "torch._sym_sqrt",
 }
 _HIGHER_ORDER = {f"torch.ops.higher_order.{n}" for n in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")}
-# An operator reaches a file only by a name, and a name is text: these take text that is an option.
+# Only these operators may take text, which is an option for them. Any other operator could open a file by its name.
 _TEXT_OPERATORS = re.compile(
     r"torch\.ops\.aten\.(gelu|gelu_backward|div|divide|einsum|pad|scatter_reduce|scatter|index_reduce|segment_reduce"
     r"|searchsorted|bucketize|norm|linalg_\w+|meshgrid|stft|istft|quantile|nanquantile|conv[123]d|_convolution_mode"
@@ -50,7 +50,7 @@ _TEXT_OPERATORS = re.compile(
 _FORBIDDEN_KEYS = {"as_custom_obj", "as_operator", "custom_obj", "custom_obj_values", "treespec_namedtuple_fields"}
 _TREE_TYPES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 
-# Names of nodes, arguments and parameters are written into the code that torch.fx generates.
+# torch.fx writes the names of nodes, arguments and parameters into generated code.
 _WORD = re.compile(r"[\w.+-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHECKED_ELSEWHERE = {"target", "expr_str", "in_spec", "out_spec", "as_string", "as_strings"}
@@ -71,7 +71,7 @@ _EXPRESSION_NODES = (
 
 
 class UnsafeProgram(Exception):
-    """The file holds something that would be executed, or that is unknown."""
+    """The file contains something that would be executed, or that is unknown."""
 
 
 def rewrite(source: Path, target: Path, sample_inputs: bytes) -> frozenset[str]:
@@ -153,7 +153,7 @@ def _checked_config(name: str, config: Any) -> Any:
 
 
 def _checked_graph(program: Any) -> Any:
-    program["guards_code"] = []  # Python code; the checks of shapes are made again from the constraints
+    program["guards_code"] = []  # Python code; PyTorch makes the checks of shapes again from the constraints
     for symbol in program["range_constraints"]:
         _check_expression(symbol)
     for item in _walk(program):

@@ -1,4 +1,4 @@
-"""Kubernetes quantities, such as 500m, 2Gi and 1e3. Pure; called by all that reads or checks objects of the API."""
+"""Parse Kubernetes quantities, such as 500m, 2Gi and 1e3. Pure; called by all code that reads or checks API objects."""
 
 from __future__ import annotations
 

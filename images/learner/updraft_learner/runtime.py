@@ -1,9 +1,9 @@
-"""Where a program runs: its folders, rank, params, and whether it was asked to stop.
+"""Tell a program where it runs: its folders, rank, params, and whether it was asked to stop.
 
 Everything is read from the environment that `contract.learner_environment` describes. Outside the platform the same
-calls work: folders lie below `./updraft-out`, params are empty, rank is 0. Importing this module inside a learner's
-container starts the daemon thread of `stacks` and changes nothing else in the process; the SIGTERM handler is installed
-by the first `stop_requested()`, because only a program that asks will react.
+calls work: folders are below `./updraft-out`, params are empty, rank is 0. Importing this module inside a learner's
+container starts the daemon thread of `stacks` and changes nothing else in the process. The first `stop_requested()`
+installs the SIGTERM handler, because only a program that calls it will react.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def install_signal_handler() -> None:
     _previous_handler = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, _on_sigterm)
     _handler_installed = True
-    # Data-loading workers are forked with our handler but never ask: they must still die of SIGTERM.
+    # Data-loading workers are forked with this handler but never call `stop_requested`: SIGTERM must still end them.
     os.register_at_fork(after_in_child=_restore_previous_handler)
 
 

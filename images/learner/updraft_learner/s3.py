@@ -1,9 +1,9 @@
-"""A small S3 client: signed requests over the standard library, as far as the pod needs them.
+"""A small S3 client that signs requests with the standard library, limited to what the pod needs.
 
-botocore takes half a second before its first request, and each launch of a learner would wait for that twice, so the
-pod uses this where it will do; `store.open_store` decides. The methods that it has are named, called and answered as
-botocore's, so that `store.Store` drives either. No retries: callers decide. Signature version 4, path style; safe to
-use from several threads.
+botocore takes half a second before its first request, and each launch of a learner would wait for it twice. So the pod
+uses this client where possible; `store.open_store` decides. Its methods have the names, arguments and results of
+botocore's, so that `store.S3Store` can use either. It does not retry; callers do. Signature version 4, path style;
+several threads may use it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from updraft_learner.pod import S3Credentials
 
 CONNECT_SECONDS = 5.0
-READ_SECONDS = 60.0  # without a byte of progress
+READ_SECONDS = 60.0  # without receiving a byte
 IDLE_CONNECTIONS = 8
 ERROR_BYTES = 1 << 16
 
@@ -111,7 +111,7 @@ class S3Client:
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         answer = self._send("POST", Bucket, Key, query={"uploadId": UploadId}, body=body).read()
-        # A server may find out that it failed after it has said 200.
+        # A server may detect its failure after it has answered 200.
         if b"<Error>" in answer:
             raise S3Error(_code(answer), 500)
         return {}
@@ -184,12 +184,12 @@ class S3Client:
                 try:
                     connection.request(method, target, body or None, {**signed, **headers})
                 except (BrokenPipeError, ConnectionResetError):
-                    # A server that refuses early closes while the body is on its way; its answer may be there.
+                    # A server that refuses early closes the connection during the upload; its answer may have arrived.
                     return connection.getresponse(), connection
                 return connection.getresponse(), connection
             except (OSError, http.client.HTTPException) as exc:
                 connection.close()
-                # The server may have closed a connection that lay idle: that says nothing about the server.
+                # The server may have closed an idle connection, which is no sign of a failure: try a new one.
                 if used_before and not isinstance(exc, TimeoutError):
                     continue
                 raise S3Unreachable(type(exc).__name__) from exc
@@ -222,7 +222,7 @@ class S3Client:
         except OSError as exc:
             connection.close()
             raise S3Unreachable(type(exc).__name__) from exc
-        # Without Nagle's delay between headers and body.
+        # Disable Nagle's delay between headers and body.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(self._read_seconds)
         return connection
@@ -270,7 +270,7 @@ class S3Client:
 
 
 class Body:
-    """An answer's content. The connection is used again once it was read to its end."""
+    """The content of an answer. The connection is reused once the content was read to its end."""
 
     def __init__(
         self, client: S3Client, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -295,7 +295,7 @@ class Body:
             raise S3Unreachable(type(exc).__name__) from exc
         if self._left is not None:
             self._left -= len(data)
-            # http.client takes a connection that ends early for the end of the content.
+            # http.client takes an early end of the connection for the end of the content.
             if self._left and not data and size != 0:
                 self.close()
                 raise S3Unreachable("IncompleteRead")

@@ -1,9 +1,9 @@
-"""Checkpoints of a state that is spread over ranks (FSDP, DTensor): every rank saves and restores its shards.
+"""Save checkpoints of a state that is spread over ranks (FSDP, DTensor): every rank saves and restores its shards.
 
-Each learner's disk gets a part of the checkpoint, in the format of `checkpoint_format`; the platform makes one of the
-parts in the store, and lays all of it out for every learner that resumes, however many there are then. What ranks must
-agree on (whether to save, whether all could, which checkpoint to go on from) they agree on here. Shards are written by
-`updraft_learner.torch`, which is imported when a checkpointer is made.
+Each learner's disk gets a part of the checkpoint, in the format of `checkpoint_format`. The platform joins the parts in
+the store, and lays the whole checkpoint out for every learner that resumes, however many learners there are then. This
+module makes the ranks agree: whether to save, whether all saves succeeded, from which checkpoint to resume.
+`updraft_learner.torch` writes the shards; it is imported when a checkpointer is made.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from updraft_learner.checkpoint_format import Checkpoint, CheckpointError, Corru
 from updraft_learner.checkpoint_names import STORED_FILE
 from updraft_learner.contract import CHECKPOINT_LOCAL_MARKER
 
-LOOK_SECONDS = 1.0  # `due` asks the other ranks about this often, not at every step
-STORE_SECONDS = 600.0  # `due` waits this long for a checkpoint to be stored before it asks for the next one
+LOOK_SECONDS = 1.0  # `due` asks the other ranks about once in this time, not at every step
+STORE_SECONDS = 600.0  # `due` waits at most this long until the last checkpoint is stored before it allows the next one
 
 
 class ShardedCheckpointer:
-    """Saves and restores a state of which each rank holds a part.
+    """Save and restore a state of which each rank holds a part.
 
-    Every rank makes one, after `init_process_group`, and makes every call on it at the same place of the program; all
-    get the same answer.
+    Every rank makes one, after `init_process_group`, and makes every call on it at the same place of the program. All
+    ranks get the same answer.
 
-    Ranks of one learner share its directory; outside the platform all ranks do, unless LEARNER_ID tells them apart.
+    The ranks of one learner share its directory; outside the platform all ranks do, unless their LEARNER_ID differs.
 
     Args:
         every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
@@ -55,7 +55,7 @@ class ShardedCheckpointer:
         background: runs the saves; by default one of its own.
 
     Raises:
-        CheckpointError: there is no PyTorch, or several learners and no process group.
+        CheckpointError: PyTorch is missing, or there are several learners and no process group.
     """
 
     def __init__(
@@ -245,13 +245,13 @@ class ShardedCheckpointer:
         seconds_per_call = max((now - self._looked_seconds) / max(self._calls, 1), 1e-9)
         self._looked_seconds = now
         wait_seconds = min(-late_seconds, LOOK_SECONDS) if late_seconds < 0 else LOOK_SECONDS
-        # At most doubled: the first steps say little about the others.
+        # At most twice as many calls: the first steps say little about later ones.
         return late_seconds, max(1, min(2 * self._calls, int(wait_seconds / seconds_per_call)))
 
     def _waits_for_store(self) -> bool:
         """Return whether this learner's sidecar, if there is one, has not stored its newest part yet."""
         newest = self._on_disk.newest
-        if not self._ranks.leader or newest is None or not newest.exists():  # stored and removed, or set aside
+        if not self._ranks.leader or newest is None or not newest.exists():  # stored and removed, or quarantined
             return False
         try:
             stored = json.loads((Path(os.environ.get("JOB_STATE_DIR") or "") / STORED_FILE).read_text())
@@ -288,7 +288,7 @@ class ShardedCheckpointer:
                 fmt.settle(temporary, replace(checkpoint, files=fmt.hash_folder(temporary)))
         except CheckpointError as exc:
             return str(exc)
-        except Exception as exc:  # noqa: BLE001 - told to the other ranks, which wait for this one's answer
+        except Exception as exc:  # noqa: BLE001 - reported to the other ranks, which wait for this rank's answer
             reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
             return f"rank {self._ranks.rank}: {reason}"
         return None

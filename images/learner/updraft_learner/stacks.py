@@ -1,9 +1,10 @@
-"""Shows what a program's threads are doing, when the platform asks or when nothing in the process can answer any more.
+"""Show what a program's threads are doing: when the platform asks, or when one call blocks the whole process.
 
-A daemon thread looks at DUMP_FILE once a second. When its number changes, the stacks of all threads go to stderr and to
-LOG_DIR/stack-<number>.txt. The same thread keeps winding up a timer of faulthandler, which needs no GIL: it runs out,
-and writes the stacks to stderr, when one call has held the GIL for longer than `HELD_SECONDS`. Started by the import of
-`runtime` or `metrics` inside a learner's container; outside the platform nothing happens. Forked children have neither.
+A daemon thread reads DUMP_FILE once a second. When its number changes, the stacks of all threads are written to stderr
+and to LOG_DIR/stack-<number>.txt. The same thread keeps restarting a timer of faulthandler, which needs no GIL. If one
+call has held the GIL for longer than `HELD_SECONDS`, the timer expires and writes the stacks to stderr. Importing
+`runtime` or `metrics` inside a learner's container starts this; outside the platform nothing happens. Forked children
+have neither the thread nor the timer.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 
 POLL_SECONDS = 1.0
 HELD_SECONDS = 30.0
-WIND_SECONDS = 10.0  # the timer is wound up so often, and so runs out HELD_SECONDS to 40 s after the GIL was taken
-STDERR = 2  # not sys.stderr, which the program may have replaced by what is no file
+WIND_SECONDS = 10.0  # the timer is restarted this often, so it expires 30 to 40 s after the GIL was taken
+STDERR = 2  # not sys.stderr, which the program may have replaced by an object without a file
 
 _lock = threading.Lock()
 _started = False
@@ -36,10 +37,12 @@ def start() -> None:
 
 
 class StackWatch:
-    """Args:
-    folder: for the answers.
-    held_seconds: for so long one call may hold the GIL.
-    wind_seconds: between two times that the timer is wound up.
+    """The thread and the timer that write stacks.
+
+    Args:
+        folder: Receives the answers.
+        held_seconds: How long one call may hold the GIL.
+        wind_seconds: The time between two restarts of the timer.
     """
 
     def __init__(
@@ -55,13 +58,13 @@ class StackWatch:
         self._wound: float | None = None
         self._winding = threading.Lock()
         self._seen: tuple[int, int] | None = None
-        # A request from before this process: it counts if it is not answered.
+        # A request from before this process counts only if it has no answer.
         self._answered = self._number()
         if self._answered is not None and not self._file(self._answered).exists():
             self._answered = self._seen = None
 
     def start(self) -> None:
-        # A child that was forked with the timer running would wait at its end for the timer's thread, which it lacks.
+        # A child forked with a running timer would wait at its exit for the timer's thread, which it does not have.
         after = self._winding.release
         os.register_at_fork(before=self._stop_timer, after_in_parent=after, after_in_child=after)
         threading.Thread(target=self._run, name="updraft-stacks", daemon=True).start()
@@ -107,7 +110,7 @@ class StackWatch:
             text = self._request_file.read_text(encoding="ascii")[:20].strip()
         except (OSError, ValueError):
             return None
-        if not text.isdecimal():  # it is being written
+        if not text.isdecimal():  # it is just being written
             return None
         self._seen = (facts.st_mtime_ns, facts.st_size)
         return int(text)

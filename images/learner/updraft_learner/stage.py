@@ -1,9 +1,9 @@
-"""Lays out code, data, checkpoint and results in the pod before the program starts; the sidecar's first work.
+"""Stage code, data, checkpoint and results in the pod before the program starts; the sidecar's first work.
 
-The program's container waits for `contract.STAGED_FILE`. When staging fails it finds `contract.STAGING_FAILED_FILE`
-instead, says why, and ends with the code of `contract.ExitCode` in it: a checkpoint that is damaged or not whole has a
-code of its own, since an older one may do. Every digest is verified. A second run in the same pod continues where the
-first stopped.
+The program's container waits for `contract.STAGED_FILE`. If staging fails, it finds `contract.STAGING_FAILED_FILE`
+instead, prints the reason, and exits with the `contract.ExitCode` in it. A damaged or incomplete checkpoint has a code
+of its own, because an older checkpoint may work. Every digest is verified. A second run in the same pod continues where
+the first one stopped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stage_once(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Text
     """
     if paths.staged_file.exists():
         return
-    before = os.umask(0o002)  # the program may have another user than the files' owner, and the same group
+    before = os.umask(0o002)  # the program may run as another user than the files' owner, in the same group
     try:
         stage(config, paths, store, out)
         paths.staged_file.touch()
@@ -139,7 +139,7 @@ def _copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: T
 
 
 class ProgressPrinter:
-    """Prints how far it is, at most every two seconds."""
+    """Prints the progress, at most every two seconds."""
 
     def __init__(
         self, name: str, files: int, size_bytes: int, out: TextIO, clock: Callable[[], float] = time.monotonic
@@ -266,7 +266,7 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
             raise _bad_checkpoint(name, f"{path} is not in the store") from exc
 
     materialise(tree, folder, lambda file: fetch(file.path), threads=THREADS, progress=progress)
-    local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # last: until then the folder does not count
+    local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # written last: without it the folder is ignored
     if marker is None:
         local_marker.touch()
     else:
@@ -294,7 +294,7 @@ def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStor
             by_learner.append((int(learner), safe_path(path), item.key, item.size))
     chosen: dict[str, tuple[str, int]] = {}
     folders: set[str] = set()
-    for _, path, key, size in sorted(by_learner):  # the lowest learner's file wins where names collide
+    for _, path, key, size in sorted(by_learner):  # if paths collide, the lowest learner's file is used
         parents = {parent.as_posix() for parent in PurePosixPath(path).parents}
         if path not in chosen and path not in folders and not parents & chosen.keys():
             chosen[path] = (key, size)
@@ -306,7 +306,7 @@ def _restore_own_results(config: PodConfig, keys: Keys, paths: PodPaths, store: 
     """Restore what this learner stored in an earlier attempt."""
     root = f"{keys.results(config.job_id, config.role, config.learner)}/"
     found = {safe_path(item.key[len(root) :]): (item.key, item.size) for item in store.list(root)}
-    # A file that the program replaced by a folder is removed from the store only at the attempt's end.
+    # If the program replaced a file by a folder, the store keeps the file until the attempt's end: skip it.
     folders = {parent.as_posix() for path in found for parent in PurePosixPath(path).parents}
     _lay_results({path: found[path] for path in found if path not in folders}, paths, store, out)
 

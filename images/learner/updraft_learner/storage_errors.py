@@ -1,6 +1,6 @@
-"""Errors of the object store: one exception for all clients, with a kind for code and a sentence for people.
+"""Define the errors of the object store: one exception for all clients, with a kind for code and a message for people.
 
-`wrap` is used by `store`, which everyone else imports `StorageError` from.
+`store` uses `wrap`; all other code imports `StorageError` from `store`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _KINDS: dict[str, Kind] = {
     "NoSuchBucket": "missing bucket",
     "NoSuchKey": "missing",
     "NoSuchUpload": "missing",
-    "InvalidPart": "missing",  # of an upload
+    "InvalidPart": "missing",  # a part of an upload
     "404": "missing",
     "NotFound": "missing",
     "AccessDenied": "denied",
@@ -33,7 +33,7 @@ _KINDS: dict[str, Kind] = {
 
 
 class StorageError(Exception):
-    """The object store did not do what was asked; `kind` says why, the message says what to look at."""
+    """The object store did not do what was asked. `kind` is the cause; the message says what to check."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class StorageError(Exception):
 
 
 class S3Error(Exception):
-    """A server refused a request of `s3.S3Client`. `code` is S3's own word, empty where the answer had none."""
+    """A server refused a request of `s3.S3Client`. `code` is S3's error code, empty if the answer had none."""
 
     def __init__(self, code: str, status: int) -> None:
         super().__init__(code or f"status {status}")
@@ -49,7 +49,7 @@ class S3Error(Exception):
 
 
 class S3Unreachable(ConnectionError):
-    """No usable answer to `s3.S3Client`; whether the request had an effect is not known."""
+    """`s3.S3Client` got no usable answer; it is unknown whether the request had an effect."""
 
 
 def wrap(exc: Exception, action: str, *, bucket: str, endpoint: str) -> StorageError | None:

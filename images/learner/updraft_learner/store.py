@@ -1,8 +1,8 @@
-"""The object store: a small protocol, and S3 behind it.
+"""Use the object store through a small protocol; the implementation is S3.
 
-Works with any S3 server, also those that ignore conditional puts or lose metadata: nothing here uses either. Calls are
-retried a bounded number of times with back-off; errors come out as `StorageError`. Called by `stage` and the sidecar,
-which open it with `open_store`, and by the platform.
+Works with any S3 server, also with servers that ignore conditional puts or lose metadata, because neither is used.
+Calls are retried a limited number of times with back-off; errors are raised as `StorageError`. `stage` and the sidecar,
+which open the store with `open_store`, call this, and so does the platform.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["ObjectStore", "S3Store", "StorageError", "StoredObject", "botocore_c
 T = TypeVar("T")
 ATTEMPTS = 5
 BACKOFF = Backoff(0.5, 8.0)
-# Of what is read as a whole, where the caller says no other limit: the largest chunk of a log that the platform writes
-# is below it. What learners write must not fill the memory of one process that reads for all of them.
+# The default limit for an object that is read as a whole; the platform's largest log chunk is below it. A learner's
+# objects must not fill the memory of a process that reads for all learners.
 READ_LIMIT_BYTES = 16 << 20
 
 
@@ -106,7 +106,7 @@ def botocore_client(credentials: S3Credentials, *, read_seconds: float = 60) -> 
     import botocore.session
     from botocore.config import Config
 
-    # A session of its own: the default one is shared by threads without a lock.
+    # A session of its own: threads share the default session without a lock.
     session = botocore.session.Session()
     session.register_component("data_loader", _descriptions())
     return session.create_client(
@@ -118,7 +118,7 @@ def botocore_client(credentials: S3Credentials, *, read_seconds: float = 60) -> 
         config=Config(
             signature_version="s3v4",
             s3={"addressing_style": "path"},
-            # Servers other than AWS's break on the newer default checksums, for instance in ranged reads.
+            # Servers other than AWS's fail with the newer default checksums, for instance in ranged reads.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             retries={"total_max_attempts": 1},
@@ -142,8 +142,8 @@ class S3Store:
     """One bucket of an S3 server.
 
     Args:
-        attempts: how often a call is tried while the server cannot be reached.
-        sleep: seconds; replaced in tests.
+        attempts: How often a call is tried while the server cannot be reached.
+        sleep: Waits some seconds; replaced in tests.
         client: botocore's, or one like it; by default a new one of botocore's.
         uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
             part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
@@ -181,7 +181,7 @@ class S3Store:
                     raise
 
     def _put_file(self, key: str, source: Path | Callable[[], BinaryIO]) -> None:
-        # Not boto3's transfer: after a failed part it goes on reading, and holds the whole file in memory.
+        # Not boto3's transfer: after a failed part it continues to read, and holds the whole file in memory.
         with source.open("rb", buffering=0) if isinstance(source, Path) else source() as file:
             first = read_whole(file, self.uploads.part_bytes)
             if len(first) < self.uploads.part_bytes:
@@ -203,7 +203,7 @@ class S3Store:
     def _read(self, key: str, limit_bytes: int) -> bytes:
         answer = self._client.get_object(Bucket=self.bucket, Key=key)
         body, length = answer["Body"], answer.get("ContentLength")
-        if length is None:  # told by no server that we know
+        if length is None:  # no known server omits it
             data = read_whole(body, limit_bytes + 1)
             length = len(data)
         elif length <= limit_bytes:
@@ -258,7 +258,7 @@ class S3Store:
 
 
 class _ResumingReader(io.RawIOBase):
-    """Reads an object to its end; a connection that breaks is opened again where it broke."""
+    """Reads an object to its end; if the connection breaks, it opens a new one at that position."""
 
     def __init__(self, store: S3Store, key: str) -> None:
         self._store, self._key = store, key

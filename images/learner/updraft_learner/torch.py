@@ -1,11 +1,12 @@
-"""PyTorch's part of checkpoints: a copy of the state that costs one memcpy, and its file.
+"""Handle checkpoints of PyTorch states: a copy of the state that costs one memcpy, and its file.
 
-The training thread copies tensors into CPU buffers that are kept from save to save (pinned for CUDA tensors); a
-background thread then serialises the buffers while training goes on. Files are plain `torch.save` files that
-`torch.load(weights_only=True)` reads, with or without this package.
+The training thread copies tensors into CPU buffers that are reused for each save (pinned for CUDA tensors). A
+background thread then serialises the buffers while training continues. Files are plain `torch.save` files, which
+`torch.load(weights_only=True)` reads with or without this package.
 
-A sharded state (FSDP, DTensor) goes through torch.distributed.checkpoint, which writes a file per rank and `.metadata`,
-and reads them into any other number of ranks. The only module here that imports torch at import.
+A sharded state (FSDP, DTensor) goes through torch.distributed.checkpoint, which writes one file per rank and
+`.metadata`, and can read them with any other number of ranks. This is the only module here that imports torch when it
+is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PLAIN_TYPES = (int, float, bool, complex, str, bytes, type(None), torch.dtype, 
 
 
 class StateBuffers:
-    """CPU buffers for one state, reused while its tensors keep their shapes. One copy of the state in memory."""
+    """CPU buffers for one copy of a state, reused while its tensors keep their shapes."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
@@ -104,10 +105,11 @@ def read_state(path: Path, map_location: Any) -> Any:
 
 
 class Ranks:
-    """The ranks that save one checkpoint together; every call on one is made on all of them.
+    """The ranks that save one checkpoint together; every rank makes every call.
 
-    `front` and `behind` are groups of their own on the CPU: what the thread that saves agrees on never meets what the
-    training does. Ranks with the same `place` share a directory: together they write one part, which `leader` finishes.
+    `front` and `behind` are separate CPU process groups, so that messages of the saving thread never mix with those of
+    the training thread. Ranks with the same `place` share a directory: together they write one part, which `leader`
+    completes.
     """
 
     def __init__(self, place: str) -> None:
@@ -117,7 +119,7 @@ class Ranks:
         self.rank = dist.get_rank() if self.distributed else 0
         self.front = dist.new_group(backend="gloo") if self.distributed else None
         self.behind = dist.new_group(backend="gloo") if self.distributed else None
-        if not self.distributed:  # one process is no mistake here
+        if not self.distributed:  # PyTorch warns of a single process, which is allowed here
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         places = self.gather(place)
         order = list(dict.fromkeys(places))
@@ -161,7 +163,7 @@ class Ranks:
 
 
 class ShardBuffers:
-    """As `StateBuffers`, for a state that may hold DTensors: each rank copies what it has."""
+    """Like `StateBuffers`, for a state that may contain DTensors: each rank copies its own shards."""
 
     def __init__(self) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -223,7 +225,7 @@ def _map(value: Any, name: str, copy_tensor: Callable[[str, torch.Tensor], torch
         if not isinstance(value, OrderedDict):
             return dict(items)
         ordered = OrderedDict(items)
-        if hasattr(value, "_metadata"):  # versions of the modules, which load_state_dict asks for
+        if hasattr(value, "_metadata"):  # the modules' versions, which load_state_dict needs
             ordered._metadata = dict(value._metadata)  # type: ignore[attr-defined]
         return ordered
     if type(value) in (list, tuple):

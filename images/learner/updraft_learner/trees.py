@@ -1,7 +1,7 @@
-"""Trees: folders as documents of paths and digests, over blobs that are named by their SHA-256.
+"""Handle trees: folders as documents of paths and digests, over blobs that are named by their SHA-256.
 
-Making a tree of a folder or of a zip archive, and laying a tree out again. Moving blobs is the caller's. Used by the
-CLI (uploading code), by staging on the platform, and by staging in the pod. Standard library only.
+This module makes a tree from a folder or a zip archive, and writes a tree back to a folder; callers move the blobs. The
+CLI uses it to upload code, and so does staging on the platform and in the pod. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from updraft_learner.ignore import IGNORE_FILE, Ignore
 
-if TYPE_CHECKING:  # a pod that starts unpacks no archive
+if TYPE_CHECKING:  # a pod does not need it when it starts, since it unpacks no archive
     import zipfile
 
 CHUNK_BYTES = 1 << 20
-FOLDER_MODE = 0o2775  # the group writes, and new files keep the group
+FOLDER_MODE = 0o2775  # the group may write, and new files keep the group
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 DEFAULT_LIMIT_FILES = 100_000
 PART_PREFIX = ".updraft-part-"
 NAME_BYTES = 255  # longest name of a file or folder on the usual file systems
-PATH_BYTES = 1024  # longest key of S3
-FOLDERS = 100  # inside each other
+PATH_BYTES = 1024  # longest key in S3
+FOLDERS = 100  # nested inside each other
 SHOWN_CHARACTERS = 300
 IGNORE_FILE_BYTES = 64 << 10
-VISITS = 100  # of one folder, through links to it
+VISITS = 100  # to one folder, through links to it
 
 
 class TreeError(ValueError):
-    """A folder, archive or tree document that cannot be used; the message names the file and the reason."""
+    """A folder, archive or tree document is unusable; the message names the file and the reason."""
 
 
 class DigestMismatch(TreeError):
-    """Content does not have the digest by which it was asked for."""
+    """Content does not have the digest under which it was requested."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -60,7 +60,7 @@ class TreeFile:
 
 @dataclass(frozen=True)
 class Tree:
-    """Files in order of their paths. Equal content means equal document means equal digest."""
+    """Files in the order of their paths. Equal content has an equal document and an equal digest."""
 
     files: tuple[TreeFile, ...] = ()
 
@@ -71,8 +71,8 @@ class Tree:
         for file, following in pairwise(files):
             if file.path == following.path:
                 raise TreeError(f"{_shown(file.path)} occurs twice in the tree; a path names one file")
-        # Texts with the same beginning sort next to each other. The parents of each path would take more memory than
-        # the paths: those of one with 16,000 folders have 250 MB.
+        # A path and the paths below it are found by sorting. A set of all parents would take more memory than the
+        # paths: for one path with 16,000 folders, 250 MB.
         paths = [file.path for file in files]
         for path in paths:
             below = f"{path}/"
@@ -342,7 +342,7 @@ def materialise(
         TreeError: a folder of the tree is a link or a file below `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
-    for folder in sorted(_folders(tree)):  # a folder sorts before those inside it
+    for folder in sorted(_folders(tree)):  # a folder precedes those inside it
         _make_folder(root, root / folder)
 
     def lay(file: TreeFile) -> None:
@@ -415,7 +415,7 @@ def _walk(
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # links that lead to each other
+    except OSError:  # links that point to each other
         return False
 
 
@@ -446,7 +446,7 @@ def megabytes(size_bytes: int) -> str:
 
 
 def _member_path(archive: Path, member: zipfile.ZipInfo) -> str:
-    # ZipInfo cuts a name at a NUL and turns the host's separator; the original text is judged.
+    # ZipInfo cuts a name at a NUL and converts the host's separator, so the original text is checked.
     name = member.orig_filename.rstrip("/") if member.is_dir() else member.orig_filename
     what = f"{archive.name}: member {_shown(name)}"
     try:
@@ -467,7 +467,7 @@ def _extract(
     import zipfile
     import zlib
 
-    # Counted as it is written: the sizes in the archive's table may lie.
+    # Counted while writing: the sizes in the archive's table may be wrong.
     written = 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -509,7 +509,7 @@ def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
     digest, size_bytes = hashlib.sha256(), 0
     try:
         with source, part.open("xb") as out:
-            # No further than announced: limits of size were judged by the document.
+            # Read no more than announced: the limits were checked with the document's sizes.
             while size_bytes <= file.size and (chunk := source.read(CHUNK_BYTES)):
                 digest.update(chunk)
                 size_bytes += len(chunk)

@@ -1,8 +1,8 @@
-"""Large files on their way to the object store, in parts, and what was broken off.
+"""Upload large files to the object store in parts, and continue uploads that were interrupted.
 
-A book remembers which upload of a key was begun, and the digest of each part that the server has. The process that puts
-the key again, the same process or one after it, sends only what the server lacks or what has changed. `store.Store`
-uses it; the sidecar says where the book lies.
+A book stores which upload of a key was begun, and the digest of each part that the server has. A process that puts the
+key again, the same or a later one, sends only parts that the server lacks or that have changed. `store.S3Store` uses
+the book; the sidecar says where it is stored.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, BinaryIO
 from updraft_learner.storage_errors import StorageError
 
 PART_BYTES = 16 << 20
-RESTARTS = 3  # of an upload that the server has forgotten
-KEPT_UPLOADS = 4  # that were broken off; the oldest gives way
+RESTARTS = 3  # of an upload that the server does not know any more
+KEPT_UPLOADS = 4  # interrupted uploads; a further one replaces the oldest
 
 
 @dataclass
 class Upload:
     """A multipart upload. `parts` are the server's tag and the content's digest of parts 1, 2, ...
 
-    In a book, one without an id was asked for, and the answer not heard: the server may have begun it.
+    In a book, an upload without an id was requested, but the answer was lost: the server may have begun it.
     """
 
     key: str
@@ -41,10 +41,11 @@ class UploadForgotten(StorageError):
 
 
 class UploadBook:
-    """Unfinished uploads, the oldest first: in memory, and for the next process in one small file each.
+    """Unfinished uploads, oldest first: in memory, and for the next process in one small file each.
 
     Args:
-        folder: None for memory alone. A disk that is full costs the next process the memory of it, not the upload.
+        folder: None for memory only. If the disk is full, the upload continues, but the next process does not know of
+        it.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -192,7 +193,7 @@ class Uploader:
             self._book.forget(upload.key)
 
     def _abort(self, upload: Upload) -> None:
-        with suppress(Exception):  # what led here is what counts
+        with suppress(Exception):  # only the error that led here counts
             if upload.upload_id:
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload.key, UploadId=upload.upload_id)
             elif self._book is not None:
@@ -202,7 +203,7 @@ class Uploader:
 
     def _abort_unheard(self, key: str) -> None:
         """Abort all uploads of a key, which only the holder of the book writes."""
-        with suppress(Exception):  # not every server lists them; then an unfinished one stays
+        with suppress(Exception):  # not every server can list uploads; then an unfinished one stays
             page = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=key)
             for item in page.get("Uploads", []):
                 if item["Key"] == key:

@@ -1,4 +1,4 @@
-"""`python -m updraft_localnode`: starts the local node. Started by `updraft.stack`, or by hand."""
+"""`python -m updraft_localnode`: start the local node. Called by `updraft.stack`, or by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a pod may go to and which it prefers: node affinity, node selectors, taints and tolerations. Pure."""
+"""Decide which nodes a pod may run on and which it prefers: node affinity, selectors, taints, tolerations. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Builds the environment of an image because a pod asks for it: once, in a process of its own, for all pods that wait.
+"""Build the environment of an image when a pod asks for it: once, in a process of its own, for all pods that wait.
 
-The builder is a command that takes the image's name, prints its progress (`40 %` in a line counts) and ends with 0
-when the environment is ready. Called by `kubelet`; each build is watched by a thread.
+The builder is a command that takes the image's name, prints its progress (`40 %` in a line counts) and exits with 0
+when the environment is ready. Called by `kubelet`; a thread watches each build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Build:
 
 
 class Builds:
-    """The builds of one node. Safe to ask from any thread."""
+    """The builds of one node; thread-safe."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Claims of persistent volumes, as folders: `<state-dir>/claims/<namespace>/<claim>` is one, bound and ready to read.
+"""Provide persistent volume claims as folders: each folder `<state-dir>/claims/<namespace>/<claim>` is a bound claim.
 
-The owner of the machine makes the folder, or a link to one; nothing is made or removed here. Used by the server, which
-shows them, and by `volumes`, which mounts them.
+The owner of the machine makes the folder, or a link to one; nothing is created or removed here. The server shows
+claims, and `volumes` mounts them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def folder_of(claims_dir: Path, namespace: str, name: str) -> Path | None:
 
 
 def claim(claims_dir: Path, namespace: str, name: str) -> Json:
-    """Return the claim. Raises ApiError 404."""
+    """Return the claim. Raises StatusError 404."""
     folder = folder_of(claims_dir, namespace, name)
     if folder is None:
         raise not_found(RESOURCE, name)

@@ -1,4 +1,4 @@
-"""Open connections of the HTTP server, so that the fault lab can cut them. Used by `server` and `faultlab`."""
+"""Track open connections of the HTTP server, so that the fault lab can cut them. Used by `server` and `faultlab`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One container of a pod: its image, its launches, its hook and probe, its restarts with back-off. Used by `worker`."""
+"""Run one container of a pod: its image, launches, hook and probe, and restarts with back-off. Used by `worker`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from updraft_localnode.volumes import NotYetError
 
 T = TypeVar("T")
 RETRY_SECONDS = 2.0
-BUILDING = "BuildingEnvironment"  # reason of a container that waits for its image to be built
-CGROUP_DIR = "/sys/fs/cgroup"  # a probe finds there what is counted of its container
+BUILDING = "BuildingEnvironment"  # the reason of a container that waits for its image to be built
+CGROUP_DIR = "/sys/fs/cgroup"  # where a probe finds the container's counters
 TERMINATION_MESSAGE_LINES = 80
 TERMINATION_MESSAGE_BYTES = 2048
 
@@ -41,7 +41,7 @@ class ContainerRunner:
         self._report = report
         self._kubelet = report.kubelet
         self.starting: set[asyncio.Task[None]] = set()
-        self.record_changed = asyncio.Event()  # some container has started, its hook and probe included
+        self.record_changed = asyncio.Event()  # set when a container has started, its hook and probe included
 
     async def keep_until_done(self, record: ContainerRecord) -> int:
         """Run the container as often as its restart policy wants; returns the last exit code."""
@@ -119,7 +119,7 @@ class ContainerRunner:
             start = asyncio.create_task(self._start(record))
             self.starting.add(start)
             start.add_done_callback(self.starting.discard)
-            await asyncio.shield(start)  # a stop in the middle must not lose the process
+            await asyncio.shield(start)  # so that a stop in the middle does not lose the process
         if "running" in record.state and not _starts_late(record.spec):
             self._note_started(record)
 
@@ -227,7 +227,7 @@ class ContainerRunner:
     async def _image(self, record: ContainerRecord) -> None:
         """Wait until the image's environment is there."""
         image, report = record.spec["image"], self._report
-        told: set[bool] = set()  # of `building`
+        told: set[bool] = set()  # texts of `building` that were reported
         while (lack := self._kubelet.image_lack(image, report.uid)) is not None:
             if lack.building:
                 record.waits(BUILDING, lack.text)

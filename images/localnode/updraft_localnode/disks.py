@@ -1,7 +1,7 @@
-"""Pods' disks of a fixed size: a tmpfs below a pod's volumes, so that it can really be full. Needs root on Linux.
+"""Give pods disks of a fixed size: a tmpfs below a pod's volumes, so that it can really be full. Needs root on Linux.
 
-A full one refuses writes with ENOSPC, as a node's disk does; deleting makes room, and `statvfs` tells the truth.
-Pods get one while the fault lab's `small_disks` is on; all others share the disk of the state folder.
+A full disk refuses writes with ENOSPC, as a node's disk does; deleting files makes room, and `statvfs` shows the true
+values. Pods get such a disk while the fault lab's `small_disks` is on; all others share the disk of the state folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 _MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32
 _MNT_DETACH = 2
 _FILL_ROUNDS = 20
-_SIZE, _FULL = "disk", "full"  # files beside the volumes: the size that was given, and a mark
+_SIZE, _FULL = "disk", "full"  # files beside the volumes: the given size, and a mark
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,7 +63,7 @@ def fill(pod_folder: Path, left_bytes: int) -> None:
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
         try:
             _mount(volumes, _MS_REMOUNT, f"size={max(used + left_bytes, PAGE_BYTES)}")
-        except OSError:  # the pod has written more just now: what it uses is asked again
+        except OSError:  # the pod has just written more: try again with the new usage
             if last == 1:
                 raise
         else:
@@ -96,6 +96,6 @@ def release_all(below: Path) -> None:
     with contextlib.suppress(OSError):
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for text in mounts:
-        path = Path(text.encode().decode("unicode_escape"))  # blanks are written as \040
+        path = Path(text.encode().decode("unicode_escape"))  # spaces are written as \040
         if path.is_relative_to(below.resolve()):
             _unmount(path)

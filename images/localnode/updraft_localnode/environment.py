@@ -1,8 +1,8 @@
-"""What a container is started with: environment, command line and folders. Nothing of the host's environment
-leaks in but the names in `HOST_VARIABLES`.
+"""Make a container's environment, command line and folders. Of the host's environment, only the names in
+`HOST_VARIABLES` are passed on.
 
-A container that sets HOME or TMPDIR to a path outside of its volumes keeps its private folder: that path would be the
-host's own.
+If a container sets HOME or TMPDIR to a path outside of its volumes, it keeps its private folder instead: the path would
+be the host's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from updraft_localnode.errors import Json
 from updraft_localnode.translate import LOOPBACK, Translation, expand
 from updraft_localnode.volumes import NotYetError, SecretReader, secret_bytes
 
-# Where the host keeps its certificate authorities: without them no program behind a company's proxy gets out.
+# The host's certificate authorities: without them, programs behind a company's proxy cannot make TLS connections.
 HOST_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "TZ")
 HOST_PATH = "/usr/bin:/bin"
 ENVIRONMENT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -28,7 +28,7 @@ _KEYED_FIELD = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 @dataclass(frozen=True)
 class ContainerFolders:
-    """The private folders of one container and what its image brings."""
+    """The private folders of one container, and what its image provides."""
 
     home: Path
     temporary: Path
@@ -38,7 +38,7 @@ class ContainerFolders:
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """Everything that the shim needs."""
+    """Everything that the shim needs to start a container's program."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]

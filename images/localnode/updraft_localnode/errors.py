@@ -1,4 +1,5 @@
-"""Errors: of the node itself, and of its API as Kubernetes words them, a `Status` object with code and reason."""
+"""Define the errors of the local node itself, and of its API: a `Status` object with code and reason, as Kubernetes
+sends it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class StatusCause:
 
 @dataclass
 class StatusError(Exception):
-    """An answer other than success. Carries what the `Status` object says."""
+    """An answer other than success, with the content of the `Status` object."""
 
     code: int
     reason: str
@@ -67,7 +68,7 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-# Groups of the API other than the core, whose resources are written `networkpolicies.networking.k8s.io`.
+# Groups of the API other than the core; their resources are written `networkpolicies.networking.k8s.io`.
 GROUPS = {"networkpolicies": "networking.k8s.io", "poddisruptionbudgets": "policy"}
 
 

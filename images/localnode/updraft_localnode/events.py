@@ -1,4 +1,4 @@
-"""Events about pods: what happened, counted when it repeats, forgotten after an hour or beyond a number."""
+"""Record events about pods. Repeated events are counted; events are removed after an hour or beyond a number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The fault lab: makes the local node misbehave as a real cluster does. Used by `server` (`/faults`).
+"""The fault lab: make the local node misbehave as a real cluster does. Used by `server` (`/faults`).
 
-Done to pods and nodes, a fault lasts until it is ended, also over a restart of the local node. `clear` ends them all.
+A fault of a pod or a node lasts until it is ended, also over a restart of the local node. `clear` ends all faults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FaultLab:
     wires: Connections
 
     async def apply(self, fault: faults.AnyFault, caller: tuple[str, int] | None = None) -> Json:
-        """Carry the fault out; return what it did. A cut spares the `caller`. Raises ApiError."""
+        """Carry the fault out; return what it did. A cut spares the `caller`. Raises StatusError."""
         match fault:
             case faults.Evict():
                 self.runtime.evict(fault.namespace, fault.pod, fault.message, fault.grace_seconds)

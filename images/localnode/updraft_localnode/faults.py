@@ -168,7 +168,7 @@ _ADAPTER: TypeAdapter[AnyFault] = TypeAdapter(Annotated[AnyFault, Field(discrimi
 
 
 def parse_fault(body: object) -> AnyFault:
-    """Parse a fault. Raises ApiError 400 or 422."""
+    """Parse a fault. Raises StatusError 400 or 422."""
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object with a kind")
     try:

@@ -1,6 +1,6 @@
-"""What of the fault lab is in the way of requests and pulls now: errors, delay, a cut, images that do not come.
+"""Hold the faults that affect requests and image pulls now: errors, delay, a cut, failing pulls.
 
-It ends with the process. What the lab has done to pods and nodes lasts, see `faultlab`. Used by `server` and `kubelet`.
+They end with the process. Faults of pods and nodes last longer, see `faultlab`. Used by `server` and `kubelet`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from updraft_localnode.faults import ApiErrors, Cut, PullFails
 
 @dataclass
 class FaultState:
-    """Times are `clock`'s seconds."""
+    """The current faults. Times are seconds of `clock`."""
 
     clock: Callable[[], float] = time.monotonic
     lag_seconds: float = 0.0
-    watch_epoch: int = 0  # a watch that began in an earlier epoch breaks off
+    watch_epoch: int = 0  # a watch that began in an earlier epoch is broken off
     _errors: ApiErrors | None = None
-    _errors_left: float = 0.0  # infinite when only the time counts
+    _errors_left: float = 0.0  # infinite if only the time limits the errors
     _errors_until: float = 0.0
     _cut: Cut | None = None
     _cut_until: float = 0.0
     _pulls: PullFails | None = None
     _pulls_left: int = 0
-    _failing_pulls: dict[str, float] = field(default_factory=dict)  # pod's uid -> until when
+    _failing_pulls: dict[str, float] = field(default_factory=dict)  # pod's uid -> when its pulls work again
 
     # --- Errors ---------------------------------------------------------------------------------------
     def set_errors(self, fault: ApiErrors) -> None:

@@ -1,4 +1,4 @@
-"""Reads requests as the API server does: parameters of queries and bodies, patches. Pure but for `json_body`."""
+"""Parse requests as the API server does: query parameters, bodies, patches. Pure except for `json_body`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def number(query: Mapping[str, str], name: str, lowest: int = 0) -> int | None:
-    """Return a number of the query. Raises ApiError 400."""
+    """Return a number of the query. Raises StatusError 400."""
     text = query.get(name)
     if text in (None, ""):
         return None
@@ -37,7 +37,7 @@ def number(query: Mapping[str, str], name: str, lowest: int = 0) -> int | None:
 
 
 async def json_body(request: Request) -> Any:
-    """Return the request's JSON, or None for an empty body. Raises ApiError 400."""
+    """Return the request's JSON, or None for an empty body. Raises StatusError 400."""
     raw = await request.body()
     if not raw.strip():
         return None
@@ -51,7 +51,7 @@ async def json_body(request: Request) -> Any:
 class DeleteOptions:
     grace_seconds: int | None = None
     orphan: bool = False
-    uid: str | None = None  # precondition
+    uid: str | None = None  # a precondition
 
     @classmethod
     def of(cls, query: Mapping[str, str], body: Any) -> DeleteOptions:
@@ -63,7 +63,7 @@ class DeleteOptions:
         return cls(grace, policy == "Orphan", (options.get("preconditions") or {}).get("uid"))
 
     def check(self, resource: str, obj: Json) -> None:
-        """Raise ApiError 409 if this is another object than the caller means."""
+        """Raise StatusError 409 if this is another object than the caller means."""
         meta = obj["metadata"]
         if self.uid and self.uid != meta["uid"]:
             why = f"the UID in the precondition ({self.uid}) does not match the UID in record ({meta['uid']})"
@@ -71,7 +71,7 @@ class DeleteOptions:
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
-    """Parse the options of a log request. Raises ApiError 400."""
+    """Parse the options of a log request. Raises StatusError 400."""
     since_seconds = number(query, "sinceSeconds", 1)
     since = None if since_seconds is None else seconds_ago(since_seconds)
     if query.get("sinceTime"):
@@ -106,7 +106,7 @@ def _merge(target: Any, patch: Any) -> Any:
 def patched(resource: str, obj: Json, patch: Any, content_type: str) -> Json:
     """Return `obj` with new metadata; a node also cordoned or not.
 
-    Raises ApiError 400, 409, 415, or 422 for a field that may not be changed.
+    Raises StatusError 400, 409, 415, or 422 for a field that may not be changed.
     """
     if content_type.partition(";")[0].strip() not in MERGE_TYPES:
         message = f"the body of the request was in an unknown format - accepted media types include: {MERGE_TYPES}"

@@ -1,4 +1,4 @@
-"""What every pod's worker shares: the store, the processes, the images, the ports, and how patient to be."""
+"""Hold what the workers of all pods share: the store, the processes, the images, the ports, and the timing."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from updraft_localnode.store import ResourceStore
 from updraft_localnode.translate import Translation
 from updraft_localnode.volumes import link_nested, mounts_of
 
-SMALL_DISKS = "small-disks"  # fact of the store
+SMALL_DISKS = "small-disks"  # name of a fact in the store
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Kubernetes' own patience, in one place so that tests can be quick."""
+    """Kubernetes' own waiting times, in one place so that tests can shorten them."""
 
     backoff_seconds: float = 10.0  # first pause before a restart; doubles
     backoff_limit_seconds: float = 300.0
-    backoff_reset_seconds: float = 600.0  # a container that ran so long starts again with the first pause
-    image_seconds: float = 2.0  # how often a missing image is looked for
-    sidecar_grace_seconds: float = 2.0  # least time that a sidecar has after SIGTERM
+    backoff_reset_seconds: float = 600.0  # a container that ran this long restarts with the first pause
+    image_seconds: float = 2.0  # interval between two checks for a missing image
+    sidecar_grace_seconds: float = 2.0  # the least time of a sidecar after SIGTERM
 
 
 @dataclass(frozen=True)
 class ImageLack:
-    """Why an image is not there. `building`: its environment is being made."""
+    """The reason why an image is missing. `building`: its environment is being built."""
 
     text: str
     building: bool = False

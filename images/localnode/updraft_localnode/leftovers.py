@@ -1,6 +1,6 @@
-"""`python -m updraft_localnode.leftovers STATE_DIR`: kill the containers that a dead local node left.
+"""`python -m updraft_localnode.leftovers STATE_DIR`: kill the containers that a dead local node left running.
 
-Prints how many still ran. Started by `updraft.stack` when it ends a stack.
+It prints how many it killed. Called by `updraft.stack` when it ends a stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deleting: what a DELETE of the API and the garbage collector do to an object. Used by the server and by `runtime`."""
+"""Delete objects as a DELETE of the API and the garbage collector do. Used by the server and by `runtime`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ SWEEP_SECONDS = 60.0
 
 
 def delete_pod(store: ResourceStore, namespace: str, name: str, grace_seconds: int | None) -> Json:
-    """Delete a pod. One that runs is only marked; the runtime removes it when its processes have ended. Raises ApiError
-    404."""
+    """Delete a pod. A running pod is only marked; the runtime removes it when its processes have ended.
+
+    Raises StatusError 404.
+    """
     pod = store.get("pods", namespace, name)
     finished = pod["status"].get("phase") in TERMINAL_PHASES or not pod["spec"].get("nodeName")
     grace = int(pod["spec"]["terminationGracePeriodSeconds"]) if grace_seconds is None else grace_seconds
@@ -47,7 +49,7 @@ def disrupt(store: ResourceStore, pod: Json, reason: str, message: str) -> None:
 
 
 def delete_object(store: ResourceStore, key: Key, grace_seconds: int | None = None) -> Json:
-    """Delete an object. Raises ApiError 404."""
+    """Delete an object. Raises StatusError 404."""
     resource, namespace, name = key
     if resource == "pods":
         return delete_pod(store, namespace, name, grace_seconds)
@@ -77,7 +79,7 @@ def orphan_dependents(store: ResourceStore, uid: str) -> None:
 
 
 class GarbageCollector:
-    """Removes what no owner holds any more, the content of ended namespaces, old events and unused ports."""
+    """Removes objects without an owner, the content of ended namespaces, old events and unused ports."""
 
     def __init__(self, store: ResourceStore, events: EventRecorder, ports: PortBook, away: Partition) -> None:
         self._store, self._events, self._ports, self._away = store, events, ports, away
@@ -87,7 +89,7 @@ class GarbageCollector:
             seen = self._store.version
             self.collect()
             await self._store.changed(seen, SWEEP_SECONDS)
-            await asyncio.sleep(0.1)  # many writes, one sweep
+            await asyncio.sleep(0.1)  # one sweep for many writes
 
     def collect(self) -> None:
         """Make one sweep over all objects."""

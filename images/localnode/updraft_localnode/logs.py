@@ -1,4 +1,4 @@
-"""Reads container logs as the API serves them. The shim writes them (`<time> <stream> F|P <text>`)."""
+"""Read container logs as the API serves them. The shim writes them (`<time> <stream> F|P <text>`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK_BYTES = 65536
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What of a log is wanted, and how."""
+    """The requested part and form of a log."""
 
     follow: bool = False
     timestamps: bool = False

@@ -1,4 +1,4 @@
-"""Before every route: the token, and what the fault lab has in store; behind every route: errors as `Status` objects.
+"""Check the token and apply the fault lab's faults before every route; convert errors to `Status` objects after it.
 
 Used by `server`.
 """
@@ -24,7 +24,7 @@ PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version", "/version
 
 
 class ApiMiddleware:
-    """Before every route: the token, and what the fault lab has in store."""
+    """Checks the token and applies faults before every route, and converts errors after it."""
 
     def __init__(self, app: ASGIApp, token: str, faults: FaultState, wires: Connections) -> None:
         self._app, self._token, self._faults, self._wires = app, token, faults, wires

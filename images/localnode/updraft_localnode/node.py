@@ -1,7 +1,7 @@
-"""Puts the parts together and runs them in one asyncio loop until a signal comes. Called by `__main__`.
+"""Build the local node and run it in one asyncio loop until a signal comes. Called by `__main__`.
 
-SIGTERM and SIGINT stop accepting requests, end all containers (SIGTERM, then SIGKILL) and exit. After SIGKILL the
-containers go on, and the next local node with the same state folder takes them over.
+After SIGTERM or SIGINT it accepts no more requests, ends all containers (SIGTERM, then SIGKILL) and exits. After
+SIGKILL the containers continue, and the next local node with the same state folder adopts them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NODE_NAME = "updraft-local"
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """What the command line says."""
+    """The options of the command line."""
 
     state_dir: Path
     token: str = field(repr=False)
@@ -58,7 +58,7 @@ class NodeConfig:
     gpus: Sequence[tuple[str, int]] = ()
     timing: Timing = field(default_factory=Timing)
     shutdown_grace_seconds: float = 5.0
-    builder: str = ""  # command that builds the environment of an image; none: people do
+    builder: str = ""  # command that builds the environment of an image; if empty, users build it
 
 
 def node_specs(config: NodeConfig) -> list[NodeSpec]:
@@ -88,7 +88,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(1024)  # clients may come as soon as the address is printed
+        listener.listen(1024)  # clients may connect as soon as the address is printed
     except OSError as exc:
         listener.close()
         raise LocalNodeError(f"port: {port} on {host} cannot be used ({exc.strerror}); give a free port") from exc
@@ -96,7 +96,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to us: containers have to be ended before the loop is."""
+    """A server that leaves signals to this module: containers have to end before the loop does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -158,9 +158,9 @@ async def _serve(config: NodeConfig, listener: socket.socket) -> None:
             logger.error("part %s of the local node ended: %r", task.get_name(), task.exception())
         failed = bool(ended - {stopping})
         server.should_exit = True
-        if not failed:  # a defect of ours must not end the pods: the next local node takes them over
+        if not failed:  # a bug here must not end the pods: the next local node adopts them
             await runtime.shutdown(config.shutdown_grace_seconds)
-            nodes.find_all()  # what ended behind a lost node is told now: nothing runs there any more
+            nodes.find_all()  # report what ended on lost nodes: nothing runs there any more
         await asyncio.wait([t for t in tasks if t.get_name() == "api"], timeout=5)
     finally:
         for task in (*tasks, stopping):

@@ -1,13 +1,13 @@
-"""The nodes that the local node pretends to be, and what a cluster does when one of them does not answer.
+"""Simulate the nodes, and what a cluster does when one of them does not answer.
 
-Each type of GPU has one node that takes pods. When it is lost, another one with the same amounts and a name
-of its own takes its place, as in a cloud's node pool: what runs behind the lost node is out of the cluster's hands,
-and the same machine is counted anew. A lost node that is found goes on as before if its replacement is empty (which
-then goes); else it takes no new pods and goes with its last one.
+Each type of GPU has one node that takes pods. If it is lost, a node with the same amounts and another name replaces it,
+as in a cloud's node pool. The pods on the lost node are then out of the cluster's reach, and the machine's resources
+are counted a second time. A lost node that is found again continues as before if its replacement is empty (the
+replacement is removed). Otherwise it takes no new pods, and is removed after its last one.
 
-`NodePool.run` stands for three controllers: one marks nodes, one deletes pods from a lost node (first with a
-deletionTimestamp, then by force, as the collector of pods does for a node that is out of service), one shrinks
-the pool.
+`NodePool.run` does the work of three controllers: one marks nodes, one deletes pods from a lost node (first with a
+deletionTimestamp, then by force, like the pod garbage collector for a node that is out of service), one shrinks the
+pool.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SILENT = {"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting no
 
 @dataclass
 class _Slot:
-    """The names that one node of the configuration has gone through: `name`, `name-2`, ..."""
+    """The numbered names that one configured node has had: `name`, `name-2`, ..."""
 
     active: int = 1
     highest: int = 1
-    others: list[int] = field(default_factory=list)  # lost, or found again and on their way out
+    others: list[int] = field(default_factory=list)  # lost, or found again and to be removed
 
 
 def _numbered(base: str, number: int) -> str:
@@ -54,11 +54,11 @@ class NodePool:
         images: Sequence[str] = (),
     ) -> None:
         self._store, self._events, self._away, self._version = store, events, away, version
-        self._images = [{"names": [name]} for name in images]  # no other can be had here
+        self._images = [{"names": [name]} for name in images]  # no other images are available here
         self._specs = {spec.name: spec for spec in specs}
         known = json.loads(store.fact(_FACT) or "{}")
         self._slots = {base: _Slot(**known[base]) if base in known else _Slot() for base in self._specs}
-        self._terminating: dict[str, float] = {}  # uid -> when a pod of a lost node was first seen being deleted
+        self._terminating: dict[str, float] = {}  # uid -> when a lost node's pod was first seen being deleted
         self._set_up()
 
     # --- Orders ---------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class NodePool:
         timeout_seconds: float,
         replace: bool,
     ) -> Json:
-        """Lose a node. Raises ApiError 409 if there is no such node to lose."""
+        """Lose a node. Raises StatusError 409 if there is no such node to lose."""
         name = self._named(name, [n for n in self._names() if n not in self._away.nodes])
         self._away.lose(name, delete_after_seconds, gone_after_seconds, timeout_seconds)
         self._store.update("nodes", "", name, _fall_silent)
@@ -90,7 +90,7 @@ class NodePool:
         return {"node": name, "replacement": replacement}
 
     def find(self, name: str | None = None) -> Json:
-        """Find a lost node again. Raises ApiError 409 if that node is not lost."""
+        """Find a lost node again. Raises StatusError 409 if that node is not lost."""
         name = self._named(name, list(self._away.nodes))
         self._away.find(name)
         self._store.update("nodes", "", name, _speak_again)
@@ -111,7 +111,7 @@ class NodePool:
             self.find(name)
 
     def cordon(self, name: str | None, *, unschedulable: bool) -> Json:
-        """Return all nodes without a name. Raises ApiError 404."""
+        """Return all nodes without a name. Raises StatusError 404."""
         names = [name] if name is not None else self._names()
         for each in names:
             self._store.get("nodes", "", each)

@@ -1,9 +1,9 @@
-"""What is out of the API's sight: nodes that do not answer, and pods as the kubelets behind them know them.
+"""Keep what the API cannot see: nodes that do not answer, and their pods as their kubelets know them.
 
-From the moment a node is lost, what its kubelet learns about its pods is kept here instead of in the API's objects:
-the pods run on, and the API neither sees them nor reaches them. When the node is found, what is here goes
-into the objects; a pod that the API has deleted meanwhile is an orphan, which stays here until its processes have
-ended. Kept as facts in the store, so a local node that is killed in the middle goes on with it.
+Once a node is lost, the state of its pods is kept here instead of in the API's objects: the pods continue to run, and
+the API neither sees nor reaches them. When the node is found, this state is copied to the objects. A pod that the API
+has deleted in the meantime is an orphan, which stays here until its processes have ended. All this is kept as facts in
+the store, so that a killed local node continues with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NODE, _POD = "lost-node/", "lost-pod/"
 
 @dataclass(frozen=True)
 class LostNode:
-    """A node that does not answer, and how patient the cluster is with it. None means for ever."""
+    """A node that does not answer, and how long the cluster waits for it. None means for ever."""
 
     name: str
-    since: float  # seconds since the epoch
+    since: float  # Unix time in seconds
     delete_after_seconds: float | None
     gone_after_seconds: float | None
-    timeout_seconds: float  # what a request for a log waits before it fails
+    timeout_seconds: float  # how long a request for a log waits before it fails
 
 
 class Partition:

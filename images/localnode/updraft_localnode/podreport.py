@@ -1,6 +1,7 @@
-"""What a pod's worker knows and tells: its containers, its phase, the order to stop. For `worker` and `containers`.
+"""Hold and publish what a pod's worker knows: its containers, its phase, the order to stop. For `worker` and
+`containers`.
 
-While the pod's node is lost, nothing of it reaches the API: it goes to `away` instead, and no event is recorded.
+While the pod's node is lost, its status goes to `away` instead of the API, and no event is recorded.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from updraft_localnode.store import now_text
 
 @dataclass(frozen=True)
 class StopCommand:
-    """An order to end the pod. `reason` is set when the pod is to be Failed for it."""
+    """An order to end the pod. `reason` is set if the pod becomes Failed because of it."""
 
-    deadline: float  # monotonic seconds: SIGKILL then
-    at_once: bool = False  # no grace at all, not even a sidecar's
+    deadline: float  # monotonic seconds at which SIGKILL follows
+    at_once: bool = False  # without any grace period, also for a sidecar
     reason: str = ""
     message: str = ""
 
 
 class StopOrder:
-    """None at first; may be given repeatedly, and only shortens the time that is left."""
+    """The current order to stop, None at first. A later order can only shorten the remaining time."""
 
     def __init__(self) -> None:
         self.given: StopCommand | None = None

@@ -1,4 +1,4 @@
-"""A pod's status, made of what its worker knows about its containers. Pure."""
+"""Make a pod's status from what its worker knows about its containers. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from updraft_localnode.resources import is_sidecar
 
 INIT, SIDECAR, MAIN = "init", "sidecar", "main"
 COMPLETED = "PodCompleted"
-KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # all others belong to other writers
+KUBELET_CONDITIONS = ("Initialized", "ContainersReady", "Ready")  # other writers own all other conditions
 
 
 @dataclass(eq=False)
 class ContainerRecord:
-    """One container as its pod's worker sees it. `state` has the API's shape."""
+    """One container, as its pod's worker sees it. `state` has the API's shape."""
 
     spec: Json
     role: str
     state: Json
     last_state: Json = field(default_factory=dict)
     restart_count: int = 0
-    started: bool = False  # runs, and its startup probe has passed
-    ready: bool = False  # its readiness probe, where it has one, said so
+    started: bool = False  # it runs, and its startup probe has passed
+    ready: bool = False  # whether its readiness probe, if it has one, has passed
     process: ContainerProcess | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Network policies and disruption budgets: checked and kept as objects, never enforced. Pure; used by `validation`."""
+"""Check network policies and disruption budgets. They are stored but never enforced. Pure; used by `validation`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUDGET_STATUS = {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy":
 
 
 class Causes(Protocol):
-    """Where wrong fields are told."""
+    """A collector of wrong fields."""
 
     def wrong(self, field: str, value: object, why: str) -> None: ...
     def unsupported(self, field: str, value: object, allowed: tuple[str, ...]) -> None: ...

@@ -1,4 +1,4 @@
-"""Ports of the host that stand for ports of pods and of gangs. Remembered in the store, so a restart keeps them."""
+"""Assign host ports to the ports of pods and gangs. They are stored, so that a restart keeps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from updraft_localnode.store import ResourceStore
 
-# Below the range that systems hand out to outgoing connections (Linux from 32768, macOS from 49152).
+# Below the range that systems use for outgoing connections (Linux from 32768, macOS from 49152).
 LOWEST, HIGHEST = 20000, 32000
 _FACT = "ports"
 
@@ -25,7 +25,7 @@ def is_free(port: int) -> bool:
 
 
 class PortBook:
-    """Host ports by owner (a pod's uid, or `namespace/service`) and the port they stand for."""
+    """The host ports by owner (a pod's uid, or `namespace/service`) and by the port that they replace."""
 
     def __init__(self, store: ResourceStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Startup and readiness probes and postStart hooks: httpGet, tcpSocket and exec, against the host's ports."""
+"""Run startup and readiness probes and postStart hooks: httpGet, tcpSocket and exec, on the host's ports."""
 
 from __future__ import annotations
 

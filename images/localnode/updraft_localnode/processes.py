@@ -1,8 +1,8 @@
-"""Processes of containers: started through the shim, found again after a restart, signalled, measured, killed.
+"""Handle the processes of containers: start them with the shim, find them after a restart, signal, measure, kill.
 
-A container's attempt has a folder: `process` (pids and creation times of shim and program), `started`, `exit` and
-`log` (see `shim`). A pid counts only together with its creation time, so a reused pid is never signalled.
-`kill_leftovers` is for when the node itself is dead; `leftovers` runs it for `updraft down`.
+Each run of a container has a folder: `process` (pids and creation times of shim and program), `started`, `exit` and
+`log` (see `shim`). A pid is used only with its creation time, so a reused pid is never signalled. `kill_leftovers` is
+for a dead node; `leftovers` runs it for `updraft down`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import psutil
 from updraft_localnode import disks, shim
 
 SHIM = Path(shim.__file__)
-WATCH_SECONDS = 0.25  # how often processes that are not our children are looked at
+WATCH_SECONDS = 0.25  # interval between looks at processes that are not this process's children
 MEMORY_SECONDS = 0.5
 SHIM_EXIT_SECONDS = 3.0
 FREEZE_ROUNDS = 50
@@ -33,7 +33,7 @@ FREEZE_ROUNDS = 50
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that cannot be mistaken for a later one with the same pid."""
+    """The identity of a process, which a later process with the same pid does not share."""
 
     pid: int
     created: float
@@ -58,7 +58,7 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a container's program ended."""
+    """The end of a container's program."""
 
     code: int
     reason: str
@@ -69,12 +69,12 @@ class ProcessExit:
 
 @dataclass(eq=False)
 class ContainerProcess:
-    """One attempt of one container."""
+    """One run of one container."""
 
     folder: Path
     shim: ProcessId | None
     main: ProcessId | None = None
-    started_at: str = ""  # empty: the program could not be started
+    started_at: str = ""  # empty if the program could not be started
     memory_limit_bytes: int | None = None
     popen: subprocess.Popen[bytes] | None = None
     exit: ProcessExit | None = None
@@ -113,7 +113,7 @@ def _load(folder: Path) -> ContainerProcess | None:
     ids = {name: ProcessId(int(value[0]), float(value[1])) for name, value in recorded.items()}
     process = ContainerProcess(folder, ids.get("shim"), ids.get("main"), str(started.get("startedAt", "")))
     if process.main is None and "pid" in started and process.shim is not None and process.shim.process() is not None:
-        process.main = ProcessId.of(int(started["pid"]))  # its parent lives, so the pid is still its own
+        process.main = ProcessId.of(int(started["pid"]))  # its parent is alive, so the pid is still its own
     return process
 
 
@@ -128,7 +128,7 @@ def _members(process: ContainerProcess) -> list[psutil.Process]:
             if identity is process.main:
                 found[root.pid] = root
     if process.main is not None:
-        # Orphans of the program keep its session. The session's number is not given to a new process while one lives.
+        # Orphans of the program stay in its session, whose number is not reused while one of them lives.
         for pid in psutil.pids():
             with contextlib.suppress(OSError, psutil.Error):
                 if pid not in found and os.getsid(pid) == process.main.pid:
@@ -255,14 +255,14 @@ def account(process: ContainerProcess, folder: Path) -> None:
     values = {
         "memory.current": _resident_bytes(process, 0),
         "memory.max": "max" if limit_bytes is None else limit_bytes,
-        "memory.stat": "inactive_file 0",  # pages of files that nobody maps are the machine's
+        "memory.stat": "inactive_file 0",  # unmapped file pages are counted for the machine, not for this container
     }
     for name, value in values.items():
         (folder / name).write_text(f"{value}\n")
 
 
 class ProcessTable:
-    """All containers that run. `watch` and `guard_memory` are its two background loops."""
+    """All running containers. `watch` and `guard_memory` are its two background loops."""
 
     def __init__(self) -> None:
         self._running: list[ContainerProcess] = []
@@ -290,11 +290,11 @@ class ProcessTable:
         if process is None:
             return None
         if _gone(process.shim) and not (folder / "started").exists() and not (folder / "exit").exists():
-            return None  # that local node died before it gave the shim its orders
+            return None  # the earlier local node died before it sent the shim its orders
         process.memory_limit_bytes = memory_limit_bytes
         self._running.append(process)
         self._look_at(process)
-        self._wake.set()  # the watcher has to look more often from now on
+        self._wake.set()  # an adopted process needs more frequent looks
         return process
 
     def living(self) -> list[ContainerProcess]:
@@ -330,7 +330,7 @@ class ProcessTable:
         if not ended:
             return
         result = _read(process.folder / "exit")
-        if result is None:  # the shim was killed: how the program ends would not be seen, so it must not run on
+        if result is None:  # the shim was killed: nobody would see the program's end, so end it
             kill_all(process)
             now = shim.timestamp()
             message = "The container could not be located when the pod was terminated"
@@ -367,7 +367,7 @@ def _start(folder: Path, orders: bytes) -> ContainerProcess:
         start_new_session=True,
     )
     process = ContainerProcess(folder, ProcessId.of(popen.pid), popen=popen)
-    _record(process)  # before the orders: from here on `kill_leftovers` finds it
+    _record(process)  # before the orders are sent, so that `kill_leftovers` finds the process
     assert popen.stdin is not None
     assert popen.stdout is not None
     with contextlib.suppress(BrokenPipeError), popen.stdin:

@@ -1,4 +1,4 @@
-"""What a client may do here, as the authorization API tells it: all, since the holder of the token is the owner."""
+"""Answer the authorization API: a client may do everything, because the owner of the machine has the token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REASON = "the local node's token may do everything"
 
 
 def access_review(body: Any) -> Json:
-    """Answer an access review. Raises ApiError 400."""
+    """Answer an access review. Raises StatusError 400."""
     spec = _spec(body)
     if (spec.get("resourceAttributes") is None) == (spec.get("nonResourceAttributes") is None):
         raise bad_request("spec: exactly one of nonResourceAttributes or resourceAttributes must be specified")
@@ -21,7 +21,7 @@ def access_review(body: Any) -> Json:
 
 
 def rules_review(body: Any) -> Json:
-    """Answer a rules review. Raises ApiError 400."""
+    """Answer a rules review. Raises StatusError 400."""
     spec = _spec(body)
     if not spec.get("namespace"):
         raise bad_request("no namespace on request")

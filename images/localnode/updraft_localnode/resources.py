@@ -1,4 +1,4 @@
-"""What a pod and a container ask for, in whole units."""
+"""Compute the requests of pods and containers in whole units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _ceil(value: Decimal) -> int:
 
 @dataclass(frozen=True)
 class Amounts:
-    """An amount of what the scheduler counts."""
+    """Amounts of everything that the scheduler counts."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0

@@ -1,6 +1,6 @@
-"""Keeps one worker per placed pod, and tells it what the API has decided about the pod.
+"""Run one worker per scheduled pod, and tell it what the API has decided about the pod.
 
-A pod on a lost node is the kubelet's there: it goes on as `away` has it, whatever the API decides meanwhile.
+A pod on a lost node is in its kubelet's hands: it continues as `away` has it, whatever the API decides in the meantime.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Runtime:
                 self._begin(pod)
         for uid, (worker, _) in self._workers.items():
             if uid not in pods:
-                worker.request_stop(0)  # deleted by force
+                worker.request_stop(0)  # the pod was deleted by force
         known = pods.keys() - gone
         for uid in (self._with_folder | gone) - self._workers.keys() - known:
             self._remove_folder(uid)
@@ -80,12 +80,12 @@ class Runtime:
             away.forget(meta["uid"])
             store.wake()  # no object has changed, but a node may be empty now
         else:
-            return set()  # the API waits for the word of a node that it does not hear
+            return set()  # the API waits for a report of a node that it cannot reach
         return {meta["uid"]}
 
     def running(self, namespace: str, name: str, container: str | None = None) -> ContainerRecord:
         """Return a container that runs, by default the pod's program; also behind a lost node, where the API has
-        forgotten the pod. Raises ApiError 400, 404 or 409."""
+        forgotten the pod. Raises StatusError 400, 404 or 409."""
         uid = self._uid(namespace, name)
         entry = self._workers.get(uid)
         records = entry[0].records if entry is not None else []
@@ -106,7 +106,7 @@ class Runtime:
         ]
 
     def disk_of(self, namespace: str, name: str) -> Path:
-        """Return the folder of a pod that runs on a disk of its own. Raises ApiError 404, 409 or 501."""
+        """Return the folder of a pod that runs on a disk of its own. Raises StatusError 404, 409 or 501."""
         uid = self._uid(namespace, name)
         folder = self._kubelet.pod_folder(uid)
         if uid not in self._workers:
@@ -123,7 +123,7 @@ class Runtime:
         return [(worker, folder) for worker, folder in folders if disks.is_full(folder)]
 
     def give_disks(self, size_bytes: int | None) -> None:
-        """Give each new pod a disk of that size from now on. Raises ApiError 501."""
+        """Give each new pod a disk of that size from now on. Raises StatusError 501."""
         if size_bytes is None:
             self._kubelet.store.drop_fact(SMALL_DISKS)
         elif (reason := disks.why_not()) is not None:
@@ -145,7 +145,7 @@ class Runtime:
         raise not_found("pods", name)
 
     def evict(self, namespace: str, name: str, message: str, grace_seconds: float) -> None:
-        """Evict a pod as a node under pressure does: the pod fails and stays readable. Raises ApiError 404 or 409."""
+        """Evict a pod as a node under pressure does: it fails and stays readable. Raises StatusError 404 or 409."""
         pod = self._kubelet.store.get("pods", namespace, name)
         if self._kubelet.away.lost_node_of(pod) is not None:
             raise conflict("pods", name, f"node {pod['spec']['nodeName']} is lost, so its kubelet evicts nothing")

@@ -1,6 +1,6 @@
-"""Which pod goes where: requests, node affinity, taints. `place` is pure; `Scheduler` applies it to the store.
+"""Schedule pods to nodes by requests, node affinity and taints. `place` is pure; `Scheduler` applies it to the store.
 
-First come, first served, but as in Kubernetes a pod that does not fit does not hold up those behind it.
+First come, first served, but as in Kubernetes a pod that does not fit does not block the pods after it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from updraft_localnode.resources import GPU, Amounts, container_requests, pod_re
 from updraft_localnode.store import ResourceStore, now_text
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
-GPU_INDICES_ANNOTATION = "updraft.dev/gpu-indices"  # {container: [indices]}, as a device plugin would hand them out
+GPU_INDICES_ANNOTATION = "updraft.dev/gpu-indices"  # {container: [indices]}, as a device plugin would assign them
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One node that the local node pretends to be."""
+    """One node that the local node simulates."""
 
     name: str
     allocatable: Amounts
     gpu_type: str | None = None
     unschedulable: bool = False
     taints: Sequence[Mapping[str, Any]] = ()
-    own_labels: Mapping[str, str] | None = None  # as the node's object has them now
+    own_labels: Mapping[str, str] | None = None  # the current labels of the node's object
 
     @classmethod
     def of(cls, node: Json) -> NodeSpec:
@@ -54,7 +54,7 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class Placement:
-    """`node` is None when the pod fits nowhere; `reason` is what the pod's condition then says."""
+    """The decision for a pod. `node` is None if it fits nowhere; then `reason` is shown in the pod's condition."""
 
     node: str | None
     gpu_indices: Mapping[str, list[int]] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def node_object(node: NodeSpec, version: str) -> Json:
 
 
 class Scheduler:
-    """Binds pods to nodes as they appear and as room comes."""
+    """Binds pods to nodes when they are created and when room becomes free."""
 
     def __init__(self, store: ResourceStore, events: EventRecorder) -> None:
         self._store, self._events = store, events
@@ -190,7 +190,7 @@ class Scheduler:
         """Make one pass over the pods that wait, oldest first."""
         waiting = [
             pod
-            for key, pod in self._store.everything()  # in order of creation
+            for key, pod in self._store.everything()  # in the order of creation
             if key[0] == "pods"
             and not pod["spec"].get("nodeName")
             and not pod["metadata"].get("deletionTimestamp")
@@ -230,6 +230,6 @@ class Scheduler:
         try:
             self._store.update("pods", meta["namespace"], meta["name"], change)
         except StatusError:
-            return  # deleted meanwhile
+            return  # deleted in the meantime
         where = f"Successfully assigned {meta['namespace']}/{meta['name']} to {placement.node}"
         self._events.record(pod, "Normal", "Scheduled", where, component="default-scheduler")

@@ -1,4 +1,4 @@
-"""Label and field selectors: parsed once, then asked about objects. Pure."""
+"""Parse label and field selectors, and match objects. Pure."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Requirement:
                 return not present
             case "in":
                 return present and labels[self.key] in self.values
-            case _:  # "notin" holds for an object without the label, as in Kubernetes
+            case _:  # "notin" also matches an object without the label, as in Kubernetes
                 return not present or labels[self.key] not in self.values
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Labels and fields that an object must have."""
+    """Conditions on an object's labels and fields."""
 
     labels: tuple[Requirement, ...] = ()
-    fields: tuple[tuple[str, bool, str], ...] = ()  # path, equal or not, value
+    fields: tuple[tuple[str, bool, str], ...] = ()  # path, whether equal, value
 
     def matches(self, obj: Mapping[str, Any]) -> bool:
         labels = obj.get("metadata", {}).get("labels") or {}
@@ -80,12 +80,12 @@ def _requirement(text: str) -> Requirement:
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Parse a label selector. Raises ApiError 400."""
+    """Parse a label selector. Raises StatusError 400."""
     return tuple(_requirement(part) for part in _split(text))
 
 
 def parse_fields(text: str, resource: str) -> tuple[tuple[str, bool, str], ...]:
-    """Parse a field selector. Raises ApiError 400, also for a field by which this kind of object cannot be selected."""
+    """Parse a field selector. Raises StatusError 400, also for a field that this kind of object does not support."""
     supported = (*_COMMON_FIELDS, *SUPPORTED_FIELDS.get(resource, ()))
     parsed = []
     for part in _split(text):

@@ -1,4 +1,4 @@
-"""The routes of the API and what each does; who may pass, and errors, are `gate`'s. Used by `node`."""
+"""Define the routes of the API and what each does. `middleware` checks tokens and converts errors. Used by `node`."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from updraft_localnode.validation import check_patched_labels, complete
 
 VERSION = "v1.34.4-local"
 WRITABLE = ("pods", "services", "secrets")
-STATUS_ON_DELETE = ("secrets", *GROUPS)  # others are answered with the object itself
+STATUS_ON_DELETE = ("secrets", *GROUPS)  # a deletion of another resource answers with the object itself
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass
 class Api:
-    """What the routes work on."""
+    """The state on which the routes work."""
 
     kubelet: Kubelet
     runtime: Runtime

@@ -1,17 +1,17 @@
-"""Runs one container's program and outlives the local node. Standard library only; starts in milliseconds.
+"""Run one container's program and outlive the local node. Standard library only; starts in milliseconds.
 
-Started as `python -I -S shim.py` in a session of its own. Reads its orders as JSON from stdin (they may
-hold secrets, so they are neither in argv nor in a file): {argv, env, cwd, folder}. Writes into the folder
+Started as `python -I -S shim.py` in a session of its own. It reads its orders as JSON from stdin: {argv, env, cwd,
+folder}. They may contain secrets, so they are neither in argv nor in a file. It writes into the folder
 
 - `log`        every line of the program, as `<RFC 3339 with nanoseconds> stdout|stderr F|P <text>` (CRI format)
 - `started`    {"pid", "startedAt"} once the program runs
 - `exit`       {"exitCode", "reason"?, "message"?, "startedAt", "finishedAt"}, atomically, as the last thing
 
-and the line of `started` (or `exit`, if it could not start) to stdout. When the program ends by itself, what it left
-behind is killed, as the end of a PID namespace would do. SIGTERM to the shim goes on to the program, also below its
-shell, as `kubernetes.termination` has it done in a container. If the first process dies of it (as pid 1 of a container
-it would have been immune), SIGTERM goes to the rest of its process group, which may finish until the grace period is
-over.
+and the line of `started` (or `exit`, if the program could not start) to stdout. When the program ends by itself, its
+remaining processes are killed, as at the end of a PID namespace. A SIGTERM to the shim is passed on to the program,
+also below its shell, as `kubernetes.termination` does in a container. If the first process dies of it (as pid 1 of a
+container it would have ignored it), SIGTERM goes to the rest of its process group, which may continue until the grace
+period ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LineLog:
             out.append(self._entry(b"P", self._rest[:LONGEST_LINE_BYTES]))
             self._rest = self._rest[LONGEST_LINE_BYTES:]
         if not data and self._rest:
-            out.append(self._entry(b"P", self._rest))  # it ended without a line's end, and is read so
+            out.append(self._entry(b"P", self._rest))  # the stream ended without a newline; P marks that
             self._rest = b""
         if out:
             _write_all(self._log, b"".join(out))
@@ -78,7 +78,7 @@ def _write_all(fd: int, data: bytes) -> None:
         while data:
             data = data[os.write(fd, data) :]
     except OSError:
-        pass  # disk full: the program goes on, its log does not
+        pass  # the disk is full: the program continues, its log does not
 
 
 def become_subreaper() -> None:
@@ -182,7 +182,7 @@ def start(orders: dict[str, object], out: int, err: int) -> subprocess.Popen[byt
 
 
 class StopRequest:
-    """SIGTERM to the shim: remembered, and handed on."""
+    """A handler that remembers a SIGTERM to the shim and passes it on."""
 
     def __init__(self) -> None:
         self.received = False
@@ -215,7 +215,7 @@ def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -
         known = status is not None
         status, children_left = _reap(main, status)
         if status is not None:
-            stop.main = None  # its pid may be another process's from now on
+            stop.main = None  # from now on, its pid may be another process's
             died_of_request = stop.received and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
             if not children_left and not _exists(main):
                 break
@@ -231,7 +231,7 @@ def supervise(main: int, streams: list[LineLog], stop: StopRequest, wake: int) -
                     os.read(wake, 4096)
             elif not open_streams[fd].read():
                 del open_streams[fd]
-    while open_streams:  # what the pipes still hold; no process writes any more
+    while open_streams:  # read what is left in the pipes; no process writes any more
         ready, _, _ = select.select(list(open_streams), [], [], 0)
         if not ready:
             break
@@ -271,7 +271,7 @@ def main() -> None:
     wake = listen_for_signals(stop)
     text = sys.stdin.read()
     if not text:
-        return  # the local node died before it gave its orders
+        return  # the local node died before it sent the orders
     orders = json.loads(text)
     folder = str(orders["folder"])
     become_subreaper()

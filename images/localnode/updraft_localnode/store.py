@@ -1,9 +1,9 @@
-"""Objects, resource versions and the history that watches read. Kept in SQLite, so a restart loses nothing.
+"""Store objects, resource versions and the history that watches read. Kept in SQLite, so a restart loses nothing.
 
-Every write gets the next resource version and one entry of history; versions are consecutive, so a watch finds its
-place by subtraction. The history is bounded and starts anew with the process: a watch from before it gets
-410. Objects are never changed in place: a write replaces them, so readers may keep what they got.
-It knows nothing of what the objects mean. Used from one asyncio loop only.
+Every write gets the next resource version and one entry of the history. Versions are consecutive, so a watch finds its
+position by subtraction. The history is limited and starts empty with the process: a watch from an earlier version gets
+410. Objects are never changed in place; a write replaces them, so readers may keep what they got. The store does not
+interpret the objects. Use it from one asyncio loop only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ResourceStore:
         """Open the store; `path` None keeps everything in memory."""
         self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
         if path is not None:
-            path.chmod(0o600)  # it holds secrets
+            path.chmod(0o600)  # it contains secrets
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute(
@@ -76,7 +76,7 @@ class ResourceStore:
         self._history: deque[Change] = deque(maxlen=history_length)
         self._changed: asyncio.Future[None] | None = None
 
-    # --- Facts: small things beside the objects -------------------------------------------------------
+    # --- Facts: small values beside the objects -------------------------------------------------------
     def fact(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
@@ -97,7 +97,7 @@ class ResourceStore:
         return self._objects.get((resource, namespace, name))
 
     def get(self, resource: str, namespace: str, name: str) -> Json:
-        """Return an object. Raises ApiError 404."""
+        """Return an object. Raises StatusError 404."""
         obj = self.find(resource, namespace, name)
         if obj is None:
             raise not_found(resource, name)
@@ -117,7 +117,7 @@ class ResourceStore:
 
     # --- Writing --------------------------------------------------------------------------------------
     def create(self, resource: str, obj: Json) -> Json:
-        """Create an object. Raises ApiError 409 if the name is taken."""
+        """Create an object. Raises StatusError 409 if the name is taken."""
         meta = obj["metadata"]
         key = (resource, meta.get("namespace", ""), meta["name"])
         if key in self._objects:
@@ -127,7 +127,7 @@ class ResourceStore:
         return self._write("ADDED", key, new, None)
 
     def update(self, resource: str, namespace: str, name: str, change: Callable[[Json], None]) -> Json:
-        """Apply `change` to a copy and store it, unless nothing changed. Raises ApiError 404."""
+        """Apply `change` to a copy and store it, unless nothing changed. Raises StatusError 404."""
         before = self.get(resource, namespace, name)
         new = copy.deepcopy(before)
         change(new)
@@ -147,7 +147,7 @@ class ResourceStore:
         return self._write("MODIFIED", (resource, namespace, name), new, before)
 
     def delete(self, resource: str, namespace: str, name: str) -> Json:
-        """Delete an object. Raises ApiError 404."""
+        """Delete an object. Raises StatusError 404."""
         before = self.get(resource, namespace, name)
         return self._write("DELETED", (resource, namespace, name), copy.deepcopy(before), before)
 
@@ -177,7 +177,7 @@ class ResourceStore:
 
     # --- Watching -------------------------------------------------------------------------------------
     def changes_since(self, version: int) -> list[Change]:
-        """Return every write after `version`, oldest first. Raises ApiError 410 if some of them are forgotten."""
+        """Return every write after `version`, oldest first. Raises StatusError 410 if some of them are forgotten."""
         oldest = self.version - len(self._history)
         if version < oldest or version > self.version:
             raise expired(version, oldest)
@@ -206,7 +206,7 @@ class ResourceStore:
 def list_object(resource: str, items: list[Json], version: int) -> Json:
     kind = KINDS[resource]
     meta = {"resourceVersion": str(version)}
-    # The list says of what it is one; its items do not.
+    # The list names the kind and the version; its items do not repeat them.
     plain = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items]
     return {"kind": f"{kind}List", "apiVersion": api_version(resource), "metadata": meta, "items": plain}
 

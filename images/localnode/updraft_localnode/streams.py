@@ -1,4 +1,4 @@
-"""Answers that go on: watches and followed logs, and which log is meant. Used by `server`."""
+"""Send streaming answers, watches and followed logs, and choose the requested log. Used by `server`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOOKMARK_SECONDS = 30.0
 
 
 class WatchDroppedError(Exception):
-    """The fault lab breaks a watch off in the middle."""
+    """The fault lab breaks off a watch."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class WatchStream:
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         deadline, epoch = loop.time() + timeout_seconds, faults.watch_epoch
-        if not version:  # none or 0: begin with what is there
+        if not version:  # none or 0: begin with the existing objects
             existing = [obj for obj in self.store.items(self.resource, self.namespace) if self.selector.matches(obj)]
             version = self.store.version
             yield _lines([{"type": "ADDED", "object": obj} for obj in existing])
@@ -95,7 +95,7 @@ def _lines(events: list[Json]) -> bytes:
 
 
 class LogBrokenError(Exception):
-    """The kubelet that a log came from does not answer any more."""
+    """The kubelet that sent a log no longer answers."""
 
 
 async def until_disconnected(
@@ -126,7 +126,7 @@ async def until_disconnected(
 
 
 def log_container(pod: Json, wanted: str | None) -> str:
-    """Return the container whose log is read. Raises ApiError 400 as the API server does."""
+    """Return the container whose log is read. Raises StatusError 400 as the API server does."""
     name = pod["metadata"]["name"]
     containers = [c["name"] for c in pod["spec"]["containers"]]
     everything = [*containers, *(c["name"] for c in pod["spec"].get("initContainers") or [])]
@@ -148,7 +148,7 @@ def _waiting_text(waiting: Json) -> str:
 
 
 def log_attempt(pod: Json, container: str, *, previous: bool) -> int:
-    """Return which run of the container the log is of. Raises ApiError 400 if there is none."""
+    """Return which run of the container the log is of. Raises StatusError 400 if there is none."""
     name, status = pod["metadata"]["name"], pod["status"]
     found = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     known = next((s for s in found if s["name"] == container), None)
@@ -159,5 +159,5 @@ def log_attempt(pod: Json, container: str, *, previous: bool) -> int:
             raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
         return attempt - 1
     if waiting is None or (known is not None and known.get("lastState")):
-        return attempt  # while it waits for its restart, the log is that of the run before
+        return attempt  # while it waits for its restart, show the log of the run before
     raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: {_waiting_text(waiting)}')

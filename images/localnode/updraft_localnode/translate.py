@@ -1,19 +1,20 @@
-"""What a pod's own filesystem, network namespace and DNS would do, done to its texts instead. Pure.
+"""Rewrite a pod's texts, instead of giving it a file system, a network namespace and a DNS of its own. Pure.
 
-Containers are plain processes of the host, so in the values of each container's environment, in its command and
-its args these are rewritten:
+Containers are plain processes of the host. Therefore these are rewritten in the environment's values, the command and
+the args of each container:
 
-1. Paths: a text that holds a `mountPath` of this container (the longest that fits, at path boundaries) gets
-   the volume's folder on the host. A path that a program builds by itself, not from these texts, is not seen.
-2. Names of a gang: `<hostname>.<subdomain>`, with or without `.<namespace>.svc.cluster.local`, becomes 127.0.0.1 where
-   the subdomain is this pod's or a headless Service of its namespace. With `:<port>` behind it, and that port
-   among the Service's, the port becomes the gang's port on the host.
-3. Loopback ports: `127.0.0.1:<port>` (also `localhost` and `0.0.0.0`) of a `containerPort` that any container of the
-   pod declares gets the port on the host that was set aside for it, so that pods side by side do not collide.
-4. Environment variables whose name ends in PORT and whose whole value is such a port: one of the pod's headless
-   Service gets the gang's port (all its pods agree, two gangs never collide), one that the pod declares gets the pod's.
+1. Paths: in a text that contains a `mountPath` of this container (the longest that fits, at path boundaries), it is
+   replaced by the volume's folder on the host. Paths that a program builds by itself are not rewritten.
+2. Names of a gang: `<hostname>.<subdomain>`, with or without `.<namespace>.svc.cluster.local`, becomes 127.0.0.1 if the
+   subdomain is this pod's or a headless Service of its namespace. If `:<port>` follows and is a port of the Service,
+   the port becomes the gang's port on the host.
+3. Loopback ports: in `127.0.0.1:<port>` (also `localhost` and `0.0.0.0`), a `containerPort` that any container of the
+   pod declares becomes the port on the host that was reserved for it, so that pods do not collide.
+4. Environment variables whose name ends in PORT and whose whole value is such a port: a port of the pod's headless
+   Service becomes the gang's port (the same for all its pods, and different for each gang), a port that the pod
+   declares becomes the pod's.
 
-A text is rewritten once: what a replacement puts in is not looked at again.
+A text is rewritten once: replacements are not rewritten again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _HOSTNAME = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 
 @dataclass(frozen=True)
 class Translation:
-    """What stands for what, for one container."""
+    """The replacements for one container."""
 
     mounts: Mapping[str, str] = field(default_factory=dict)  # mountPath -> folder on the host
     pod_ports: Mapping[int, int] = field(default_factory=dict)  # containerPort -> port on the host
@@ -60,7 +61,7 @@ class Translation:
         return sorted(self.mounts, key=len, reverse=True)
 
 
-# Not in the middle of a path, of a URL's path, or behind an expansion such as ${HOME}.
+# A path must not begin in the middle of a path or of a URL's path, or after an expansion such as ${HOME}.
 _PATH_START = r"(?:(?<=file://)|(?<![\w./~%+})$*?-]))"
 _NAME_START = r"(?:(?<=//)|(?<![\w./-]))"
 _END = r"(?![\w-])(?!\.\w)"

@@ -1,7 +1,7 @@
-"""What the API refuses, and the defaults it fills in. Pure: an object in, a complete object or ApiError out.
+"""Validate objects and fill in defaults. Pure: it takes an object and returns a complete one, or raises StatusError.
 
-Every wrong field of an object is named at once. Fields that the local node cannot honour on one machine and whose
-absence a program would notice (other volume types, services with an address) are refused too.
+All wrong fields of an object are reported at once. Fields that the local node cannot honour on one machine are refused
+too, if a program would notice (other volume types, services with an address).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LABEL_RULE = (
 
 
 class _Causes(list[StatusCause]):
-    """Collects wrong fields."""
+    """A collector of wrong fields."""
 
     def wrong(self, field: str, value: object, why: str) -> None:
         self.append(StatusCause("FieldValueInvalid", f'Invalid value: "{value}": {why}', field))
@@ -272,7 +272,7 @@ def _check_secret(causes: _Causes, secret: Json) -> None:
         try:
             base64.b64decode(str(value), validate=True)
         except (binascii.Error, ValueError):
-            # The value itself stays out of the message: it is secret.
+            # The message must not repeat the value, which is secret.
             raise bad_request(f"data.{key} of secret {secret['metadata'].get('name')} is not base64") from None
 
 
@@ -344,7 +344,7 @@ _RULES: dict[str, tuple[str, Callable[[Json], None], Callable[[_Causes, Json], N
 
 
 def complete(resource: str, body: Any) -> Json:
-    """Return the object as it will be stored. Raises ApiError 400 or 422."""
+    """Return the object as it will be stored. Raises StatusError 400 or 422."""
     kind, default, check = _RULES[resource]
     if not isinstance(body, dict):
         raise bad_request(f"the body must be a JSON object of kind {kind}")
@@ -369,7 +369,7 @@ def complete(resource: str, body: Any) -> Json:
 
 
 def check_patched_labels(obj: Json) -> None:
-    """Raise ApiError 422 if the labels of a patched object are not valid."""
+    """Raise StatusError 422 if the labels of a patched object are not valid."""
     causes = _Causes()
     check_labels(causes, "metadata.labels", obj["metadata"].get("labels") or {})
     if causes:

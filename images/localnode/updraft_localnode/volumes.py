@@ -1,4 +1,4 @@
-"""A pod's volumes as folders of the host. Knows emptyDir, secret and claims; readOnly is not enforced."""
+"""Provide a pod's volumes as folders of the host: emptyDir, secret and claims. readOnly is not enforced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ClaimFinder = Callable[[str], Path | None]
 
 
 class NotYetError(Exception):
-    """Something that the pod refers to does not exist (yet). The text is for the person who waits."""
+    """An object that the pod refers to does not exist (yet). The text is shown in the pod's status."""
 
 
 def secret_bytes(secret: Json) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""The life of one pod: init containers in order, sidecars beside, main containers, then the end.
+"""Run one pod: init containers in order, sidecars beside them, main containers, then the end.
 
-One `PodWorker` per pod, a task of the local node's loop. It alone writes the pod's status after the scheduler
-has placed it. What it needs to go on after a restart is in that status and in the folders of the containers.
+Each pod has one `PodWorker`, a task of the local node's loop. Once the scheduler has placed the pod, only its worker
+writes its status. After a restart, it continues from that status and from the containers' folders.
 """
 
 from __future__ import annotations

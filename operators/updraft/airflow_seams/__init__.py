@@ -1,9 +1,10 @@
-"""What the platform replaces in Airflow, and what it uses of Airflow without a promise that it stays.
+"""Hold all changes to Airflow, and list the private names of Airflow that the platform uses.
 
-registry.py         a list of both: the seams, and the private names; whether a seam applies here
+registry.py         the list of both: seams and private names
+switch.py           decides whether a seam applies
 <name>.py           one module per seam, named after it
 
-Everything works without the seams, only slower: each is left out on a version of Airflow that it was not tried with,
-and where `UPDRAFT_AIRFLOW_SEAMS_OFF` names it. No other package assigns to a name of Airflow's modules; a test holds
-that. See `docs/design/0011-airflow-seams.md`.
+Everything works without the seams, only slower. A seam is left out on a version of Airflow that it was not tried with,
+and if `UPDRAFT_AIRFLOW_SEAMS_OFF` names it. No other package assigns to names of Airflow's modules; a test checks that.
+See `docs/design/0011-airflow-seams.md`.
 """

@@ -1,4 +1,4 @@
-"""The seam `dead_schedulers`: the tasks of a scheduler that was killed are free as soon as the next one starts.
+"""The seam `dead_schedulers`: when a scheduler starts, it frees the tasks of a killed predecessor at once.
 
 Called by `stack.airflow_scheduler` before Airflow's scheduler starts.
 """

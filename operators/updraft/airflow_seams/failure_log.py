@@ -1,8 +1,8 @@
 """The seam `failure_log`: the log of a task that fails for good ends with the reason alone.
 
-Airflow logs a raised exception as "Task failed with exception" and a traceback of its own and the platform's frames,
-which says nothing to the user and stands below the reason. structlog's processors are where that can be changed from
-within a task, whichever commands started Airflow. Called by `operators.ending`.
+Airflow logs a raised exception as "Task failed with exception" with a traceback of Airflow's and the platform's frames,
+below the reason and of no use to the user. A task can change this only in structlog's processors, which work with every
+way of starting Airflow. Called by `operators.ending`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from updraft.airflow_seams.switch import applies
 
 
 class ReasonAlone:
-    """A processor of structlog: replaces the traceback of an exception of the given type by its text."""
+    """A structlog processor that replaces the traceback of exceptions of one type by their text."""
 
     def __init__(self, error: type[Exception]) -> None:
         self._error = error
@@ -40,6 +40,6 @@ def show_reason_alone(error: type[Exception]) -> None:
     """Have this process log exceptions of this type by their text alone."""
     if not applies("failure_log"):
         return
-    processors = structlog.get_config()["processors"]  # the list itself, which Airflow's loggers hold too
+    processors = structlog.get_config()["processors"]  # the same list object that Airflow's loggers use
     if ReasonAlone(error) not in processors:
         processors.insert(0, ReasonAlone(error))

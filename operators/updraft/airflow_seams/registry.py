@@ -1,7 +1,7 @@
-"""The list of the seams and of the private names of Airflow, its Kubernetes provider and the Kubernetes client.
+"""List the seams, and the private names of Airflow, its Kubernetes provider and the Kubernetes client that are used.
 
-A test reads the installed source of each place that a seam relies on and fails when it has changed; another finds
-private names that are used and not listed. Read by `switch`. Imports nothing of Airflow.
+One test reads the installed source of each place that a seam relies on, and fails if it has changed. Another test finds
+private names that are used but not listed. Read by `switch`. Imports nothing of Airflow.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ TRIED = ("3.3.2",)
 class SourcePlace:
     """A part of Airflow's source that a seam relies on.
 
-    target: `module:Class.function`, whose source is compared. With `uses_of` it is a module, and what is compared is
-        how its code uses that global name.
-    reason: what must stay true there for the seam to be right.
+    target: `module:Class.function`, whose source is compared. With `uses_of` it is a module, and the statements in it
+        that use this global name are compared.
+    reason: What must stay true there for the seam to be correct.
     """
 
     target: str
@@ -32,10 +32,10 @@ class SourcePlace:
 
 @dataclass(frozen=True)
 class Seam:
-    """One change to Airflow. Its code is the module `updraft.airflow_seams.<name>`.
+    """A change to Airflow. Its code is the module `updraft.airflow_seams.<name>`.
 
-    versions: the versions of Airflow that it was tried with.
-    without: what the platform does without it, for the log.
+    versions: The versions of Airflow that it was tried with.
+    without: What happens without it, for the log.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Seam:
 
 @dataclass(frozen=True)
 class Internal:
-    """A name that the platform uses though its owner does not promise to keep it.
+    """A name that the platform uses although its owner does not promise to keep it.
 
     target: `module:attribute`, with further attributes after dots.
-    used_in: the files that use it, below `updraft/`.
+    used_in: The files that use it, below `updraft/`.
     """
 
     target: str

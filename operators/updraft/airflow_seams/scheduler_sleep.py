@@ -1,9 +1,9 @@
-"""The seam `scheduler_sleep`: Airflow's idle scheduler sleeps until something has happened for it.
+"""The seam `scheduler_sleep`: Airflow's idle scheduler sleeps until something has happened that concerns it.
 
-Airflow looks at everything once per `scheduler_idle_sleep_time`: a short one costs some per cent of a core for ever, a
-long one delays every step of every job. On the SQLite of the embedded stack the cheap question "has anything been
-written, and does it concern the scheduler?" can be asked often, so that both get better. Called by
-`stack.airflow_scheduler`; on another database Airflow's own sleep stays.
+Airflow's scheduler looks at everything once per `scheduler_idle_sleep_time`. A short time costs some per cent of a core
+permanently, a long time delays every step of every job. On the embedded stack's SQLite, a cheap query shows often
+whether anything was written that concerns the scheduler, which improves both. Called by `stack.airflow_scheduler`; with
+another database, Airflow's own sleep stays.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from updraft.airflow_seams.switch import applies
 
 LOOK_SECONDS = 0.1
-LOOK_SHARE = 0.05  # of the time at most: with thousands of tasks a look takes longer, and comes less often
-BUSY_SECONDS = 5.0  # after a change, during which no sleep is longer than Airflow's default
-FALLBACK_SECONDS = 1.0  # Airflow's default, when the database does not answer
+LOOK_SHARE = 0.05  # of the time at most: with thousands of tasks a query takes longer, and is made less often
+BUSY_SECONDS = 5.0  # after a change, no sleep is longer than Airflow's default for this time
+FALLBACK_SECONDS = 1.0  # Airflow's default, used if the database does not answer
 
-# Runs and tasks that can go on. A task that ends leaves `running`, a trigger that fires leaves `deferred`, a new run is
-# `queued`; what only time brings (cron, a retry's delay) waits for the end of the sleep.
+# Runs and tasks that may need the scheduler. A task that ends leaves `running`, a trigger that fires leaves `deferred`,
+# a new run is `queued`. What becomes due by time alone (cron, a retry's delay) waits for the end of the sleep.
 CONCERNS = """
 SELECT 'run', id, state FROM dag_run WHERE state IN ('queued', 'running')
 UNION ALL
@@ -40,7 +40,7 @@ SELECT 'dag', count(*), max(next_dagrun_create_after) FROM dag WHERE NOT is_paus
 class WakingSleep:
     """`sleep(seconds)` that returns as soon as the database's facts differ from those at the last return.
 
-    A change that came before the call, while the scheduler was at work, ends the sleep at once: nothing is missed.
+    A change before the call, while the scheduler was working, ends the sleep at once: nothing is missed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WakingSleep:
 
     def sleep(self, seconds: float) -> None:
         now = self._clock()
-        # The end of a task frees its place among the worker processes a moment later, which no table shows.
+        # The process of an ended task is free again a moment later, which no table shows.
         until = now + (min(seconds, FALLBACK_SECONDS) if now < self._busy_until else seconds)
         try:
             while True:

@@ -1,6 +1,6 @@
-"""The seam `shared_imports`: what the processes forked from this one import is imported here, once for all of them.
+"""The seam `shared_imports`: import modules once in this process, for all processes that are forked from it.
 
-Called by the commands of the scheduler, the triggerer and the DAG processor in `stack`, each with a list of its own.
+Called by the commands of the scheduler, the triggerer and the DAG processor in `stack`, each with its own list.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def import_ahead(names: Iterable[str]) -> bool:
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError:  # a task that needs it will say so where people look
+        except ImportError:  # a task that needs it will report the error in its own log
             logging.getLogger(__name__).warning("%s cannot be imported", name, exc_info=True)
     return True

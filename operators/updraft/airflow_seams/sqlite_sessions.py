@@ -1,9 +1,9 @@
 """The seam `sqlite_sessions` (`[database] sql_alchemy_session_maker`): no session waits for SQLite on the event loop.
 
-The api-server writes its audit log on its event loop, and there it deletes expired revoked tokens, with the first
-request after its start and every few hours. Waiting for SQLite's write lock on that loop stops the whole server, and
-also the very request that holds the lock: its commit is to be started by that loop. Both, and with them every other
-process that writes, would stand until one of them gave up. So a thread of its own makes these changes.
+The api-server writes its audit log on its event loop. It also deletes expired revoked tokens there, at the first
+request after its start and every few hours. While the loop waits for SQLite's write lock, the whole server stands
+still. If a request holds that lock, it stands still too, because the same loop has to start its commit. Then these two,
+and every other process that writes, wait until one of them times out. Therefore a separate thread makes these changes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def session_maker(engine: Engine) -> sessionmaker[Any]:
 
 
 class LoopSession(Session):
-    """A session that does not change on an event loop what a thread can change a moment later."""
+    """A session that leaves some changes to a thread instead of waiting for them on an event loop."""
 
     def execute(self, statement: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_cleanup(statement) and _on_event_loop():
             _writer().submit(write, self.get_bind(), "expired tokens", lambda session: session.execute(statement))
-            return None  # Airflow does not read the answer
+            return None  # Airflow does not use the result
         return super().execute(statement, *args, **kwargs)
 
     def commit(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a seam applies: Airflow has a version that the seam was tried with, and no setting leaves the seam out.
+"""Decide whether a seam applies: Airflow has a version that it was tried with, and no setting leaves it out.
 
 Called by each seam's module, and by `settings`, `stack` and `updraft.stack.migrate` for the names in the setting.
 """

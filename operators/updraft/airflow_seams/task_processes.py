@@ -1,8 +1,8 @@
-"""The seam `task_processes` (`[core] executor`): one process per task, nothing shared between them.
+"""The seam `task_processes` (`[core] executor`): each task has a process of its own, which shares nothing with others.
 
-LocalExecutor keeps idle workers that read one queue. The worker that reads holds the queue's lock; if it is killed
-or stopped there, no task ever starts again. See `docs/design/0008-executor.md`. Airflow loads `TaskExecutor` by its
-name, which is LocalExecutor where the seam is left out.
+LocalExecutor keeps idle workers that read one queue. The worker that reads holds the queue's lock; if it is killed or
+stopped there, no task ever starts again. See `docs/design/0008-executor.md`. Airflow loads `TaskExecutor` by its name;
+if the seam is left out, that is LocalExecutor.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def _end_task_with(supervisor: int) -> None:
     libc = ctypes.CDLL(None)
 
     def in_child() -> None:
-        if os.getppid() == supervisor:  # not in what the task itself forks
+        if os.getppid() == supervisor:  # not in processes that the task itself forks
             libc.prctl(_LINUX_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     os.register_at_fork(after_in_child=in_child)
 
 
 class ProcessExecutor(LocalExecutor):
-    """LocalExecutor whose tasks each have a process of their own; its exit code tells how the workload ended.
+    """A LocalExecutor that runs each task in a process of its own; the exit code shows how the workload ended.
 
-    A killed process costs its own task only. One that is stopped (SIGSTOP) is killed once Airflow has given its task
-    up for missing heartbeats.
+    If a process is killed, only its own task is lost. A stopped process (SIGSTOP) is killed once Airflow has given its
+    task up for missing heartbeats.
     """
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class ProcessExecutor(LocalExecutor):
         self.sync()
 
     def _process_workloads(self, workload_list: Sequence[Any]) -> None:
-        gc.freeze()  # what the processes share with the scheduler stays shared
+        gc.freeze()  # memory that the processes share with the scheduler stays shared
         try:
             for workload in workload_list:
                 self._start_process(workload)
@@ -117,7 +117,7 @@ class ProcessExecutor(LocalExecutor):
         code = task.process.exitcode
         task.process.close()
         key = task.workload.key
-        # A task that was deferred and resumed has the same key: what its earlier process says is out of date.
+        # A task that was deferred and resumed has the same key: the end of its earlier process says nothing about it.
         if key not in self.running or any(other.workload.key == key for other in self._started):
             return
         if code:

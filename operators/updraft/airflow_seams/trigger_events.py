@@ -1,8 +1,7 @@
-"""The seam `trigger_events`: Airflow's triggerer hands over a trigger's event when the trigger has ended.
+"""The seam `trigger_events`: Airflow's triggerer passes a trigger's event on as soon as the trigger has ended.
 
-Airflow's loop hands events over, takes new triggers and cancels old ones once per second, so that each job loses half a
-second at each of its waits. Here a trigger's end ends that pause. Called by
-`stack.airflow_triggerer`.
+Airflow's loop passes events on, takes new triggers and cancels old ones once per second, so that each job loses half a
+second at each wait. With this seam, the end of a trigger also ends the pause. Called by `stack.airflow_triggerer`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 
 class Pause:
-    """What the loop waits for, at most a second per turn, in place of an `anyio.Event`: a trigger's end sets it too."""
+    """The pause of the triggerer's loop, at most a second, in place of an `anyio.Event`: a trigger's end ends it
+    too."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -33,11 +33,11 @@ class Pause:
     async def wait(self) -> None:
         await asyncio.sleep(TURN_SECONDS)
         await self._event.wait()
-        self._event.clear()  # who stops the loop sets a flag as well, which is what it looks at
+        self._event.clear()  # stopping the loop also sets a flag, which the loop checks itself
 
 
 class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
-    """Airflow's, with a pause that ends with the end of a trigger."""
+    """Airflow's TriggerRunner, with a pause that the end of a trigger ends."""
 
     _cancelled_at = float("-inf")
 
@@ -52,7 +52,7 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
         """Cancel at most once per second: a trigger that is cancelled again before it has ended loses the rest of its
         `on_kill`."""
         if time.monotonic() - self._cancelled_at < CANCEL_SECONDS:
-            self.to_cancel.clear()  # each answer of the supervisor names them again, until they have gone
+            self.to_cancel.clear()  # the supervisor names these again in each answer until they have ended
         elif self.to_cancel:
             self._cancelled_at = time.monotonic()
             await super().cancel_triggers()  # type: ignore[no-untyped-call]

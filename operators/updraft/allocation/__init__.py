@@ -1,7 +1,7 @@
-"""Decisions about who may start: pure functions, no clock, no database, no cluster.
+"""Decide which jobs may start: pure functions without clock, database or cluster.
 
-Called by `updraft.ledger` under the lock of the queue; the capacity is read from the cluster by the
-caller (`updraft.kubernetes.capacity`).
+`updraft.ledger` calls them under the lock of the queue; its caller reads the capacity from the cluster
+(`updraft.kubernetes.capacity`).
 """
 
 from __future__ import annotations

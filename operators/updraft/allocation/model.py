@@ -1,6 +1,6 @@
-"""What the allocator sees and what it answers. Frozen values; the ledger stores requests and grants as rows.
+"""Define the planner's input and output. Frozen values; the ledger stores requests and grants as rows.
 
-CPUs may be fractions in requests; inside, everything is counted in thousandths, so that sums are exact.
+Requests may ask for fractions of CPUs; CPUs are counted in thousandths, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 
 @dataclass(frozen=True)
 class GangRequest:
-    """A gang that wants to start: so many learners, each needing these amounts."""
+    """A gang that wants to start: the number of learners, and what each of them needs."""
 
     job_id: str
     learners: int
@@ -23,7 +23,7 @@ class GangRequest:
     gpus: int  # per learner
     gpu_type: str | None
     requested_at: datetime
-    disk_mib: int = 0  # per learner; 0: what the platform allows, which every node has
+    disk_mib: int = 0  # per learner; 0: the platform's default limit, which every node has
 
     def __post_init__(self) -> None:
         if self.learners < 1:
@@ -39,7 +39,7 @@ class GangRequest:
 
 @dataclass(frozen=True)
 class Grant:
-    """A request that was granted and is not released yet."""
+    """A granted request that has not been released."""
 
     request: GangRequest
     granted_at: datetime
@@ -47,16 +47,16 @@ class Grant:
 
 @dataclass(frozen=True)
 class Node:
-    """What one node can hand out to pods. A node that is not ready (or closed) counts as existing, not as free."""
+    """The amounts that one node can give to pods. A node that is not ready exists, but has nothing free."""
 
     name: str
     cpus: float
     memory_mib: int
     gpus: int = 0
     gpu_type: str | None = None
-    gpus_only: bool = False  # kept for who asks for GPUs
+    gpus_only: bool = False  # reserved for gangs that ask for GPUs
     ready: bool = True
-    disk_mib: int | None = None  # None: the node does not say
+    disk_mib: int | None = None  # None: the node does not report it
 
     @property
     def amounts(self) -> Amounts:
@@ -82,7 +82,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A gang that must wait, with its place in the queue (from 1) and why."""
+    """A gang that must wait, with its place in the queue (from 1) and the reason."""
 
     job_id: str
     place: int
@@ -91,7 +91,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Impossible:
-    """A gang that does not fit even when nothing else runs, and why."""
+    """A gang that does not fit even if nothing else runs, with the reason."""
 
     job_id: str
     reason: str
@@ -99,7 +99,7 @@ class Impossible:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with the queue now. Every queued job is in exactly one of the three."""
+    """The decision about the queue. Every queued job is in exactly one of the three."""
 
     granted: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()

@@ -1,10 +1,10 @@
-"""Do these gangs fit onto these nodes together?
+"""Decide whether gangs fit onto nodes together.
 
-Grants record amounts, not nodes, so the question is always asked for all live gangs at once. Best fit with the
-largest learners first answers nearly every case; where it fails, other orders and then a search that gives up after
-`SEARCH_STEPS` placements are tried. A "no" can therefore be wrong in rare crowded cases (the gang waits longer than
-it had to); a "yes" comes with a placement and is never wrong. The cluster's own scheduler may place pods
-differently; then a pod stays Pending until a place is free, within the deploy timeout.
+Grants record amounts, not nodes, so all live gangs are placed together each time. Best fit, largest learners first,
+answers nearly every case. If it fails, other orders are tried, and then a search that gives up after `SEARCH_STEPS`
+placements. A "no" can therefore be wrong in rare crowded cases, and the gang waits longer than necessary. A "yes" comes
+with a placement and is never wrong. The cluster's own scheduler may place pods differently; then a pod stays Pending
+until a place is free, or until the deploy timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEARCH_STEPS = 5_000
 
 @dataclass
 class _Space:
-    """A node and what is left on it."""
+    """A node and the amounts that are left on it."""
 
     node: Node
     free: Amounts
@@ -53,7 +53,8 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[s
     def dominant_share(request: GangRequest) -> float:
         return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
 
-    # Picky gangs (a named accelerator) first, then any accelerator, then the rest; within these the largest first.
+    # Gangs with the fewest possible nodes first (named accelerator, any accelerator, none); among these the largest
+    # first.
     by_share = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), dominant_share(r)), reverse=True)
     by_memory = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.memory_mib, r.cpus), reverse=True)
     by_cpus = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.cpus, r.memory_mib), reverse=True)
@@ -112,7 +113,7 @@ def _best_fit(
             if not possible:
                 return None
             best = min(possible, key=lambda space: _slack(space, request.amounts))
-            # Learners of one gang are alike and the tightest place only gets tighter: fill it in one go.
+            # A gang's learners are alike, and the tightest node only gets tighter: place as many as fit at once.
             times = min(left, _times(request, best))
             best.take(request.amounts, times)
             left -= times
@@ -124,7 +125,8 @@ def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Am
     spaces = [_Space(node, node.amounts) for node in nodes]
     steps = 0
 
-    # An explicit stack of (gang, node, learners of the gang still to place, times tried here): no recursion limit.
+    # An explicit stack of (gang, node, learners of the gang still to place, times tried here) avoids the recursion
+    # limit.
     stack: list[list[int]] = []
     if not order:
         return {space.node.name: space.free for space in spaces}
@@ -136,7 +138,7 @@ def _search(order: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Am
     while stack:
         gang, node, left, next_times, taken = stack[-1]
         need = order[gang].amounts
-        if taken:  # came back to this frame: undo its last choice
+        if taken:  # the search returned to this frame: undo its last choice
             spaces[node].take(need, -taken)
             stack[-1][4] = 0
         if next_times == 0:

@@ -1,7 +1,7 @@
-"""First come, first served; the whole gang or nothing; no backfill.
+"""Plan the queue: first come, first served; the whole gang or nothing; no backfill.
 
-A job behind the head of the line waits even where it would fit: no job can be overtaken for ever, and waiting ends
-when those in front end. A gang that can never fit is named as such instead of blocking the line.
+A job behind the first waiting job waits even if it would fit. So no job is overtaken for ever, and waiting ends when
+the jobs in front end. A gang that can never fit is reported as impossible and does not block the queue.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
     waiting: list[Waiting] = []
     impossible: list[Impossible] = []
     ready = capacity.ready
-    # Of a thousand jobs in the queue most ask for the same; each question is answered once per kind of gang.
+    # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
     never = cache(lambda kind: _why_never(kind, capacity.nodes))
     wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
-    ahead: GangRequest | None = None  # the one in the queue directly before
+    ahead: GangRequest | None = None  # the waiting request directly before
     free = free_after(running, ready)
     for request in sorted(queue, key=lambda r: (r.requested_at, r.job_id)):
         kind = replace(request, job_id="", requested_at=datetime.min)
@@ -37,7 +37,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
             impossible.append(Impossible(request.job_id, reason))
             continue
         if ahead is None:
-            # Beside the others as they lie; else all anew.
+            # Try first beside the others where they are placed, then with everything placed again.
             left = add_to(free, request, ready) if free is not None else None
             left = left or free_after([*running, request], ready)
             if left is not None:
@@ -45,7 +45,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
                 running.append(request)
                 started.append(request.job_id)
                 continue
-        # From here on nothing starts, so what is free stays as it is.
+        # No later job starts, so the free amounts do not change from here on.
         place = len(waiting) + 1
         behind = f"; behind {ahead.job_id}" if ahead is not None else ""
         waiting.append(Waiting(request.job_id, place, f"{_ordinal(place)} in the queue; {wait(kind)}{behind}"))

@@ -1,7 +1,7 @@
-"""Jobs that Airflow has accepted and that the ledger does not hold: their first task has not run so far.
+"""Find jobs that Airflow has accepted and that are not in the ledger yet, because their first task has not run.
 
-Read from Airflow's database, in Airflow's own api-server: no task and no trigger does so. `JobReader` shows them beside
-the ledger's jobs.
+They are read from Airflow's database, in Airflow's own api-server; no task and no trigger does this. `JobReader` shows
+them beside the ledger's jobs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from updraft.lifecycle import State, job_id_of_run
 from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.schemas import JobDetail, Links
 
-JOB_TAG = "job"  # of the DAGs that are made of manifests in jobs/
-LOOKED_AT = 2_000  # newest runs
-# Of Airflow's runs. One that was never recorded is a success only if a person ended it before its first task ran: what
-# is left to do then, `release`, succeeds.
+JOB_TAG = "job"  # Airflow's tag of DAGs made from manifests in jobs/
+LOOKED_AT = 2_000  # the number of newest runs that are searched
+# The state shown for an unrecorded run, by Airflow's state. Such a run is a success only if a user ended it before its
+# first task ran: then only `release` runs, and succeeds.
 STATES = {
     "queued": State.PENDING,
     "running": State.PENDING,
@@ -30,7 +30,7 @@ STATES = {
 
 @dataclass(frozen=True)
 class AcceptedRun:
-    """A DAG run that is a job, as Airflow holds it."""
+    """A DAG run of a job, as Airflow stores it."""
 
     dag_id: str
     run_id: str
@@ -99,7 +99,7 @@ def _why(run: AcceptedRun, state: State) -> str:
 
 
 class AirflowRuns:
-    """Of the Airflow in whose api-server this runs."""
+    """The runs of the Airflow in whose api-server this code runs."""
 
     def unrecorded(self, recorded: Callable[[Collection[tuple[str, str]]], set[tuple[str, str]]]) -> list[AcceptedRun]:
         from airflow.models.dag import DagModel, DagTag

@@ -1,7 +1,7 @@
-"""Who is asking, and what is theirs: Airflow's log-in, then the tenant's ownership.
+"""Authenticate the caller with Airflow's log-in, and check that the tenant is the caller's.
 
 A plugin's application is mounted outside Airflow's log-in, so `app.create_app` puts `Guards` on every router. The token
-comes as a bearer header (CLI) or as the cookie of Airflow's UI (pages).
+comes in a bearer header (CLI) or in the cookie of Airflow's UI (pages).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Caller:
     teams: frozenset[str] = frozenset()
 
 
-Policy = Callable[[Caller, str], bool]  # (caller, tenant) -> may the caller know of it?
+Policy = Callable[[Caller, str], bool]  # (caller, tenant) -> whether the caller may see the tenant's jobs
 
 
 @dataclass(frozen=True)
 class Guards:
-    """Dependencies that give the Caller or raise HTTPException: 401 without a valid token, 403 without the right."""
+    """Dependencies that return the Caller, or raise HTTPException: 401 without a valid token, 403 without the right."""
 
     read: Callable[..., Caller]
     write: Callable[..., Caller]
-    login_url: Callable[[str], str] | None = None  # where a browser logs in, to come back to the given address
+    login_url: Callable[[str], str] | None = None  # returns the log-in page that leads back to the given address
 
 
 def airflow_guards() -> Guards:

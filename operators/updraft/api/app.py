@@ -1,4 +1,4 @@
-"""Puts the application together: guards on every router, errors, limits. Mounted at /updraft by the plugin."""
+"""Build the application: guards on every router, errors, limits. The plugin mounts it at /updraft."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_app(parts: Parts, guards: Guards, policy: Policy) -> FastAPI:
     errors.install(app)
     for router in READ_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.read)])
-    asking = [Depends(guards.write), Depends(refuse_foreign_page)]  # the pages' buttons send the cookie
+    asking = [Depends(guards.write), Depends(refuse_foreign_page)]  # the pages' buttons authenticate with the cookie
     app.include_router(requests.writing, prefix=PREFIX, dependencies=asking)
     for router in WRITE_ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(guards.write), Depends(refuse_cookie)])
@@ -87,6 +87,6 @@ def platform_app() -> FastAPI:
         log.error("%s", exc)
         return refusing_app(exc)
     configured = settings()
-    # MLflow's library takes seconds to import: it begins now, and not beside a request that imports it too.
+    # MLflow's library takes seconds to import: start now, before a request imports it too.
     threading.Thread(target=import_client, args=("mlflow",), name="updraft-import", daemon=True).start()
     return create_app(platform_parts(configured), airflow_guards(), team_policy(configured.tenants))

@@ -1,8 +1,8 @@
-"""JSON bodies of requests: read after the guards have let the caller in, and bounded in size, shape and time.
+"""Read JSON bodies of requests after the guards have let the caller in, with limits on size, shape and time.
 
-A body that is a parameter of a route is read and parsed by FastAPI before any dependency runs, so by anybody. A route
-takes `Depends(JsonBody(...))` instead: dependencies run in order, and the router's guards come first. A route that
-waits for its turn before it reads takes a `TextBody` and calls it then.
+FastAPI reads and parses a body that is a route's parameter before any dependency runs, so anybody could send one. A
+route takes `Depends(JsonBody(...))` instead: dependencies run in order, and the router's guards come first. A route
+that waits for its turn before it reads takes a `TextBody` and calls its `read` then.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from updraft.schemas import PossibleBody, ResumeBody, SecretBody, TreeBody
 from updraft_learner.trees import DEFAULT_LIMIT_FILES
 
 SECONDS = 60.0
-MANIFEST_BYTES = 4 * 1024 * 1024  # twice what a manifest may hold, for the escapes of JSON
-MANIFEST_VALUES = 200_000  # four times what a manifest may hold: commas in texts are counted too
+MANIFEST_BYTES = 4 * 1024 * 1024  # twice a manifest's limit, because JSON escapes characters
+MANIFEST_VALUES = 200_000  # four times a manifest's limit, because commas in texts are counted too
 SECRET_BYTES = 2 * 1024 * 1024
 SECRET_VALUES = 20_000
-TREE_BYTES = 32 * 1024 * 1024  # a tree of 100,000 files is half of it
+TREE_BYTES = 32 * 1024 * 1024  # twice the size of a tree of 100,000 files
 TREE_VALUES = 5 * DEFAULT_LIMIT_FILES + 10  # each file has a brace and four commas
 
 REF = "#/components/schemas/{model}"
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class TextBody:
-    """Reads the body as JSON text that is not parsed yet; `model` is only documented.
+    """A dependency that reads the body as JSON text without parsing it; `model` only documents it.
 
     Raises HTTPException 408 (not all of it came within `seconds`), 413 (too large) or 415 (not JSON). `limit_values`
     bounds the values of the document before it is parsed: `[],[],[]` takes 30 times its size.
@@ -79,8 +79,8 @@ class TextBody:
 
 
 class JsonBody(TextBody, Generic[T]):
-    """A dependency that gives the body as a `T`. Raises as `TextBody` does, and RequestValidationError for another
-    shape."""
+    """A dependency that returns the body as a `T`. Raises as `TextBody` does, and RequestValidationError if the body
+    does not have this shape."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""No part of the platform is waited for longer than `SECONDS`: a route answers 503 with the part's name instead. Few
-routes give it more.
+"""Limit the time for each part's answer to `SECONDS`: if it is late, a route answers 503 with the part's name. A few
+routes give more time.
 
-What a part's client imports at its first use is imported before the time runs: on a busy machine that alone takes
-seconds, and the part is not to blame.
+The libraries that a part's client imports on first use are imported before the time starts: on a busy machine this
+alone takes seconds, which is not the part's fault.
 
-A call that is late goes on in its daemon thread until its own library gives up; at most `PARALLEL` of them per
-part, and while all of them hang the next callers are refused at once.
+A late call continues in its daemon thread until its own library gives up. At most `PARALLEL` such calls per part run;
+if all of them hang, further callers are refused at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIENTS: Mapping[str, Sequence[str]] = {
     "mlflow": ("httpx", "mlflow.store.tracking.rest_store", "updraft.tracking"),
     "cluster": (
         "airflow.providers.cncf.kubernetes.hooks.kubernetes",
-        "airflow.providers.cncf.kubernetes.operators.pod",  # /planned builds pods by it; a moment beside the hook
+        "airflow.providers.cncf.kubernetes.operators.pod",  # /planned builds pods with it; cheap after the hook
         "kubernetes.client",
         "updraft.kubernetes.secrets",
     ),
@@ -46,7 +46,7 @@ class _Call(Generic[T]):
     def run(self, slot: threading.Semaphore) -> None:
         try:
             self.result.append(self.work())
-        except BaseException as exc:  # noqa: BLE001 - raised again in the thread that waits
+        except BaseException as exc:  # noqa: BLE001 - raised again in the waiting thread
             self.error = exc
         finally:
             slot.release()
@@ -56,7 +56,7 @@ class _Call(Generic[T]):
 class ClientImports:
     """The imports of the parts' client libraries, each made once and by one thread at a time.
 
-    Two threads that import modules of MLflow at once find it half made: they import each other in a circle.
+    Modules of MLflow import each other in a circle: two threads that import them at once find half-initialised modules.
     """
 
     def __init__(self, clients: Mapping[str, Sequence[str]]) -> None:
@@ -83,7 +83,7 @@ PROCESS_IMPORTS = ClientImports(CLIENTS)
 
 
 class Deadline:
-    """Calls of each part, bounded in time and number."""
+    """Calls of each part, limited in time and number."""
 
     def __init__(
         self, seconds: float = SECONDS, parallel: int = PARALLEL, imports: ClientImports = PROCESS_IMPORTS

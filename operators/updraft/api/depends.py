@@ -1,4 +1,4 @@
-"""What the routes take as arguments."""
+"""Define the arguments that routes get by dependency injection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every failure as `{"error": {"message", "fields"}}` with the right status; values of a request are never repeated."""
+"""Answer failures with `{"error": {"message", "fields"}}` and the right status; never repeat values of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from updraft.schemas import PAGES_PREFIX, ErrorAnswer, ErrorBody, FieldError
 
 log = logging.getLogger(__name__)
 
-STATUSES: Sequence[tuple[type[UpdraftError], int]] = (  # the first that fits
+STATUSES: Sequence[tuple[type[UpdraftError], int]] = (  # the first matching row counts
     (ManifestError, 422),
     (DataError, 422),
     (NotFoundError, 404),

@@ -1,4 +1,4 @@
-"""A job's attempts, checkpoints and requests as answers, with what the platform did about each loss in words. Pure."""
+"""Convert a job's attempts, checkpoints and requests to answers, and describe the action after each loss. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from updraft import schemas
 from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request, documents
 from updraft.recovery.outcome import FailureClass
 
-ASKED = (FailureClass.HALTED, FailureClass.CANCELLED)  # by a person
+ASKED = (FailureClass.HALTED, FailureClass.CANCELLED)  # by a user
 LOST = {
     FailureClass.INFRASTRUCTURE: "was lost to infrastructure",
     FailureClass.PROGRAM: "failed: its own program",

@@ -1,4 +1,4 @@
-"""The application as the plugin registers it: cheap to import, made at its first request.
+"""Make the plugin's application at its first request, so that loading the plugin is cheap.
 
 Every process of Airflow loads the plugin; only the api-server serves it.
 """
@@ -21,7 +21,7 @@ def platform_app() -> Asgi:
 
 
 class LazyApp:
-    """An ASGI application that stands for the one that `make` makes."""
+    """An ASGI application that makes the real one with `make` at the first request, and calls it."""
 
     def __init__(self, make: Callable[[], Asgi] = platform_app) -> None:
         self._make = make

@@ -1,6 +1,6 @@
-"""What the routes reach. One `Parts` per application; a test brings its own, with fakes of what is far away.
+"""Define the systems that the routes use. There is one `Parts` per application; tests bring one with fakes.
 
-Everything here may block, and is called through `Deadline`.
+Every call may block, so routes make it through `Deadline`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tracking(Protocol):
 
 
 class Cluster(Protocol):
-    """Kubernetes, as far as the routes need it."""
+    """The parts of Kubernetes that the routes need."""
 
     def check(self) -> str: ...
 
@@ -61,7 +61,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What one application reaches."""
+    """The systems that one application uses."""
 
     settings: Settings
     ledger: Callable[[], Ledger]

@@ -1,8 +1,8 @@
-"""Registers Updraft with Airflow: the routes below /updraft and the page of jobs. Metadata only; see `app`.
+"""Register Updraft with Airflow: the routes below /updraft and the page of jobs. It holds metadata only; see `app`.
 
-Where the wheel is installed, its entry point `airflow.plugins` is enough. The checkout and the image of Airflow have a
-plugins folder, whose one file registers the same class. Airflow calls a second registration an error, so the entry
-point gives nothing where that file was loaded.
+If the wheel is installed, its entry point `airflow.plugins` is enough. The checkout and the Airflow image have a
+plugins folder, whose one file registers the same class. Airflow reports a second registration as an error, so the entry
+point returns nothing if that file was loaded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from airflow.plugins_manager import AirflowPlugin
 from updraft.api.lazy import LazyApp
 from updraft.timetables import CronTimetable, OnDemandTimetable
 
-OF_THE_FOLDER = "updraft_plugin"  # as Airflow names the module of plugins/updraft_plugin.py; folders come first
+OF_THE_FOLDER = "updraft_plugin"  # Airflow's module name for plugins/updraft_plugin.py; it loads the folder first
 
 
 class UpdraftPlugin(AirflowPlugin):
-    """Loaded by every process of Airflow, so nothing heavy happens here."""
+    """Airflow's metadata about the plugin. Every process of Airflow loads it, so it must be cheap."""
 
     name = "updraft"
     fastapi_apps = [{"name": "Updraft", "app": LazyApp(), "url_prefix": "/updraft"}]

@@ -1,6 +1,6 @@
-"""Finds the job that a request names, its learners' latest word and its model: what several routes need.
+"""Find the job that a request names, its learners' newest statuses and its model: what several routes need.
 
-Every way to a job goes through `Reader.job`, which checks the owner.
+Every route gets a job through `JobReader.job`, which checks the tenant.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from updraft.manifest.errors import nearest
 from updraft.schemas import JobDetail, JobSummary
 from updraft_learner.contract import LearnerStatus
 
-PROGRESS_OF = 20  # jobs of a list whose progress is looked up
+PROGRESS_OF = 20  # the newest jobs of a list, whose progress is looked up
 
 
 @dataclass(frozen=True)
 class Learners:
-    """The latest attempt of each role, with the learners' status documents."""
+    """The newest attempt of each role, with the status documents of its learners."""
 
     attempts: tuple[Attempt, ...]
     statuses: tuple[tuple[Attempt, int, LearnerStatus], ...]
@@ -33,7 +33,7 @@ class Learners:
 
 @dataclass(frozen=True)
 class JobReader:
-    """Reads for one caller."""
+    """Reads jobs for one caller."""
 
     parts: Parts
     policy: Policy
@@ -48,7 +48,7 @@ class JobReader:
     def jobs(self, state: str | None, name: str | None, limit: int) -> list[JobSummary]:
         """Return the jobs, newest first, including those that Airflow has accepted and no task has recorded yet."""
         wanted = state_of(state)
-        accepted = self._accepted(wanted, name)  # first: one that is recorded meanwhile is found in the ledger then
+        accepted = self._accepted(wanted, name)  # first: a job that is recorded in the meantime is then in the ledger
         records = self.records(limit, wanted, name)
         recorded = {job.id for job in records}
         found: list[JobSummary | ListedJob] = [*records, *(job for job in accepted if job.id not in recorded)]
@@ -111,7 +111,7 @@ class JobReader:
         except NotFoundError:
             if (found := self.accepted(job_id)) is not None:
                 return found
-            job = self.job(job_id)  # it may have been recorded between the two looks
+            job = self.job(job_id)  # it may have been recorded after the first look
         known = self._known(job)
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)
@@ -169,7 +169,7 @@ class JobReader:
 def _place(ledger: Ledger, job_id: str) -> int | None:
     try:
         return ledger.queue.admission(job_id).place
-    except RefusedError:  # it has no place in the queue yet
+    except RefusedError:  # it is not in the queue
         return None
 
 

@@ -1,9 +1,9 @@
-"""Room for uploads: disk of the api-server's temporary folder, and each tenant's quota of the object store.
+"""Reserve room for uploads: on the disk of the api-server's temporary folder, and in the tenant's quota of the store.
 
-An upload lies in the temporary folder until it is whole, and its tenant's blobs stay in the store. `UploadRoom.hold`
-refuses an upload that announces more than there is room for, and then holds room a step ahead of what has come: what is
-only announced is kept from nobody. One per application, used on its event loop alone; several api-server processes
-count for themselves, and see each other's bytes once they are written.
+An upload stays in the temporary folder until it is complete, and its blobs stay in the store. `UploadRoom.hold` refuses
+an upload that announces more than there is room for. After that it reserves only a step more than has arrived, so an
+announcement alone takes no room from others. There is one per application, used on its event loop only. Several
+api-server processes count separately, and see each other's bytes once they are written.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from updraft.exceptions import LimitError
 from updraft.settings import Settings
 from updraft_learner.trees import megabytes
 
-STEP_BYTES = 64 << 20  # what an upload holds ahead of what has come
-MEASURED_SECONDS = 300.0  # for how long a tenant's stored bytes are taken as known
-REFUSED_SECONDS = 10.0  # the same, before an upload is refused for them
+STEP_BYTES = 64 << 20  # reserved for an upload beyond the bytes that have arrived
+MEASURED_SECONDS = 300.0  # how long a measured number of a tenant's stored bytes is used
+REFUSED_SECONDS = 10.0  # the same, if an upload would be refused because of it
 
 Measure = Callable[[], Awaitable[int]]
 
 
 @dataclass
 class _Stored:
-    """What a tenant had stored at `at`, and what this process has added since."""
+    """The bytes that a tenant had stored at `at`, and those that this process has added since."""
 
     bytes: int
     at: float
 
 
 class UploadRoom:
-    """What is held by the uploads of all users that are going on.
+    """The room that the running uploads of all users reserve.
 
     Args:
-        free_bytes: free space of the temporary folder, bytes.
-        clock: seconds, monotonic.
-        step_bytes: what an upload holds ahead of what has come.
+        free_bytes: Returns the free bytes of the temporary folder.
+        clock: Returns monotonic seconds.
+        step_bytes: The bytes that an upload reserves beyond those that have arrived.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class UploadRoom:
 
 
 class Held:
-    """The room of one upload: what it may take, and what has come of it."""
+    """The room of one upload: the bytes that it has reserved, and those that have arrived."""
 
     def __init__(
         self, room: UploadRoom, tenant: str, settings: Settings, measure: Measure, announced_bytes: int | None

@@ -1,4 +1,4 @@
-"""What the routes read from and write to the object store. Works on any `ObjectStore`, so also on a folder."""
+"""Read and write the object store for the routes. Works with any `ObjectStore`, so also with a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class JobStore:
-    """The platform's bucket. `open_store` is called for each request: the credentials may have been rotated."""
+    """The platform's bucket. `open_store` is called for each request, because credentials may have been rotated."""
 
     open_store: Callable[[], ObjectStore]
 
@@ -95,7 +95,7 @@ class JobStore:
         keys = Keys(tenant)
         prefix, leave_out = _prefix(keys, job_id, kind)
         if kind.startswith("checkpoint:"):
-            self.files(tenant, job_id, kind)  # refuses one that is not complete
+            self.files(tenant, job_id, kind)  # raises if the checkpoint is not complete
         with platform_errors():
             for found in self.open_store().list(prefix + wanted):
                 if found.key == prefix + wanted and not wanted.startswith(leave_out):

@@ -1,4 +1,4 @@
-"""Reads the body of an upload in the thread that stores it."""
+"""Read the body of an upload in the thread that stores it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 from starlette.exceptions import HTTPException
 
-UPLOADS = 32  # at the same time, each with a thread
-USER_UPLOADS = 4  # of one user, as many as our client sends at once; further ones of the user wait without a thread
-USER_TREES = 1  # likewise: of a user they wait for each other
+UPLOADS = 32  # at the same time, each in a thread
+USER_UPLOADS = 4  # of one user, as many as our client sends at once; more uploads of that user wait without a thread
+USER_TREES = 1  # likewise: the trees of one user are stored one after the other
 IDLE_SECONDS = 30.0
-MINIMUM_BYTES_PER_SECOND = 8 * 1024  # on average, once IDLE_SECONDS are over
+MINIMUM_BYTES_PER_SECOND = 8 * 1024  # on average, after the first IDLE_SECONDS
 LONGEST_SECONDS = 2 * 3600.0
 
 _uploads: RunVar[CapacityLimiter] = RunVar("updraft_uploads")
@@ -60,11 +60,11 @@ def upload_limiter() -> CapacityLimiter:
 
 
 class BodyReader(io.RawIOBase):
-    """The body of a request as a file, for a worker thread; the event loop receives while the thread waits.
+    """The body of a request as a file for a worker thread; the event loop receives while the thread waits.
 
-    Raises HTTPException 408 when nothing comes for `idle_seconds`, when less than `MINIMUM_BYTES_PER_SECOND` came on
-    average since the first read, or less than brings the `announced_bytes` within `LONGEST_SECONDS`, and after these in
-    all. `clock` gives seconds.
+    Raises HTTPException 408 if nothing arrives for `idle_seconds`, if the average since the first read is below
+    `MINIMUM_BYTES_PER_SECOND`, or too low for the `announced_bytes` to arrive within `LONGEST_SECONDS`, and after
+    `LONGEST_SECONDS`. `clock` returns seconds.
     """
 
     def __init__(

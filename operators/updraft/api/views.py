@@ -1,4 +1,4 @@
-"""Records of the ledger and of the store as answers. Pure."""
+"""Convert records of the ledger and of the store to answers. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from updraft_learner.contract import LearnerStatus
 
 @dataclass(frozen=True)
 class Known:
-    """What the ledger has about a job beside the job itself."""
+    """The ledger's facts about a job besides the job itself."""
 
     transitions: Sequence[Transition]
     attempts: Sequence[Attempt]  # oldest first
-    requests: Sequence[Request]  # unanswered ones
+    requests: Sequence[Request]  # only those without an answer
     model: schemas.Model | None
     place: int | None = None  # in the queue, from 1
 
@@ -65,7 +65,7 @@ def _common(job: Job | ListedJob, known: Known) -> dict[str, Any]:
         "created_at": job.submitted_at,
         "updated_at": job.ended_at or known.transitions[-1].at,
         "model": known.model,
-        # Numbers rise over all roles; people count how often the training was launched.
+        # Attempt numbers rise over all roles; users count the launches of the training.
         "attempt": sum(attempt.role == TRAIN_ROLE for attempt in known.attempts),
         "loss": history.loss(known.attempts),
         "requests": tuple(history.request(item) for item in known.requests),

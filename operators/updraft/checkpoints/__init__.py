@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and whose they are: pure decisions over what is known of them."""
+"""Decide which checkpoints are kept, and which learner each belongs to. Pure."""
 
 from __future__ import annotations
 

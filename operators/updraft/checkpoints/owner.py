@@ -1,4 +1,4 @@
-"""Which checkpoint each learner goes on from, where learners store checkpoints of their own."""
+"""Decide which checkpoint each learner resumes from, if learners store checkpoints of their own."""
 
 from __future__ import annotations
 

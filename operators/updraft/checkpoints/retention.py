@@ -1,10 +1,10 @@
-"""Retention of a job's checkpoints: the latest k, the best k by a metric, each n-th, never none.
+"""Decide which of a job's checkpoints are kept: the latest k, the best k by a metric, each n-th; always at least one.
 
-Where several learners store checkpoints of their own, each learner's are counted by themselves. Counting them together,
-a learner that saves more often would push the others' out, and counting by step would need steps, which a folder that
-is written again and again has not. A learner's best is judged by its own metric, or where only another learner gives
-it, by that learner's at the same step: so what belongs together is kept together. A checkpoint that learners saved in
-parts is one checkpoint.
+If several learners store checkpoints of their own, each learner's are counted separately: otherwise a learner that
+saves more often would displace the others' checkpoints. Counting steps instead would fail for a folder that is
+rewritten without a step. A learner's checkpoint is scored by its own metric; if it has none, by the metric of another
+learner at the same step, so that checkpoints of one step are kept together. A checkpoint that learners saved in parts
+counts once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """One complete checkpoint, as retention sees it."""
+    """One complete checkpoint, with the facts that retention needs."""
 
     name: str
-    step: int  # 0 where its program gave none
+    step: int  # 0 if the program gave none
     attempt: int
     created_at: datetime
     metrics: Mapping[str, float]
     learner: int = 1
-    order: int = 0  # its place among all that the learner has ever completed, from 1; 0: not known
+    order: int = 0  # its position among all checkpoints that the learner ever completed, from 1; 0: unknown
 
     @property
     def age(self) -> tuple[int, int, datetime]:
@@ -78,7 +78,7 @@ def retain(
         if metric is not None and best > 0:
             scored = [(_score(c, checkpoints, metric), c) for c in reversed(ordered)]
             known = [(value, c) for value, c in scored if value is not None]
-            known.sort(key=lambda pair: -pair[0] if mode == "max" else pair[0])  # stable: the newer stays first
+            known.sort(key=lambda pair: -pair[0] if mode == "max" else pair[0])  # stable: the newer one stays first
             keep |= {c.name for _, c in known[:best]}
         if every_nth:
             keep |= {c.name for c in ordered if c.order and c.order % every_nth == 0}

@@ -1,9 +1,9 @@
-"""The command `updraft`: an HTTP client of Airflow and of the plugin's routes, and the owner of the embedded stack.
+"""The command `updraft`: an HTTP client of Airflow and of the plugin's routes, and control of the embedded stack.
 
 app.py       the commands, one module per subject: jobs.py, runs.py, recovery.py, stack.py, secrets.py
-console.py   printing, `--json`, errors, exit codes
-live.py      following a job on the terminal
-plot.py      metrics as text
+console.py   output, `--json`, errors, exit codes
+live.py      follow a job on the terminal
+plot.py      show metrics as text
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Typer application: puts the commands of the other modules together. Imports nothing heavy."""
+"""Build the Typer application from the commands of the other modules. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
-    pretty_exceptions_show_locals=False,  # locals may hold a password
+    pretty_exceptions_show_locals=False,  # local variables may contain a password
 )
 
 

@@ -1,6 +1,6 @@
-"""What `updraft clean` may remove from a home: folders that are not used, and how much they hold.
+"""Find out what `updraft clean` may remove from a home: folders that are not in use, and their sizes.
 
-Only the home of the embedded stack is looked at; ledger, store, MLflow and secrets are never touched.
+It looks only at the embedded stack's home, and never at the ledger, the store, MLflow or secrets.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _in_use(pod: Path) -> bool:
         try:
             recorded = json.loads(record.read_text())
         except (OSError, ValueError):
-            return True  # being written: in use
+            return True  # it is just being written, so it is in use
         for pid, created in recorded.values():
             try:
                 if abs(psutil.Process(int(pid)).create_time() - float(created)) < 1.0:

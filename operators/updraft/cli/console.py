@@ -1,4 +1,4 @@
-"""How commands speak: text for people, JSON for programs, errors with the exit code of their kind."""
+"""Print what commands say: text for people, JSON for programs, errors with the exit code of their kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, as `updraft list` shows it.")]
 
 
-_UNSEEN = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # what JSON would leave as it is
+_UNSEEN = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # JSON would leave these as they are
 
 
 def folded(text: str, console: Console, hang: int) -> str:
@@ -154,7 +154,7 @@ def report(exc: UpdraftError, *, as_json: bool) -> None:
     console.print(folded(typed(plain(f"error: {exc}")), console, 4).removeprefix("error:"), markup=False)
     if isinstance(exc, InvalidRequestError):
         for field, message in exc.fields:
-            if message in str(exc):  # the platform's own errors name their fields in the text too
+            if message in str(exc):  # the text of the platform's own errors already contains their fields
                 continue
             line = plain(f"  {message if message.startswith(field) else f'{field}: {message}'}")
             console.print(folded(typed(line), console, 4), markup=False)
@@ -173,7 +173,7 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
         except (KeyboardInterrupt, typer.Abort) as exc:
             err().print("interrupted", style="yellow")
             raise typer.Exit(Exit.INTERRUPTED) from exc
-        except BrokenPipeError as exc:  # the reader, such as `head`, has gone
+        except BrokenPipeError as exc:  # the reader, such as `head`, has ended
             sys.stdout = None
             raise typer.Exit(Exit.OK) from exc
 

@@ -1,4 +1,4 @@
-"""Commands that make and end jobs: validate, submit, export, cancel."""
+"""Commands that create and end jobs: validate, submit, export, cancel."""
 
 from __future__ import annotations
 

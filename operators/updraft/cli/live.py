@@ -1,7 +1,7 @@
-"""Follow a job on the terminal until it ends: a live table where there is a terminal, lines where there is none.
+"""Follow a job until it ends: with a live table on a terminal, line by line otherwise.
 
-`follow` is called by `updraft submit --follow`, `updraft show --follow` and `make demo`. What is shown is made by pure
-functions of two `Snapshot`s, so that it can be tested without a terminal.
+`updraft submit --follow`, `updraft show --follow` and `make demo` call `follow`. Pure functions of two `Snapshot`s make
+its output, so that it can be tested without a terminal.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ NOT_RUN = ("skipped", "upstream_failed", "removed")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is known of a job at one moment, with the pace of its steps so far."""
+    """The facts about a job at one moment, with the pace of its steps so far."""
 
     job: JobDetail
     stages: tuple[Stage, ...] = ()
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     checkpoints: int = 0
-    pace: tuple[datetime, int] | None = None  # first moment and step seen of this attempt
+    pace: tuple[datetime, int] | None = None  # time and step when this attempt was first seen
     pace_attempt: int = 0
-    trouble: str | None = None  # the platform did not answer the last question
+    trouble: str | None = None  # the error, if the platform did not answer the last request
 
     def seconds_left(self) -> float | None:
         """Return the time until the last training step at the pace so far; None while that is unknown."""
@@ -105,7 +105,7 @@ def last_words(client: Client, job: JobDetail) -> list[str]:
 
 
 def print_last_words(client: Client, job: JobDetail, console: Console) -> None:
-    for line in last_words(client, job):  # the program's own text, as it is
+    for line in last_words(client, job):  # the program's own text, unchanged
         console.print(folded(plain(line), console, 0), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
@@ -215,7 +215,7 @@ def render(snapshot: Snapshot) -> RenderableType:
         parts.append(bar)
     elif progress is not None or job.metrics:
         parts.append(Text(plain(training_text(snapshot))))
-    # That role has ended before the others begin.
+    # The role `prepare` has ended before the others begin.
     shown = [learner for learner in job.learners if learner.role != PREPARE_ROLE]
     if len(shown) > 1:
         parts.append(Text(plain("  ".join(learner_text(learner) for learner in shown)), "dim"))

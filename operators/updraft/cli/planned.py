@@ -1,4 +1,4 @@
-"""What `updraft validate --pods` prints: the objects of each role as YAML that `kubectl` reads."""
+"""Print for `updraft validate --pods` the objects of each role as YAML that `kubectl` reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import yaml
 from updraft.lifecycle.workflow import PREPARE_ROLE
 from updraft.schemas import Planned
 
-WIDTH = 64  # PyYAML breaks a text after the word that crosses it
+WIDTH = 64  # PyYAML breaks a line after the word that crosses this column
 
 
 class BlockDumper(yaml.SafeDumper):
-    """Writes texts of several lines, such as shell programs, line by line."""
+    """A YAML dumper that writes texts of several lines, such as shell programs, as blocks."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         """Return the node of a text; YAML quotes one that it cannot write as a block."""

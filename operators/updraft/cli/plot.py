@@ -1,4 +1,4 @@
-"""Metrics as text: a spark line for a row of a table, a small plot for one metric. Pure."""
+"""Draw metrics as text: a spark line for a table's row, a small plot for one metric. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands for what happens to a job on its way: halt, resume, attempts, checkpoints."""
+"""Commands for halts and recovery: halt, resume, attempts, checkpoints."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from updraft.schemas import Attempt, Checkpoint
 
-TEXTS = ("command", "env")  # `command=true` is a command
-ASKED = ("halted", "cancelled")  # by a person: no failure to look up
+TEXTS = ("command", "env")  # these stay text: in `command=true`, `true` is a command
+ASKED = ("halted", "cancelled")  # ended by a user: these are not in the failure catalogue
 WAIT_SECONDS = 600.0
 
 WaitOption = Annotated[bool, typer.Option("--wait", "-w", help="Wait until the job has done it.")]

@@ -1,4 +1,4 @@
-"""Commands that look at jobs: list, show, logs, metrics, download, open."""
+"""Commands that read jobs: list, show, logs, metrics, download, open."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from updraft.schemas import JobDetail, JobSummary, LogLine, MetricPoint, Metrics, Progress, Stage
 
 SPARK_COLUMNS = 24
-METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and an address has a length
+METRICS_PER_REQUEST = 100  # the route takes at most 200 names, and URLs have a length limit
 
 
 def register(app: typer.Typer) -> None:
@@ -176,7 +176,7 @@ def _attempt_to_read(client: Client, job: str, role: str, learner: int, follow: 
         if not follow:
             full = (n for n in reversed(numbers) if client.last_lines(job, 1, learner=learner, role=role, attempt=n))
             chosen = next(full, numbers[-1])
-    except UpdraftError:  # the question for the log says what is wrong
+    except UpdraftError:  # the request for the log reports the error
         return None, ""
     if chosen != numbers[-1]:
         said = f"attempt {numbers[-1]} has written nothing; this is attempt {chosen}"

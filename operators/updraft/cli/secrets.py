@@ -1,4 +1,4 @@
-"""`updraft secrets`: named secrets of the tenant. Values come from a prompt or standard input, never from arguments."""
+"""`updraft secrets`: a tenant's named secrets. Values come from a prompt or standard input, never from arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def set_secret(
 
 def _from_prompt(keys: list[str]) -> dict[str, str]:
     for key in keys:
-        if "=" in key:  # do not repeat it: what follows is the value
+        if "=" in key:  # the error must not repeat it: a value follows
             raise RefusedError("a value was given as an argument, where other users can read it; name the key only")
     if not sys.stdin.isatty():
         raise RefusedError("no terminal to ask on; add --stdin and send the secret to standard input")
@@ -64,7 +64,7 @@ def _from_stdin(keys: list[str]) -> dict[str, str]:
         return {keys[0]: text.rstrip("\n")}
     try:
         found = json.loads(text)
-    except ValueError:  # its message repeats the content
+    except ValueError:  # the message of `ValueError` repeats the content
         raise RefusedError(f"standard input is no JSON; send an object such as {EXAMPLE}, or name one KEY") from None
     if not isinstance(found, dict) or not found or not all(isinstance(value, str) for value in found.values()):
         raise RefusedError(f"standard input must be a JSON object of texts, such as {EXAMPLE}")

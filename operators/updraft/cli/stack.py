@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 images = typer.Typer(help="Environments of the learners' images on this machine.", no_args_is_help=True)
 
-# Options of both `init` and `up`: what the home is made with.
+# Options of both `init` and `up`, for a new home.
 PORTS = {"airflow": "Airflow", "mlflow": "MLflow", "s3": "the S3 server", "node": "the local node"}
 OPTIONS: dict[str, Any] = {
     **{

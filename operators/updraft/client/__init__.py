@@ -1,11 +1,12 @@
-"""The HTTP client: `Client` and what it raises. Nothing heavy is imported here.
+"""The HTTP client: `Client` and the errors that it raises. Importing it is cheap.
 
-config.py      where Airflow is, and the log-in
-http.py        the authenticated session
-client.py      the verbs
-submission.py  packing and starting
-requests.py    halting and resuming, and waiting for the answer
-transfer.py    bytes in bulk
+config.py        where Airflow is, and the log-in
+http.py          the authenticated session
+client.py        the methods for users
+submission.py    pack, upload and start
+airflow_runs.py  Airflow's own run of a job
+job_requests.py  halt and resume, and wait for the answer
+transfer.py      upload and download many bytes
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The DAG run of a job, by Airflow's REST API: started before the platform knows the job, and found without it.
+"""Use a job's DAG run through Airflow's REST API: start it, and find it while the platform does not know the job yet.
 
-Jobs of a manifest in `jobs/` are runs of its own DAG, however they were started, so that they stand together in its
-history; all others are runs of `train_model`.
+Jobs of a manifest in `jobs/` are runs of that manifest's own DAG, however they were started, so that its history shows
+them together. All other jobs are runs of `train_model`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def dag_of(session: Session, name: str) -> str:
     dag_id = job_dag(name)
     try:
         found = session.json("GET", f"/api/v2/dags/{dag_id}/details")
-    except (NotFoundError, RefusedError):  # there is none, or none that this user may see
+    except (NotFoundError, RefusedError):  # the DAG does not exist, or this user may not see it
         return TRAIN_DAG
-    # The DAG has its id from the manifest's folder, which may hold a job of another name, or a wrong manifest.
+    # The DAG's id comes from the manifest's folder, whose manifest may be invalid or name another job.
     own = ((found.get("params") or {}).get("name") or {}).get("value")
     return dag_id if own == name else TRAIN_DAG
 

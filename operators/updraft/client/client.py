@@ -1,6 +1,6 @@
-"""The client of a platform: the verbs that the CLI and `import updraft` offer, over HTTP only.
+"""Define the client of a platform: what the CLI and `import updraft` offer, over HTTP only.
 
-Submits through Airflow's REST API, reads through the plugin's routes; never a database, never an object store.
+It submits through Airflow's REST API and reads through the plugin's routes. It uses no database and no object store.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from updraft.schemas import (
 
 DEFAULT_TENANT = "default"
 POLL_SECONDS = 2.0
-PARTS_SECONDS = 60.0  # for parts that are late or away, before a submission is given up
-WAIT_SECONDS = 600.0  # for the answer to a request: halting waits for a checkpoint
+PARTS_SECONDS = 60.0  # how long a submission waits for parts that are late or unavailable
+WAIT_SECONDS = 600.0  # for the answer to a request: a halt waits for a checkpoint
 AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 
 
@@ -52,9 +52,9 @@ AIRFLOW_ENDS = {"failed": "FAILED", "success": "COMPLETED"}
 class Job:
     """A submitted job: its id, and the client that submitted it.
 
-    Every method calls the client's method of the same name with this job's id, and raises what that raises. `warnings`
-    are sentences for the submitter; the job was accepted despite them. `existed` says that the same manifest had been
-    accepted under this id before, so that no second job was started.
+    Every method calls the client's method of the same name with this job's id, and raises the same errors. `warnings`
+    are sentences for the submitter; the job was accepted in spite of them. `existed` is True if the same manifest had
+    been accepted under this id before, so that no second job was started.
 
         job = updraft.submit("jobs/digits/manifest.yaml")
         for line in job.logs(follow=True):
@@ -65,7 +65,7 @@ class Job:
     id: str
     client: Client = field(repr=False, compare=False)
     warnings: tuple[str, ...] = ()
-    existed: bool = False  # the same submission was accepted before
+    existed: bool = False  # the same manifest had been accepted before
 
     def show(self) -> JobDetail:
         """Return the job as it is now: state, reason, progress, metrics, links."""
@@ -103,13 +103,13 @@ class Job:
 class Client:
     """A connection to one platform as one user. Close it, or use it in a `with` statement.
 
-    Without `connection`, `updraft.client.load_config` says which platform and which user. `session` replaces the HTTP
-    session and `sleep` the function that waits between two requests; both are for tests.
+    Without `connection`, `updraft.client.load_config` chooses the platform and the user. `session` replaces the HTTP
+    session, and `sleep` the function that waits between two requests; both are for tests.
 
     Every method that sends a request may raise UnavailableError (Airflow or a part of the platform does not answer;
     trying again may help) and RefusedError (the log-in is refused, or this user may not do that). Methods that take a
-    `job_id` raise NotFoundError for a job that does not exist or belongs to another tenant. Answers are the frozen
-    models of `updraft.schemas`; times in them are UTC, sizes are bytes.
+    `job_id` raise NotFoundError if the job does not exist or belongs to another tenant. Answers are the frozen models
+    of `updraft.schemas`; their times are UTC, their sizes are in bytes.
 
         with Client(Connection("https://airflow.example.org", token_file=Path("token"))) as client:
             for job in client.jobs(state="PROCESSING"):
@@ -306,7 +306,7 @@ class Client:
         """
         current, left = attempt, limit
         while left is None or left > 0:
-            ended = not follow or self.job(job_id).ended  # asked before reading: what is written later is not missed
+            ended = not follow or self.job(job_id).ended  # asked before reading, so that no later line is missed
             query = {"learner": learner, "role": role, "attempt": current, "after": after, "limit": left}
             try:
                 page = LogPage.model_validate(self.http.json("GET", f"{_job(job_id)}/logs", params=query))
@@ -401,7 +401,7 @@ class Client:
                 raise
         if run.get("state") in AIRFLOW_ENDS:
             return "The run has ended in Airflow already."
-        # No task has run: there is nothing to free, and no controller yet that would obey a request in the ledger.
+        # No task has run: nothing has to be released, and no controller exists that would obey a request in the ledger.
         self.http.json("PATCH", _dag_run(run["dag_id"], job_id), body={"state": "failed"})
         return "The run was ended in Airflow before its first task started."
 

@@ -1,7 +1,7 @@
-"""Warnings about what a code folder is likely to lack, before anything is queued.
+"""Warn about calls that a code folder seems to lack, before anything is queued.
 
-A warning, never a refusal: the call may be in a package of the image. Called when a manifest is read on the
-machine where its code lies.
+This is only a warning: a package in the image may make the call. It is used when a manifest is read on the machine that
+has the code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from updraft.manifest import Manifest
 from updraft_learner import trees
 
 CALL = "save_model"
-TEXTS = {"", ".sh", ".bash", ".ipynb", ".yaml", ".yml", ".toml", ".json"}  # may hold a program or start one
+TEXTS = {"", ".sh", ".bash", ".ipynb", ".yaml", ".yml", ".toml", ".json"}  # may contain a program or start one
 FILES = 2_000
 FILE_BYTES = 1 << 20
 
@@ -26,10 +26,10 @@ def export_warning(manifest: Manifest, code: Path) -> str | None:
     try:
         for number, (_, path) in enumerate(trees.files_in(code)):
             if number >= FILES:
-                return None  # a large repository: no statement rather than a slow one
+                return None  # a large repository: rather no warning than a slow one
             if path.suffix == ".zip" or _has_call(path):
                 return None
-    except (OSError, trees.TreeError):  # uploading says what is wrong
+    except (OSError, trees.TreeError):  # the upload will report the error
         return None
     return (
         f"export: no file below {code} calls save_model, and without it export_model fails after the training; let the "

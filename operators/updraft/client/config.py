@@ -1,8 +1,8 @@
-"""Where Airflow is and who we are there.
+"""Find Airflow's address and the log-in.
 
-In this order: `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE` (a file with a JWT); `<home>/client.json` with
-`{"airflow_url", "username", "password"}`, mode 0600; the stack that `updraft up` keeps in that home. The home is
-`UPDRAFT_HOME`, else `.updraft` in the checkout.
+They are taken from the first of these that exists: `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE` (a file with
+a JWT); `<home>/client.json` with `{"airflow_url", "username", "password"}`, mode 0600; the stack of `updraft up` in
+that home. The home is `UPDRAFT_HOME`, or else `.updraft` in the checkout.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CONFIG_NAME = "client.json"
 
 @dataclass(frozen=True)
 class Connection:
-    """Address of Airflow's api-server, and the log-in.
+    """The address of Airflow's api-server, and the log-in.
 
     The log-in is `username` and `password`, or `token_file`, a file with a token on one line.
 
-    Raises RefusedError when the address is not http or https, holds a log-in itself, or no log-in is given.
+    Raises RefusedError if the address is not http or https or contains a log-in, or if no log-in is given.
     """
 
     airflow_url: str

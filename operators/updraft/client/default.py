@@ -1,4 +1,4 @@
-"""The verbs as functions of the module `updraft`, over one client that is made at the first call."""
+"""Offer the client's methods as functions of the module `updraft`, over one client that is made at the first call."""
 
 from __future__ import annotations
 

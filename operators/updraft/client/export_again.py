@@ -1,7 +1,7 @@
-"""Export after the fact: a new job that begins with the stored results of another one that has ended.
+"""Export a job's results afterwards: in a new job that begins with the stored results of a job that has ended.
 
-An end has no exit, so nothing of the ended job changes. The new one has the manifest that it is given, or that job's;
-in place of its program it copies the stored results into RESULT_DIR and repeats the last metrics, and evaluation,
+A final state is never left, so the ended job does not change. The new job has the given manifest, or that of the ended
+job. Instead of the program, it copies the stored results into RESULT_DIR and repeats the last metrics. Evaluation,
 export, registration and promotion follow as in every job.
 """
 
@@ -108,7 +108,7 @@ def from_results(manifest: Manifest, job_id: str, tree: str) -> Manifest:
     """Return the manifest with the copying of the stored results in place of its program."""
     raw = manifest.canonical()
     raw["command"] = COMMAND
-    kept = [item for item in raw["data"] if item.get("as") != MOUNT]  # of a job that was made this way too
+    kept = [item for item in raw["data"] if item.get("as") != MOUNT]  # the ended job may itself be such a job
     raw["data"] = [*kept, {"source": f"tree:{tree}", "as": MOUNT}]
     raw["resources"] = {**raw["resources"], "learners": 1}
     raw["annotations"] = {**raw["annotations"], "exported_from": job_id}

@@ -1,7 +1,8 @@
-"""One authenticated HTTP session with Airflow's api-server: tokens, timeouts, retries, errors as our exceptions.
+"""Provide one authenticated HTTP session with Airflow's api-server: tokens, timeouts, retries, and errors as
+exceptions.
 
-Only requests that may be repeated are retried, and only when nothing answered or a gateway did (502, 503, 504).
-Used by `Client`; knows no route by name but the log-in's.
+Only requests that may be repeated are retried, and only if nothing or only a gateway (502, 503, 504) answered. Used by
+`Client`; the only route it knows by name is the log-in's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from updraft.client.config import TOKEN_VARIABLE, Connection
 from updraft.exceptions import LimitError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0, pool=30.0)
-SAFE_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE"})  # our PUTs are named by digest or replace as a whole
+SAFE_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE"})  # our PUTs are named by digest or replace the whole
 GATEWAY_STATUSES = frozenset({502, 503, 504})
 ATTEMPTS = 4
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -27,21 +28,21 @@ Body = bytes | Callable[[], Iterator[bytes]]
 
 
 class ConflictError(RefusedError):
-    """The thing to create exists already."""
+    """The object to create already exists."""
 
 
 class InvalidRequestError(RefusedError):
-    """The server refused the content. `fields` holds what is wrong, as pairs (field, message)."""
+    """The server refused the content. `fields` lists what is wrong, as pairs (field, message)."""
 
     def __init__(self, message: str, fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.fields = fields
-        for _, text in fields:  # for a traceback; the command line prints the fields itself
+        for _, text in fields:  # shown in tracebacks; the command line prints the fields itself
             self.add_note(text)
 
 
 class Session:
-    """Speaks to one api-server as one user. Safe for use by several threads."""
+    """A session with one api-server as one user. Several threads may use it."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Session:
             timeout=TIMEOUT,
             transport=transport,
             follow_redirects=False,
-            trust_env=httpx.URL(connection.airflow_url).host not in LOOPBACK,  # a proxy cannot reach our loopback
+            trust_env=httpx.URL(connection.airflow_url).host not in LOOPBACK,  # no proxy reaches our loopback
         )
         self._token: str | None = None
         self._lock = Lock()
@@ -214,7 +215,7 @@ class Session:
 
 
 class _TransientError(UnavailableError):
-    """Nothing or only a gateway answered."""
+    """Nothing answered, or only a gateway."""
 
 
 def _present(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +250,7 @@ def raise_for(response: httpx.Response, airflow_url: str) -> None:
     if status in (400, 422):
         raise InvalidRequestError(message, fields)
     if status in GATEWAY_STATUSES:
-        # A route of ours that answers 503 has already waited for the part that it names.
+        # The platform's own routes have already waited for the part that they name.
         raise UnavailableError(message) if ours else _TransientError(message)
     if status >= 500:
         raise UnavailableError(f"Airflow at {airflow_url} failed ({status}): {message}")

@@ -1,4 +1,4 @@
-"""Asks something of a job (halt, resume) and, if wanted, waits until the job's controller has answered."""
+"""Send a request to a job (halt, resume) and, if wanted, wait until the job's controller has answered."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _answer(client: Client, job_id: str, request: Request, wait_seconds: float) 
             found = next(item for item in client.requests(job_id).requests if item.seq == request.seq)
             if found.answer is not None:
                 break
-        except UnavailableError as exc:  # the platform may be starting again; the request is in its ledger
+        except UnavailableError as exc:  # the platform may be restarting; the request is in its ledger
             trouble = f" ({exc})"
         else:
             trouble = ""

@@ -1,7 +1,7 @@
-"""From a manifest on this machine to a DAG run: read, refuse, ask whether the platform is well, pack, upload, start.
+"""Start a DAG run from a manifest on this machine: read, check, ask for the platform's health, pack, upload, start.
 
-Nothing is started before everything is uploaded: a submission that stops anywhere leaves only blobs behind, which
-the next one uses.
+The run is started only after everything is uploaded: a submission that stops before leaves only blobs behind, which the
+next one uses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     OnProgress = Callable[[str, int, int], None]
 
-START_ATTEMPTS = 3  # a busy Airflow may not answer within the time of one request
+START_ATTEMPTS = 3  # a busy Airflow may not answer within the timeout of one request
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def start(client: Client, manifest: Manifest, job_id: str | None, warnings: tupl
                 ) from None
             return Started(chosen, warnings, existed=attempt == 1)
         except UnavailableError as exc:
-            # Airflow may have taken the run before its answer was lost; the id makes asking again harmless.
+            # Airflow may have started the run although its answer was lost; asking again with the same id is harmless.
             try:
                 taken = _same(client.run_conf(chosen), conf)
             except UnavailableError:

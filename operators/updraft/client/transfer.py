@@ -1,4 +1,4 @@
-"""Bytes in bulk: blobs of trees up, files of a job down. Used by `submission` and `Client.download`."""
+"""Transfer many bytes: upload blobs of trees, download a job's files. Used by `submission` and `Client.download`."""
 
 from __future__ import annotations
 

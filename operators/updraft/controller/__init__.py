@@ -1,6 +1,6 @@
-"""What brings a role of a job to its end: launch, judge, decide, launch again, halt, wait for its turn.
+"""Drive a role of a job to its end: launch, judge, relaunch, halt, and wait in the queue.
 
-Plain functions without Airflow; each writes what it is about to do to the ledger before it does it and may be called
-twice, by two processes at once too. `updraft.triggers.gang` calls them in the order that the ledger asks for
-(`next_action`), `updraft.operators` at the beginning and the end of a task.
+These are plain functions without Airflow. Each writes what it is about to do to the ledger before it does it, and may
+be called twice, also by two processes at once. `updraft.triggers.gang` calls them as `next_action` says;
+`updraft.operators` calls them when a task begins and ends.
 """

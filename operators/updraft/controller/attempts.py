@@ -1,7 +1,7 @@
-"""The beginning and the end of an attempt: from what it goes on, how it ended, and what follows.
+"""Begin and end an attempt: choose the checkpoint it resumes from, judge its outcome, and decide what follows.
 
-The end is judged from pods, markers and logs as they are now, whatever woke the caller, and recorded together with the
-decision about what follows before anything is removed: without the pods the attempt could not be judged a second time.
+An attempt is judged from the current pods, markers and logs, whatever woke the caller. The outcome and the decision are
+recorded together before any pod is removed: without the pods, the attempt could not be judged again.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PEER_STOP_SECONDS = 10  # learners whose peer was lost cannot go on: they only have to leave
+PEER_STOP_SECONDS = 10  # learners that lost a peer cannot continue: they only have to stop
 MORE_TO_PREPARE = "judge a part of the data, or raise UPDRAFT_VALIDATION_MEMORY_BYTES"
 
 
 @dataclass(frozen=True)
 class EndSignal:
-    """Why a trigger stopped watching an attempt, and what it knows that cannot be read again."""
+    """The reason why a trigger stopped watching an attempt, and the facts that cannot be read again."""
 
     kind: EndKind
     reason: str
     tails: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    pods: Sequence[PodFacts] = ()  # as they were last seen: what counts of those that are gone by now
+    pods: Sequence[PodFacts] = ()  # each pod's last seen status; used for pods that no longer exist
 
 
 def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Attempt:
@@ -81,7 +81,7 @@ def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
     book = services.ledger
     earlier = [a for a in book.attempts.of_job(job.id) if a.role == role]
     checkpoints = book.checkpoints.of_job(job.id)
-    # Where each learner stores its own, the first one's stands for all (`for_learner` finds each its own).
+    # If each learner stores its own checkpoint, the lowest learner's is planned; `for_learner` finds the others'.
     first: dict[tuple[int, int], int] = {}
     for c in checkpoints:
         first[c.step, c.attempt] = min(learner_of(c.name), first.get((c.step, c.attempt), learner_of(c.name)))
@@ -114,7 +114,7 @@ def conclude(
     manifest = manifest_of(job)
     attempt = book.attempts.current(job_id, role)
     if attempt is None or attempt.number != number:
-        return attempt  # another controller went on
+        return attempt  # another controller has continued
     launch = launch_of(services.settings, job, attempt)
     if attempt.ended_at is None:
         outcome = _outcome(services, core, job, manifest, launch, seen)
@@ -127,7 +127,7 @@ def conclude(
         note_steps(services, launch, _statuses(services, launch))
         try:
             attempt = _close(services, job, manifest, launch, attempt, outcome)
-        except StaleAttemptError as exc:  # another controller closed it and has gone on
+        except StaleAttemptError as exc:  # another controller closed it and has continued
             log.info("%s", exc)
             return book.attempts.current(job_id, role)
     stop(services, core, job, attempt)
@@ -256,7 +256,7 @@ def _outcome(
     outcome = judge(
         pods,
         membership=launch.membership,
-        # A learner that joins is not lost before its pod was made; the watching of the attempt waits for it.
+        # A member that joined later may not have a pod yet: it counts as lost only if the watch reported it missing.
         awaited=() if seen.kind is EndKind.MISSING else launch.membership.joined_later,
         markers=markers,
         tails=seen.tails,
@@ -266,7 +266,7 @@ def _outcome(
     )
     meaning = MEANINGS.get(seen.kind)
     if seen.kind is EndKind.HALTED and services.ledger.requests.pending(job.id, "halt") is None:
-        meaning = None  # withdrawn since: only what the learners show counts
+        meaning = None  # the user withdrew the halt: judge only what the learners show
     if outcome is None and meaning is None:
         return None
     if meaning is not None and (outcome is None or not (outcome.ok or outcome.cause is FailureClass.PROGRAM)):

@@ -1,6 +1,7 @@
-"""The end of a job: its verdict from evidence, written first; then what it held is freed and MLflow is told.
+"""End a job: write its verdict first, then release what the job held and tell MLflow.
 
-Called by `release`, the last task of every run, and by the reaper for jobs whose run is gone. Harmless when done twice.
+`release`, the last task of every run, calls this; the reaper calls it for jobs whose run no longer exists. It may be
+called twice.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def end(services: Services, job: Job, verdict: Verdict) -> Job:
     away: list[UnavailableError] = []
     try:
         remove(services, job)
-        services.ledger.queue.release(job.id)  # not before: what still runs is not free
+        services.ledger.queue.release(job.id)  # only now: a learner that still runs occupies its room
     except UnavailableError as exc:
         away.append(exc)
     try:
@@ -61,7 +62,7 @@ def remove(services: Services, job: Job) -> None:
 
     core, namespace = services.core, services.settings.namespace(job.tenant)
     selector, grace_seconds = f"{LABEL_JOB}={job.id}", services.settings.stop_grace_seconds
-    newest = {attempt.role: attempt for attempt in services.ledger.attempts.of_job(job.id)}  # older ones are refused
+    newest = {attempt.role: attempt for attempt in services.ledger.attempts.of_job(job.id)}  # older attempts are fenced
     words = []
     for attempt in newest.values():
         launch = launch_of(services.settings, job, attempt)
@@ -83,7 +84,7 @@ def tell(services: Services, job: Job) -> None:
     """Send MLflow what learners recorded and could not send, then the job's messages. Raises UnavailableError."""
     try:
         replay_metrics(services, job)
-    except NotFoundError as exc:  # a user deleted the run; the ledger keeps the verdict
+    except NotFoundError as exc:  # a user deleted the MLflow run; the ledger keeps the verdict
         log.warning("MLflow was not told: %s", exc)
     deliver(services, job.id)
 

@@ -1,6 +1,6 @@
-"""What learners say while they are removed: read to its end into the job's record, where no trigger reads any more.
+"""Read the learners' logs to their end while the learners are removed, when no trigger reads them any more.
 
-A trigger whose task a person has ended is cancelled at once; its learners print on until they are stopped.
+When a user ends a task, its trigger is cancelled at once; the learners print until they are stopped.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PART_BYTES = 1 << 16
-CLOSE_SECONDS = 8.0  # kept of the limit for the last lines of a log that is longer than can be read
+CLOSE_SECONDS = 8.0  # part of the limit that is kept for the last lines of a log too long to read
 
 
 class FinalLogCollector:
-    """Follows the programs' logs of one attempt from where the record ends, in threads, until `wait`."""
+    """Follow the programs' logs of one attempt from where the record ends, in threads, until `wait` returns."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FinalLogCollector:
     ) -> None:
         self._open_store = open_store
         self._core, self._launch = core, launch
-        self._deadline = time.monotonic() + limit_seconds  # of the whole
+        self._deadline = time.monotonic() + limit_seconds  # for all logs together
         self._read_until = self._deadline - CLOSE_SECONDS
         said = [pod for pod in pods if pod.main.state in ("running", "terminated")]
         self._heard = {pod.name: threading.Event() for pod in said}
@@ -70,7 +70,7 @@ class FinalLogCollector:
             self._follow(pod)
         except UpdraftError as exc:
             log.warning("The end of learner %d's log is not kept: %s", pod.learner, exc)
-        except Exception as exc:  # noqa: BLE001 - outermost line of the thread: the pod may vanish in the middle
+        except Exception as exc:  # noqa: BLE001 - outermost line of the thread: the pod may be deleted while it is read
             log.warning("The end of learner %d's log is not kept: %s", pod.learner, type(exc).__name__)
         finally:
             self._heard[pod.name].set()
@@ -96,7 +96,7 @@ class FinalLogCollector:
                     _store(book, lines)
                     characters = 0
         finally:
-            response.close()  # what is unread would stand before the next answer
+            response.close()  # unread data would precede the next answer on this connection
             _store(book, lines)
         if time.monotonic() >= self._read_until:
             self._close(pod, book, cursor)
@@ -130,7 +130,7 @@ class FinalLogCollector:
             _preload_content=False,
             **options,
         )
-        assert response is not None  # no error is accepted
+        assert response is not None  # `call` returns None only for accepted errors, and none are accepted
         return response
 
 

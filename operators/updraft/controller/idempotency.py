@@ -1,7 +1,7 @@
-"""What is done once for a job: the kinds of idempotency records, each with its key and its frozen type.
+"""Define the idempotency records: one kind for each effect that happens once per job, with its key and frozen type.
 
-A task, trigger or reaper that may run twice looks for the record first and writes it after the effect; the first record
-stays.
+A task, trigger or reaper that may run twice looks for the record first, and writes it after the effect. The first
+record stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from updraft.recovery.failure_class import FailureClass
 
 @dataclass(frozen=True)
 class Failure:
-    """The first task that failed, and why: the job's verdict rests on it."""
+    """The first task that failed, and its reason; the job's verdict is based on it."""
 
     task: str
     cause: FailureClass
@@ -35,9 +35,9 @@ class RegisteredModel:
 
 @dataclass(frozen=True)
 class PromotionDecision:
-    """Whether the job's version becomes the champion. `over`: the champion's version then; None if there was none.
+    """Whether the job's version becomes the champion; recorded before the alias is moved.
 
-    It is recorded before the alias is moved.
+    `over` is the champion's version at that time; None if there was no champion.
     """
 
     promote: bool
@@ -47,7 +47,7 @@ class PromotionDecision:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of the decision."""
+    """The result of a `PromotionDecision`."""
 
     promoted: bool
     reason: str
@@ -56,7 +56,7 @@ class Promotion:
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """What a learner had recorded and the platform brought into MLflow late. `left`: what could not be brought."""
+    """A learner's metrics that the platform sent to MLflow afterwards. `left`: what could not be sent."""
 
     points: int
     artifacts: int
@@ -65,7 +65,7 @@ class ReplayRecord:
 
 @dataclass(frozen=True)
 class Deployment:
-    """The pods of an attempt, and when the cluster had taken all of them."""
+    """The pods of an attempt, and the time when the cluster had accepted all of them."""
 
     pods: tuple[str, ...]
     at: datetime

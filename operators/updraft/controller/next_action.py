@@ -1,5 +1,4 @@
-"""Where a role of a job stands, from the ledger alone: what a trigger does next, whichever process did the steps
-before."""
+"""Decide from the ledger alone what a trigger does next for a role, whichever process did the steps before."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Running:
-    """An attempt is open: its pods are made if they are not, then watched."""
+    """An attempt is open: create its pods if they do not exist, then watch them."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True)
 class BackingOff:
-    """The last attempt was lost; the next one starts at `until`, or the job joins the line again then."""
+    """The last attempt was lost; at `until` the next one starts, or the job joins the queue again."""
 
     after: Attempt
     until: datetime
@@ -32,28 +31,28 @@ class BackingOff:
 
 @dataclass(frozen=True)
 class LaunchDue:
-    """The next attempt has to be started; None: the role's first."""
+    """The next attempt has to be started. `after` is None for the role's first attempt."""
 
     after: Attempt | None
 
 
 @dataclass(frozen=True)
 class Halted:
-    """Stopped by a person, or about to be: no learner runs, and none is started before a resume."""
+    """A user halted the job or asked for it: no learner runs, and none is started before the job is resumed."""
 
     after: Attempt | None
 
 
 @dataclass(frozen=True)
 class Queued:
-    """Resumed, or refused by a quota a while ago, and waiting for its place."""
+    """The job waits in the queue: it was resumed, or it released its grant because a quota refused its pods."""
 
     after: Attempt | None
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The role has ended, or the job has: nothing is left to watch."""
+    """The role or the job has ended: nothing is left to watch."""
 
     reason: str
 
@@ -87,7 +86,7 @@ def next_action(
         return Halted(attempt)
     if job.state is State.QUEUED and placed:
         return Queued(attempt)
-    # DEPLOYING: admitted since the attempt ended. It must not hold longer what others could use.
+    # In DEPLOYING the job got its grant after the attempt ended. It skips the back-off: others could use its room.
     following = attempt.relaunch if attempt is not None and job.state is not State.DEPLOYING else None
     if attempt is not None and following is not None and following.not_before > now:
         return BackingOff(attempt, following.not_before, following.reason)

@@ -1,7 +1,7 @@
-"""Brings MLflow to what the ledger says: messages written with a job's transitions, delivered in order.
+"""Deliver to MLflow, in order, the messages that were written to the ledger with a job's transitions.
 
-Called by the job's trigger and by `release`, and by the reaper for whatever they could not deliver. Over the tracking
-server's REST API, as sidecars do: a triggerer should not carry MLflow's library for this. Twice is harmless.
+The job's trigger and `release` call this; the reaper delivers what they could not. It uses the tracking server's REST
+API, as sidecars do, so that a triggerer need not load MLflow's library. A message may be delivered twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-TAG_CHARACTERS = 5000  # of a tag's value that MLflow stores
+TAG_CHARACTERS = 5000  # MLflow stores no more of a tag's value
 
 
 def deliver(services: Services, job_id: str) -> None:
@@ -31,7 +31,7 @@ def deliver(services: Services, job_id: str) -> None:
     book = services.ledger
     if not book.outbox.undelivered(job_id, limit=1):
         return
-    with book.leases.lock(f"outbox {job_id}"):  # two at once could tell an older state after a newer one
+    with book.leases.lock(f"outbox {job_id}"):  # two senders at once could write an older state last
         _deliver(services, book.jobs.get(job_id))
 
 
@@ -59,7 +59,7 @@ def _deliver(services: Services, job: Job) -> None:
         except UnavailableError as exc:
             book.outbox.failed(message.id, str(exc))
             raise
-        except (NotFoundError, RefusedError) as exc:  # the run was deleted, or will never take it: the ledger keeps it
+        except (NotFoundError, RefusedError) as exc:  # the run was deleted, or refuses it for good: the ledger keeps it
             log.warning("MLflow will not be told that %s is %s: %s", job.id, message.state, exc)
         book.outbox.delivered(message.id)
 
@@ -72,7 +72,7 @@ def _tell(server: TrackingServer, state: State, tags: Mapping[str, str]) -> None
     try:
         _checked(server.post("runs/log-batch", {**run, "tags": listed}))
         found = _checked(server.get("runs/get", run)).body["run"]["info"]["status"]
-        if found != status:  # a second time would move the run's end
+        if found != status:  # setting the same status again would move the run's end time
             end = {} if status == "RUNNING" else {"end_time": int(time.time() * 1000)}
             _checked(server.post("runs/update", {**run, "status": status, **end}))
     except ServerUnavailable as exc:

@@ -1,7 +1,7 @@
-"""What a job of a manifest would create in the cluster, before it is submitted.
+"""Show what a job of a manifest would create in the cluster, before the job is submitted.
 
-Made by the same functions as a launch. What is known only at the launch has a placeholder in angle brackets; secrets
-are references, and the content of the launch's own secret is left out.
+The same functions build these objects as at a launch. Values that are known only at the launch are placeholders in
+angle brackets. Secrets are references; the content of the launch's own secret is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 JOB, RUN, EXPERIMENT, CODE = "<job>", "<mlflow-run>", "<mlflow-experiment>", "<code>"
 HIDDEN = "<made by the platform>"
-# As JSON. Learners repeat what the manifest holds, so that a request of 500 kB could ask for 500 MB.
+# Size as JSON. Each learner repeats the manifest's content: a request of 500 kB could ask for 500 MB.
 LIMIT_BYTES = 16_000_000
 
 
@@ -64,7 +64,7 @@ def planned_objects(
         [_data(number, item) for number, item in enumerate(manifest.data)],
     )
     total_bytes = 0
-    number = 0  # of the attempt; it rises over all roles but `prepare`, which is counted by itself
+    number = 0  # of the attempt; it rises over all roles except `prepare`, which counts its own
     for role in (PREPARE_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE):
         if (command := command_of(manifest, role)) is None:
             continue

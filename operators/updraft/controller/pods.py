@@ -1,8 +1,8 @@
-"""The pods of a role: its template in the ledger, the gang of an attempt, and their removal.
+"""Create and remove the pods of a role's attempts, from the role's template in the ledger.
 
-The template is the pod that `KubernetesPodOperator` built for the role's first learner. It holds no secret: secrets are
-references in it, and the job's credentials lie in a Kubernetes secret per launch, with a token of its own for the
-sidecar's MLflow endpoint.
+The template is the pod that `KubernetesPodOperator` built for the role's first learner. It contains no secret, only
+references. The job's credentials are in one Kubernetes secret per launch, which also holds the token of the sidecar's
+MLflow endpoint.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     signals.raise_fence(job.tenant, job.id, attempt.role, attempt.number, store=services.store)
     newest = services.ledger.attempts.current(job.id, attempt.role)
     if newest is not None and newest.number > attempt.number:
-        # The store cannot compare and write: a process that was stopped in between has just lowered the fence.
+        # The store has no compare-and-write: this process, if it was suspended, may have just lowered the fence.
         signals.raise_fence(job.tenant, job.id, attempt.role, newest.number, store=services.store)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} has ended, and {newest.number} follows")
     checkpoint = attempt.resume.checkpoint if attempt.resume else None
@@ -79,7 +79,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
     if (
         services.ledger.idempotency.get(job.id, deployed) is not None
-    ):  # by another controller, while this one was stopped
+    ):  # by another controller, while this process was suspended
         return launch
     spec = spec_of(
         services.settings,
@@ -95,7 +95,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         restores=_restores(services, job.id, checkpoint, launch.membership.learners),
         avoid_nodes=_avoid_nodes(services, attempt),
         credentials=credentials,
-        # Where an earlier call has made the secret, its token stands.
+        # If an earlier call has created the secret, its token stays and this one is not used.
         endpoint_token=secrets.token_urlsafe(TOKEN_BYTES),
     )
     gang.create(core, launch, objects_of(spec))
@@ -106,7 +106,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         or now.ended_at is not None
         or services.ledger.jobs.get(job.id).ended
     ):
-        # This process was taken for dead, and another controller went on: what this one made is not needed.
+        # Another controller took over and ended this attempt: remove the pods that this process made.
         gang.delete(core, launch.namespace, launch.selector, grace_seconds=0)
         raise RefusedError(f"attempt {attempt.number} of job {job.id} ended while its learners were being created")
     names = tuple(launch.pod_name(n) for n in launch.membership.learners)

@@ -1,6 +1,6 @@
-"""What the pod of the role `prepare` is asked for: planned once by the task `stage_data`, handed over at each launch.
+"""Plan what the pod of the role `prepare` copies and validates: once, in the task `stage_data`.
 
-The plan is an effect in the ledger, one per revision of the job, so that every launch asks for the same.
+The plan is an idempotency record, one per revision of the job, so that every launch does the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreparePlan:
-    """The sources of a job by name: those that the store already has, and the requests to a pod for the others."""
+    """The sources of a job by name: trees that the store already has, and requests to the pod for all others."""
 
     known: Mapping[str, Staged] = field(default_factory=dict)
     requests: tuple[SourceRequest, ...] = ()

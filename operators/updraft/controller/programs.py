@@ -1,4 +1,4 @@
-"""The program of each role, from a job's manifest and the site's settings. Pure but for the proxies it is given."""
+"""Build the program of each role from a job's manifest and the site's settings. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from updraft.settings import Settings
 
 PREPARE_CPUS = 1.0  # a suite's libraries take seconds of a whole CPU to load
-# Isolated: neither the working directory nor a variable says where Python looks for modules.
+# -I: neither the working directory nor an environment variable changes where Python looks for modules.
 PREPARE_COMMAND = "exec python -I -m updraft_data"
 EXPORT_COMMAND = "exec python -I -m updraft_learner.export"
 
@@ -58,7 +58,7 @@ def program_of(
     requests = {"cpu": f"{resources.cpus:g}", "memory": f"{memory_mib(manifest)}Mi"}
     limits = {**requests, "memory": f"{memory_limit_mib(settings, manifest, role)}Mi"}
     selector: dict[str, str] = {}
-    if role == PREPARE_ROLE:  # alone with the job's grant so far, which is a learner's at least
+    if role == PREPARE_ROLE:  # it runs alone in the job's grant, which has room for one learner at least
         limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
     elif resources.gpus:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
@@ -71,7 +71,7 @@ def program_of(
         limits={**limits, objects.DISK_RESOURCE: disk_limit},
         environment=_environment(manifest, launch, command, run_id, experiment_id, proxies or {}),
         node_selector=selector,
-        # The room that the job was granted is on nodes with GPUs.
+        # The job's grant is on nodes with GPUs.
         tolerations=(GPU_TAINT,) if role == PREPARE_ROLE and resources.gpus else (),
     )
 

@@ -1,6 +1,6 @@
-"""Watches whether a running attempt gets anywhere: reads what its sidecars report, tells people, asks for stack dumps.
+"""Watch the progress of a running attempt: read its sidecars' statuses, report findings, and ask for stack dumps.
 
-The judgement is `updraft.recovery.progress`'s. Called by the job's trigger every few seconds, in its event loop.
+`updraft.recovery.progress` judges. The job's trigger calls this every few seconds, in its event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class ProgressMonitor:
-    """One attempt's history, kept by one trigger; its successor begins anew, which only makes it slower to judge."""
+    """The progress history of one attempt, kept by one trigger. The trigger's successor starts with an empty
+    history."""
 
     def __init__(self, services: Services, job: Job, launch: Launch) -> None:
         self._services = services
@@ -52,7 +53,7 @@ class ProgressMonitor:
         running = [pod.learner for pod in pods if pod.runs]
         try:
             return await asyncio.to_thread(self._look, running, dict(lines))
-        except UpdraftError as exc:  # the store or the ledger is away: nothing is concluded from that
+        except UpdraftError as exc:  # the store or the ledger does not answer: conclude nothing
             log.warning("Progress is not known: %s", exc)
             return None
 
@@ -68,7 +69,7 @@ class ProgressMonitor:
             )
             if status is None:
                 continue
-            # All of them as a whole would be large together.
+            # Drop the large parts: whole statuses of all learners would need much memory.
             statuses.append(replace(status, last_metrics={}, checkpoints=(), quarantined=(), warnings=()))
             seen = self._seen(learner, status, lines.get(learner, 0))
             self._watch, finding = observe(self._watch, seen, self._clock(), self._limits)

@@ -1,4 +1,4 @@
-"""A job's place in the queue: it joins, and reads what the planner has decided."""
+"""Put a job into the queue, and read what the planner has decided for it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def ask(services: Services, job_id: str) -> tuple[str, str]:
     try:
         admission = book.queue.admission(job_id)
     except RefusedError:
-        if book.jobs.get(job_id).state is State.HALTED:  # another controller took it out of the queue just now
+        if book.jobs.get(job_id).state is State.HALTED:  # another controller has just removed it from the queue
             return "halt", f"job {job_id} was halted"
         raise
     if admission.granted:

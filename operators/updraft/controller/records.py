@@ -1,4 +1,4 @@
-"""From a job's records to what launches are made of. Shared by everything that guards a job."""
+"""Derive what a launch needs (manifest, sizes, names) from a job's records; used by tasks, triggers and the reaper."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
 
-PREPARE_SPARE_MIB = 512  # of its pod, beside the process that judges
+PREPARE_SPARE_MIB = 512  # of the pod's memory limit, beside the process that validates
 
 if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job

@@ -1,4 +1,4 @@
-"""Before a job's metrics are compared and before its MLflow run is closed: what sidecars could not send to MLflow."""
+"""Send to MLflow what sidecars could not, before a job's metrics are compared and its MLflow run is closed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _replay(
             replayed.points,
             replayed.artifacts,
         )
-    if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still write
+    if attempt.ended_at is not None or done is not None:  # otherwise its sidecar may still be writing
         record = ReplayRecord(replayed.points, replayed.artifacts, tuple(replayed.left))
         services.ledger.idempotency.record(job.id, key, record)
         for text in missing:

@@ -1,6 +1,6 @@
-"""The `LaunchSpec` of a launch, from a manifest, the site's settings, and what is known of the job. Pure.
+"""Build the `LaunchSpec` of a launch from a manifest, the site's settings and the job's facts. Pure.
 
-Used for launches (`updraft.controller.pods`) and for what is only planned (`updraft.controller.planned`).
+`updraft.controller.pods` uses it for launches, `updraft.controller.planned` to show a launch that does not exist.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from updraft.manifest import Manifest
     from updraft.settings import Settings
 
-STORE_BYTES_PER_SECOND = 20_000_000  # at which a sidecar stores a folder of large files at least
-# These run the platform's program: on the training's results alone, or on what is to become code and data.
+STORE_BYTES_PER_SECOND = 20_000_000  # the least speed at which a sidecar stores a folder of large files
+# These roles run the platform's own program and get neither code nor data.
 WITHOUT_INPUTS = (EXPORT_ROLE, PREPARE_ROLE)
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What a launch needs of its job beside the manifest.
+    """What a launch needs to know of its job besides the manifest.
 
     Args:
-        run_id: the job's run in MLflow.
-        experiment_id: that run's experiment.
-        code_tree: the tree of its code; None: it has none.
-        data: its data as it is recorded once it is staged.
+        run_id: The job's run in MLflow.
+        experiment_id: The experiment of that run.
+        code_tree: The tree of the job's code; None if it has none.
+        data: The job's data sets, as recorded once they are staged.
     """
 
     run_id: str = ""
@@ -119,7 +119,7 @@ def _config(
         data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in inputs.data if "claim" not in d),
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,
-        # Of an evaluation or an export MLflow would show series of one point, before the training's own.
+        # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),
         restore_own_results=launch.role == TRAIN_ROLE and not first,

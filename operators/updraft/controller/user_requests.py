@@ -1,4 +1,4 @@
-"""What people ask of a running job: halt, resume, cancel. Each is a row in the ledger that the job's trigger obeys."""
+"""Carry out users' requests for a running job: halt, resume, cancel. Each is a row of the ledger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The pod of a role's first learner, as Airflow's KubernetesPodOperator builds it with the program in it.
+"""Build the pod of a role's first learner with Airflow's KubernetesPodOperator, with the program in it.
 
-The operator gets the whole program before it builds, so that a site's `pod_mutation_hook` sees it, and what the hook
-changes stands.
+The operator gets the whole program before it builds the pod. So a site's `pod_mutation_hook` sees the program, and its
+changes are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ARGUMENTS: dict[str, Any] = {
     "get_logs": False,
     "do_xcom_push": False,
     "on_finish_action": "keep_pod",
-    "durable": False,  # re-attaching goes by the ledger's attempt and deterministic names
+    "durable": False,  # re-attaching uses the ledger's attempt and deterministic names
     "kubernetes_conn_id": None,
 }
 
@@ -43,7 +43,7 @@ def base_pod(
     operator.name = launch.pod_name(1)
     operator.labels = launch.labels(1)
     operator.pod_template_dict = _template(program)
-    # A dry run asks no Airflow connection where the cluster is; all else is the same.
+    # The only effect of `dry_run` here: no Airflow connection is asked where the cluster is.
     made: Manifest = ApiClient().sanitize_for_serialization(
         operator.build_pod_request_obj(context, dry_run=context is None)
     )

@@ -1,4 +1,4 @@
-"""One call of the cluster's API: tried again where that may help, and its failure told as one of our errors."""
+"""Make a call of the cluster's API: retry it if that may help, and raise one of our errors if it fails."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def call(
         raise AssertionError("unreachable: the last failure is raised")
     except ok:
         return None
-    except errors.UnauthorizedError as exc:  # a token that ran out: the learners do not need it
+    except errors.UnauthorizedError as exc:  # for instance, an expired token: learners run without it
         raise UnavailableError(
             f"The cluster did not {what}: it does not accept the platform's token (401); put a valid one into the "
             "kubeconfig of the platform's connection"

@@ -1,4 +1,4 @@
-"""Node objects of the API (as JSON dictionaries) to `Capacity`. Pure; called by the functions that list nodes."""
+"""Convert the API's node objects (as JSON dictionaries) to `Capacity`. Pure; called by all that list nodes."""
 
 from __future__ import annotations
 

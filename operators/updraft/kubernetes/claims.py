@@ -1,7 +1,7 @@
-"""Data that lies on persistent volumes: claims of the tenant's namespace, judged and mounted read-only.
+"""Handle data on persistent volumes: check claims of the tenant's namespace and mount them read-only.
 
-Pure but for `read_claim`. Nothing of a claim is copied: only the pods read it. Called by
-`updraft.operators` (before the job waits in the queue, and when its data is recorded) and by `updraft.controller.pods`.
+Pure except for `read_claim`. A claim's data is not copied; only the learners' pods read it. `updraft.operators` calls
+this before the job waits in the queue and when its data is recorded, `updraft.controller.pods` at each launch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SHARED_MODES = frozenset({"ReadOnlyMany", "ReadWriteMany"})
 
 @dataclass(frozen=True)
 class Claim:
-    """A folder of a claim and where the program finds it below DATA_DIR (`.` is DATA_DIR itself)."""
+    """A folder of a claim, and the folder below DATA_DIR where the program finds it (`.` is DATA_DIR itself)."""
 
     name: str
-    path: str  # inside the volume; empty: all of it
+    path: str  # inside the volume; empty: the whole volume
     mount: str
 
     @property

@@ -1,6 +1,6 @@
-"""The clients of the cluster: one object with all calls that the platform makes, and what it says of its addresses.
+"""Create the cluster's clients: one object with every call that the platform makes, and the cluster's addresses.
 
-The one place that knows how Airflow's connection names a cluster. Called by operators, controller and the plugin.
+Only this module knows how Airflow's connection names a cluster. Operators, the controller and the plugin call it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes_asyncio.client import ApiClient as AsyncApiClient
 
-FIELDS = ("kube_config_path", "kube_config", "cluster_context")  # of Airflow's connection
+FIELDS = ("kube_config_path", "kube_config", "cluster_context")  # fields of Airflow's connection
 
 
 @cache
 def _cluster_api_type() -> type:
     from kubernetes import client
 
-    # The generated classes hold nothing but their client; the names of their methods are their own.
+    # The generated classes hold only their client, and no two of them share a method's name.
     apis = (client.CoreV1Api, client.NetworkingV1Api, client.PolicyV1Api, client.AuthorizationV1Api)
     return type("ClusterApi", (*apis, client.VersionApi, client.CoreApi), {})
 
@@ -62,7 +62,7 @@ def core_api(settings: Settings) -> CoreV1Api:
             "kubeconfig and the name of its context), or set UPDRAFT_KUBERNETES_CONN_ID to one that exists"
         ) from exc
     except (ConfigException, AirflowException, OSError, ValueError, YAMLError) as exc:
-        # Only these say nothing of what stands in the file.
+        # Messages of other exceptions may quote the kubeconfig's content, which can be secret.
         why = str(exc) if isinstance(exc, ConfigException | OSError) else type(exc).__name__
         raise UnavailableError(
             f"connection {name!r} does not lead to a cluster: {why}; correct its kubeconfig and context, and look at "
@@ -79,7 +79,7 @@ def check_connection(settings: Settings) -> None:
         hook = KubernetesHook(conn_id=settings.kubernetes_conn_id)
         _context(*(hook._get_field(field) for field in FIELDS))
     except AirflowNotFoundException:
-        pass  # `core_api` says what to do
+        pass  # `core_api` raises it with advice
     try:
         core_api(settings)
     except UnavailableError as exc:
@@ -101,8 +101,8 @@ async def async_client(conn_id: str) -> AsyncApiClient:
         raise UnavailableError(f"connection {conn_id!r} does not lead to a cluster: {exc}") from None
     await hook._load_config()
     configuration: Any = hook.client_configuration
-    # Each log that is followed holds a connection. With the client's own limit of 100, as many running learners would
-    # keep a watch from ever being opened again.
+    # Each log that is followed holds a connection. With the client's default limit of 100, a hundred running learners
+    # would keep a watch from being opened again.
     configuration.connection_pool_maxsize = 0
     return ApiClient(configuration=configuration)
 

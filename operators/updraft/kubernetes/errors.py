@@ -1,7 +1,7 @@
-"""What the Kubernetes API refused, as exceptions that are told apart by HTTP status and by the reason of the Status.
+"""Define the errors of the Kubernetes API as exceptions, by HTTP status and by the reason in the Status object.
 
-The clients have one `ApiException` for everything. `error_of` makes one of these of it; everything else asks for a
-class. Statuses and reasons: https://github.com/kubernetes/community, API conventions, "Response Status Kind".
+The clients raise the same `ApiException` for all errors. `error_of` converts it; all other code catches classes of this
+tree. Statuses and reasons: https://github.com/kubernetes/community, API conventions, "Response Status Kind".
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class ApiError(Exception):
     """The API server answered with an error.
 
     Args:
-        status: of HTTP; 0 where no connection was made.
-        message: the server's own words, or those of HTTP.
+        status: The HTTP status; 0 if no connection was made.
+        message: The server's message, or else the HTTP reason.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -26,11 +26,11 @@ class ApiError(Exception):
 
 
 class ClientError(ApiError):
-    """The request as it is will never succeed (4xx)."""
+    """The request can never succeed unchanged (4xx)."""
 
 
 class UnauthorizedError(ClientError):
-    """The log-in is not accepted (401)."""
+    """The server does not accept the log-in (401)."""
 
 
 class ForbiddenError(ClientError):
@@ -38,15 +38,15 @@ class ForbiddenError(ClientError):
 
 
 class QuotaExceededError(ForbiddenError):
-    """A ResourceQuota has no room for the object, or cannot tell yet (403)."""
+    """A ResourceQuota has no room for the object, or has no status yet (403)."""
 
 
 class ObjectNotFoundError(ClientError):
-    """There is no such object (404)."""
+    """The object does not exist (404)."""
 
 
 class AlreadyExistsError(ClientError):
-    """There is an object of this name already (409)."""
+    """An object of this name already exists (409)."""
 
 
 class TransientError(ApiError):
@@ -54,19 +54,19 @@ class TransientError(ApiError):
 
 
 class WriteConflictError(TransientError):
-    """Two wrote at once, into a ResourceQuota for instance (409, reason Conflict)."""
+    """Two clients wrote the same object at once, a ResourceQuota for instance (409, reason Conflict)."""
 
 
 class TooManyRequestsError(TransientError):
-    """The server wants to be asked less often (429)."""
+    """The server asks for fewer requests (429)."""
 
 
 class UnavailableServerError(TransientError):
-    """The server, or what stands before it, cannot answer now (408, 5xx)."""
+    """The server, or a proxy before it, cannot answer now (408, 5xx)."""
 
 
-# Kubernetes tells of an exceeded quota by the reason Forbidden alone, as of a missing right: only the message of its
-# ResourceQuota plugin differs. The second is of a quota that was just made and has no status yet.
+# Kubernetes reports an exceeded quota with the reason Forbidden, like a missing right; only the message of its
+# ResourceQuota plugin differs. The second text is that of a new quota without a status.
 OVER_QUOTA = ("exceeded quota:", "status unknown for quota:")
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: UnauthorizedError,

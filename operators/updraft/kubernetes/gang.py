@@ -1,7 +1,7 @@
-"""Create, observe and delete the pods of one launch through the synchronous client.
+"""Create, observe and delete the pods of one launch with the synchronous client.
 
-No Airflow in here; called from workers by the operators and from tests. Every function may be called twice:
-names are deterministic, and "already there" and "already gone" are success.
+It does not use Airflow. Every function may be called twice: names are deterministic, and "already exists" and "not
+found" count as success.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def ensure_namespace(core: CoreV1Api, namespace: str) -> None:
     try:
         found = call(f"read namespace {namespace}", core.read_namespace, namespace, ok=GONE)
-    except RefusedError:  # a role of this namespace alone may not look; creating the pods will tell
+    except RefusedError:  # a namespaced role may not read namespaces; creating the pods will show
         return
     if found is not None:
         return
@@ -62,7 +62,7 @@ def create(core: CoreV1Api, launch: Launch, made: LaunchObjects) -> None:
             call(f"create pod {pod['metadata']['name']}", core.create_namespaced_pod, namespace, pod, ok=EXISTS)
         _bind(core, launch, name)
     except QuotaError:
-        # A quota is asked before the name is looked for: a full one also refuses what an earlier call has made.
+        # The API server checks quotas before names: a full quota also refuses pods that an earlier call has created.
         if len(_listed(core, launch)) < len(made.pods):
             delete(core, namespace, launch.selector, grace_seconds=0)
             raise
@@ -82,7 +82,7 @@ def _bind(core: CoreV1Api, launch: Launch, secret: str) -> None:
 
 def _listed(core: CoreV1Api, launch: Launch) -> list[Manifest]:
     listed = call("list pods", core.list_namespaced_pod, launch.namespace, label_selector=launch.selector)
-    assert listed is not None  # no error is accepted
+    assert listed is not None  # `call` returns None only for errors in `ok`, and none is given
     return [core.api_client.sanitize_for_serialization(pod) for pod in listed.items]
 
 

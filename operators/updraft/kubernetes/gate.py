@@ -1,8 +1,8 @@
-"""The program's container waits until the sidecar has staged what the program needs.
+"""Make the program's container wait until the sidecar has staged what the program needs.
 
-A kubelet starts the containers of a pod one look after the other, a second apart, so staging in an init container of
-its own costs a second per launch. Staging is the sidecar's first work instead, and the program's shell waits for it.
-Where staging fails, the same shell says why and ends the pod with the sidecar's exit code. Called by `objects`.
+A kubelet starts the containers of a pod one after the other, a second apart, so staging in an init container would cost
+a second per launch. Instead the sidecar stages first, and the shell in the program's container waits for it. If staging
+fails, this shell prints the reason and exits with the sidecar's exit code. Called by `objects`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from updraft_learner import contract
 
-# $0: the program's command. The first process of a container is deaf to SIGTERM without a trap.
+# $0: the program's command. The trap is needed: the first process of a container ignores SIGTERM without a handler.
 WAIT = f"""\
 trap 'exit 143' TERM
 until [ -e {contract.STAGED_FILE} ]; do
@@ -26,7 +26,7 @@ trap - TERM
 cd {contract.CODE_DIR} || exit
 exec /bin/sh -c "$0"
 """
-LONGEST_DAYS = 30  # of staging: then the kubelet kills the program's container
+LONGEST_DAYS = 30  # for staging; after this time the kubelet kills the program's container
 
 
 def gated(command: str) -> list[str]:

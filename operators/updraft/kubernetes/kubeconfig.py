@@ -1,7 +1,7 @@
-"""A kubeconfig: which contexts it holds, which one is meant, and a client made of it. Called by the doctor and `admit`.
+"""Read a kubeconfig: its contexts, the one to use, and a client for it. Called by the doctor and `admit`.
 
-The file's own `current-context` counts only where it is the only one: it is what a person's kubectl last pointed at,
-and moves under a platform that runs for months.
+A file with several contexts needs an explicit choice. Its `current-context` is ignored: kubectl changes it, and the
+platform runs for months.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From one value to all objects of a launch: the room in which pods are made.
+"""Make all objects of a launch from one value, the `LaunchSpec`.
 
-Pure: everything that decides what a pod, a policy or a service looks like is in the `LaunchSpec`. Its template, the pod
-of the role's first learner, is built by `KubernetesPodOperator` from a `Program` (`kubernetes/base_pod.py`);
-`objects_of` makes the gang of it, with what stands beside its pods.
+Pure: the `LaunchSpec` contains everything that decides what a pod, a policy or a service looks like.
+`KubernetesPodOperator` builds its template, the pod of the role's first learner, from a `Program`
+(`kubernetes/base_pod.py`). `objects_of` makes the gang from it, with the objects beside its pods.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from updraft_learner.contract import PodConfig
 
 @dataclass(frozen=True)
 class Program:
-    """The container of one role, as the job's manifest asks for it.
+    """The program's container of one role, as the job's manifest asks for it.
 
     Args:
-        command: a line of shell.
-        requests: amounts that are set aside, by resource, as Kubernetes writes them.
-        limits: amounts that it may use.
-        environment: entries in API form; secrets are references.
-        node_selector: labels that its node must have.
-        tolerations: taints that it tolerates beside those of its devices.
+        command: A line of shell.
+        requests: The requested amounts by resource, in Kubernetes' notation.
+        limits: The greatest amounts that it may use.
+        environment: Entries in API form; secrets are references.
+        node_selector: Labels that its node must have.
+        tolerations: Taints that it tolerates besides those of its devices.
     """
 
     image: str
@@ -42,15 +42,15 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """Everything that the objects of one launch are made of.
+    """Everything that the objects of one launch are made from.
 
     Args:
-        template: the pod of the role's first learner, with its program.
-        config: of the first learner's sidecar; the others differ in their number and checkpoint.
-        restores: the checkpoint of each learner that goes on from another one than the configuration's.
-        outside: what learners may reach beside each other; None: no network policy.
-        credentials: what the sidecar may use, by service.
-        endpoint_token: of the sidecar's MLflow endpoint.
+        template: The pod of the role's first learner, with its program.
+        config: The configuration of the first learner's sidecar; the others differ in number and checkpoint.
+        restores: The checkpoint of each learner that resumes from another one than in `config`.
+        outside: What learners may reach besides each other; None: no network policy.
+        credentials: The sidecar's credentials, by service.
+        endpoint_token: The token of the sidecar's MLflow endpoint.
     """
 
     launch: Launch

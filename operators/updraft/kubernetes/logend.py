@@ -1,7 +1,7 @@
-"""The last lines of a container that has ended, read at once, however far a reader of its whole log is behind.
+"""Read the last lines of an ended container's log, however far the reader of the whole log is behind.
 
-Whole logs are read at a rate (`flow`), so a program that prints faster than that and fails has its traceback read
-late, or never. Used by `updraft.triggers.followers` and, in threads, by `updraft.controller.final_logs`.
+Whole logs are read at a limited rate (`token_bucket`). If a program prints faster and fails, its traceback would be
+read late, or never. Used by `updraft.triggers.followers` and, in threads, by `updraft.controller.final_logs`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 END_LINES = 200
-# A line of the log's file has at most 16 KiB. The cluster counts the limit from the first of these lines, so it must
-# be above them all: a lower one would cut off the last.
+# A line of the log's file has at most 16 KiB. The cluster counts this limit from the first of the requested lines, so
+# it must exceed their total size: a lower limit would cut off the last lines.
 END_BYTES = 4 << 20
 END_SECONDS = 10.0
-COUNT_BYTES = 256 << 20  # lines beyond that are said to be missing without their number
+COUNT_BYTES = 256 << 20  # if more lies between, the missing lines are reported without their number
 COUNT_SECONDS = 5.0
-TIME_BYTES = 64  # of a line, that hold its time
+TIME_BYTES = 64  # the part of a line that contains its time
 
 
 async def read_end(api: Any, namespace: str, pod: str, container: str) -> list[bytes]:
@@ -49,7 +49,7 @@ async def count_between(
                     if counter.read(part):
                         break
                     await asyncio.sleep(0)
-    except Exception:  # noqa: BLE001 - the lines are missing all the same, only their number is not known
+    except Exception:  # noqa: BLE001 - the lines are missing in any case; only their number is unknown
         return None
     return counter.counted
 
@@ -73,7 +73,7 @@ async def _open(
 
 
 class Counter:
-    """Counts the lines of a log between a cursor and the beginning of its end, part by part."""
+    """Count the lines of a log between a cursor and the beginning of its end, part by part."""
 
     def __init__(self, cursor: Cursor, end: Sequence[bytes]) -> None:
         self._cursor = replace(cursor)
@@ -88,7 +88,7 @@ class Counter:
         *whole, rest = (self._rest + part).split(b"\n")
         self._rest = rest[:TIME_BYTES]
         if whole and self._cursor.t > self._recorded[1] and _time(whole[-1]) < self._until:
-            self._found += len(whole)  # all of them lie between
+            self._found += len(whole)  # all of these lines lie between
         else:
             for raw in whole:
                 if _time(raw) >= self._until:

@@ -1,7 +1,7 @@
-"""Follow a container's log and hand on each line once, in order, with its number and time.
+"""Follow a container's log and pass each line on once, in order, with its number and time.
 
-The cluster's log API can only be asked from a whole second on, so after a cut the follower asks from the second
-of the last recorded line and drops what is recorded already. Used by `updraft.triggers.gang`.
+The cluster's log API takes a start time in whole seconds. After an interruption the follower therefore asks from the
+second of the last recorded line, and drops the lines that are already recorded. Used by `updraft.triggers`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 1.0
 CHUNK_LINES = 2_000
 CHUNK_CHARACTERS = 1 << 20
-PENDING_CHARACTERS = 16 << 20  # read, not stored yet; with more, the log waits in the cluster
+PENDING_CHARACTERS = 16 << 20  # read but not stored; beyond this, reading pauses and the log waits in the cluster
 MAX_LINE_CHARACTERS = 16_384
-MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # of a line that has not ended, with its time
-LINES_AT_ONCE = 200  # before others in the event loop have their turn
+MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS + 64  # the longest part of an unfinished line, with its time, that is kept
+LINES_AT_ONCE = 200  # then other tasks of the event loop get a turn
 READ_TIMEOUT_SECONDS = 300
 BACKOFF = Backoff(0.3, 5.0)
 END_PAUSE_SECONDS = 10.0
 
 
 class LogRefusedError(ConnectionError):
-    """The cluster's answer was no log; its headers say when to ask again."""
+    """The cluster answered with an error instead of a log; its headers say when to ask again."""
 
     def __init__(self, text: str, headers: Mapping[str, str]) -> None:
         super().__init__(text)
@@ -51,7 +51,8 @@ class Line:
 
 @dataclass
 class Cursor:
-    """What is recorded already: the last line's number and time, and how many recorded lines share that time."""
+    """The position up to which the log is recorded: the last line's number and time, and how many lines share that
+    time."""
 
     n: int = 0
     t: str = ""
@@ -123,7 +124,7 @@ async def follow(
 
 
 class LogReader:
-    """Takes the lines of one answer, which begins in the second of the cursor's last line, and gives those after it."""
+    """Return the new lines of an answer that begins in the second of the cursor's last line."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor, self._start, self._seen_same = cursor, cursor.t, 0
@@ -182,7 +183,7 @@ async def record(
                 chunk = _chunk(pending)
                 try:
                     await write(chunk)
-                except Exception as exc:  # noqa: BLE001 - kept and written later, whatever the store's fault is
+                except Exception as exc:  # noqa: BLE001 - whatever the error: the lines are kept and written later
                     log.warning("A log chunk of %d lines was not stored (%s); kept", len(chunk), type(exc).__name__)
                     return
                 for line in chunk:
@@ -195,7 +196,7 @@ async def record(
                 await asyncio.wait_for(leaving.wait(), flush_seconds)
             await flush()
 
-    flushes: set[asyncio.Task[None]] = set()  # a reference to each, so that none is collected while it writes
+    flushes: set[asyncio.Task[None]] = set()  # references, so that no running task is garbage-collected
     flusher = asyncio.create_task(flush_regularly())
     try:
         failures = 0
@@ -215,13 +216,13 @@ async def record(
                             await sleep(flush_seconds)
                 if ended:
                     break
-            except Exception as exc:  # noqa: BLE001 - a cut stream is followed again from the cursor
+            except Exception as exc:  # noqa: BLE001 - an interrupted stream is followed again from the cursor
                 failures += 1
                 asked_seconds = asked_pause_seconds(exc)
                 if ended and failures > 5:
                     log.warning("The end of a log could not be read: %s: %s", type(exc).__name__, str(exc)[:200])
                     break
-            # Once the program has ended, the job's end waits for the rest of its log, and not for long.
+            # Once the program has ended, the job's end waits for the rest of its log, so limit the wait.
             asked_seconds = min(asked_seconds, END_PAUSE_SECONDS) if finished.is_set() else asked_seconds
             pause_seconds = max(asked_seconds, BACKOFF.seconds(failures + 1))
             if ended or asked_seconds:

@@ -1,6 +1,6 @@
-"""The cluster's nodes, listed once for all jobs that wait in the queue in a triggerer, however many those are.
+"""List the cluster's nodes once for all queued jobs of a triggerer, however many there are.
 
-Used by `updraft.triggers` only; it lives in the triggerer's event loop.
+Used by `updraft.triggers` only, in the triggerer's event loop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TIMEOUT_SECONDS = 20
 
 @dataclass
 class _Answer:
-    """What the cluster said last, and until when it is not asked again."""
+    """The cluster's last answer, and the time until which it is not asked again."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    until: float = 0.0  # of the monotonic clock
+    until: float = 0.0  # on the monotonic clock
     nodes: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
 
@@ -66,7 +66,7 @@ async def _renew(answer: _Answer, connecting: Awaitable[ApiClient]) -> float:
         answer.nodes = await _list(await connecting)
     except UnavailableError as exc:
         answer.problem = str(exc)
-    except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; each means waiting
+    except Exception as exc:  # noqa: BLE001 - client, connection and Airflow have errors of their own; all mean waiting
         status = getattr(exc, "status", None)
         why = f"it answered {status}" if status else type(exc).__name__
         answer.problem = f"the cluster's nodes cannot be listed ({why}); `updraft doctor` tells what is wrong with it"

@@ -1,7 +1,7 @@
-"""Pure functions from a job's launch to Kubernetes objects, as plain dictionaries in API form.
+"""Convert a job's launch to Kubernetes objects: plain dictionaries in API form. Pure.
 
-`KubernetesPodOperator` builds the pod of one program; `learner_pod` adds our native sidecar, `role_to_pods` makes the
-gang of it. Called by `launch.objects_of`; nothing here talks to a cluster.
+`KubernetesPodOperator` builds the pod of one program. `learner_pod` adds the platform's native sidecar, and
+`role_to_pods` makes the gang. Called by `launch.objects_of`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from updraft_learner.contract import PodConfig
 Manifest = dict[str, Any]  # a Kubernetes object in API form
 
 DISK_RESOURCE = "ephemeral-storage"
-SIDECAR_MEMORY_MIB = 128  # what the sidecar is counted with; admission adds it per learner
+SIDECAR_MEMORY_MIB = 128  # the sidecar's memory request; admission adds it for each learner
 SIDECAR_MEMORY_LIMIT_MIB = 1024
-# Of every container: the sidecar has to read what the program writes, and some libraries let nobody but the owner read
-# (safetensors: 0600). An image whose own user is root, as most public ones are, runs as it too.
+# The user of every container: the sidecar has to read the program's files, and some libraries make files that only
+# their owner may read (safetensors: 0600). It also replaces the image's own user, which in most public images is root.
 LEARNER_UID = 10001
-JOB_GID = 65532  # owns the job's volume
-# That user need not be in an image's list of users; what looks for a home or a name finds these.
+JOB_GID = 65532  # the group that owns the job's volume
+# The image's list of users may lack this user; programs that look for a home or a name find these.
 USER_VARIABLES = {"HOME": "/tmp", "LOGNAME": "learner", "USER": "learner"}
-# What a container runtime gives by itself is 64 MiB, in which PyTorch's data loaders and NCCL die. Pages that are
-# written there count as the program's memory, and the kubelet makes the volume no larger than the pod's limits.
+# Container runtimes provide 64 MiB by default, too little for PyTorch's data loaders and NCCL. Pages written here count
+# as the program's memory, and the kubelet makes the volume no larger than the pod's limits.
 SHARED_MEMORY_VOLUME = "shm"
-# Images of CUDA ask for all GPUs by this variable, and NVIDIA's runtime gives them, whatever the pod requests.
+# CUDA images ask for all GPUs with this variable, and NVIDIA's runtime grants them whatever the pod requests.
 NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 UNPRIVILEGED = {
     "allowPrivilegeEscalation": False,
@@ -45,15 +45,15 @@ UNPRIVILEGED = {
 }
 HOST_PATHS = {
     contract.ROOT_ENV: contract.ROOT_DIR,
-    contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # made by staging, for the sidecar alone
+    contract.PRIVATE_ENV: f"{contract.PRIVATE_DIR}/sidecar",  # created by staging, for the sidecar alone
     "UPDRAFT_CREDENTIALS_FILE": contract.CREDENTIALS_FILE,
-    "TMPDIR": contract.PRIVATE_DIR,  # their root file system cannot be written
+    "TMPDIR": contract.PRIVATE_DIR,  # their root file system is read-only
 }
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One attempt of one role of a job: everything that its objects are named and labelled after."""
+    """One attempt of one role of a job: everything that its objects' names and labels are made from."""
 
     namespace: str
     tenant: str
@@ -122,7 +122,7 @@ def learner_pod(
             {"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"},
         ]
     )
-    # Not CODE_DIR: a container runtime would make that folder for itself, before the sidecar does.
+    # Not CODE_DIR: the container runtime would create that folder as its own before the sidecar does.
     main["workingDir"] = contract.ROOT_DIR
     (command,) = main["args"]
     main["args"] = [verbatim(word) for word in gated(command)]
@@ -169,7 +169,7 @@ def learner_pod(
             {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
             {
                 "name": contract.CREDENTIALS_VOLUME,
-                # What keeps the program out, which is the same user, is that it does not mount the volume.
+                # The program runs as the same user; it cannot read this because it does not mount the volume.
                 "secret": {"secretName": "", "defaultMode": 0o440},
             },
         ]

@@ -1,4 +1,4 @@
-"""From a pod of the API to `PodFacts`. Pure."""
+"""Convert a pod of the API to `PodFacts`. Pure."""
 
 from __future__ import annotations
 

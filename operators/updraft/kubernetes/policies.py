@@ -1,9 +1,9 @@
-"""The objects beside the pods of a launch that protect them, as plain dictionaries in API form. Pure.
+"""Make the objects beside a launch's pods that protect them, as plain dictionaries in API form. Pure.
 
-A NetworkPolicy, an optional PodDisruptionBudget, and who owns whom: the launch's secret owns policy, budget and
-service, and its pods own the secret. So the cluster's garbage collector removes everything after the last pod, whoever
-deleted that and whether or not Airflow still exists. No pod owns another: one that is lost must not take away what its
-peers show. Called by `updraft.controller.pods` and `updraft.kubernetes.gang`; makes no request.
+These are a NetworkPolicy, an optional PodDisruptionBudget, and the owner references. The launch's secret owns the
+policy, the budget and the service; the pods own the secret. So the cluster's garbage collector removes everything after
+the last pod, whatever deleted that pod, and even if Airflow no longer exists. No pod owns another: the loss of one must
+not remove the evidence in its peers. Called by `updraft.controller.pods` and `updraft.kubernetes.gang`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from updraft_learner.contract import LABEL_JOB
 
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 DNS_PORT = 53
-# Where clouds give a machine its own credentials: link-local, and the addresses beyond it of AWS, Google, Azure and
-# Alibaba, as their documentation of instance metadata names them.
+# Addresses where clouds give a machine its credentials: link-local, and others of AWS, Google, Azure and Alibaba, from
+# their documentation of instance metadata.
 METADATA_NETWORKS = (
     "169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "168.63.129.16/32", "100.100.100.200/32",
 )  # fmt: skip
@@ -27,11 +27,11 @@ METADATA_NETWORKS = (
 
 @dataclass(frozen=True)
 class Outside:
-    """What learners may reach beside each other and name servers."""
+    """What learners may reach besides each other and name servers."""
 
-    namespaces: tuple[str, ...] = ()  # of the cluster, where the store and MLflow run
-    services: tuple[tuple[str, int], ...] = ()  # address and port of the store and of MLflow, where given as numbers
-    closed: tuple[str, ...] = ()  # networks that are never reached: the API server, the cloud's metadata service
+    namespaces: tuple[str, ...] = ()  # namespaces of the cluster in which the store and MLflow run
+    services: tuple[tuple[str, int], ...] = ()  # address and port of the store and of MLflow, if they are numeric
+    closed: tuple[str, ...] = ()  # networks that are always blocked: the API server, the cloud's metadata service
 
 
 def outside_of(namespace: str, urls: Iterable[str], closed: Iterable[str]) -> Outside:
@@ -92,7 +92,7 @@ def network_policy(launch: Launch, outside: Outside) -> Manifest:
         {"to": [{"ipBlock": {"cidr": _single(address)}}], "ports": [{"protocol": "TCP", "port": port}]}
         for address, port in outside.services
     ]
-    # What is closed as a whole has no rule: an exception as wide as its block is refused by the API.
+    # A family that is blocked as a whole gets no rule: the API refuses an exception as large as its block.
     open_families = [version for version, cidr in EVERYWHERE.items() if cidr not in outside.closed]
     if open_families:
         egress.append({"to": [_all_but(version, outside.closed) for version in open_families]})

@@ -1,7 +1,7 @@
-"""Whether a cluster can run jobs, and what to do where it cannot: log-in, version, namespaces, rights, GPUs.
+"""Check whether a cluster can run jobs, and say what to do if it cannot: log-in, version, namespaces, rights, GPUs.
 
-`examine` looks at everything, for `updraft doctor`; `require` asks what a job needs before it waits in the queue, in
-four requests. Both change nothing.
+`examine` checks everything, for `updraft doctor`. `require` checks what a job needs before it waits in the queue, with
+four requests. Neither changes anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from updraft.taints import GPU_TAINT, Toleration, untolerated
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
-# Sidecars are init containers with restartPolicy Always: kept by API servers and kubelets from 1.29 on by default
-# (KEP-753, beta). Before, such a pod is refused, or waits for its sidecar's end for ever.
+# Sidecars are init containers with restartPolicy Always, which API servers and kubelets support by default from 1.29 on
+# (KEP-753, beta). Older ones refuse such a pod, or wait for ever for its sidecar to end.
 OLDEST = (1, 29)
 TIMEOUT_SECONDS = (5.0, 10.0)  # connect, answer
 UPGRADE_KUBELETS = "upgrade their kubelets, or cordon them"
@@ -33,7 +33,7 @@ NEW_TOKEN = "put a valid token into the kubeconfig (`kubectl create token updraf
 
 @dataclass(frozen=True)
 class PreflightFinding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -42,7 +42,7 @@ class PreflightFinding:
 
 
 class _Stop(Exception):
-    """Nothing further can be asked."""
+    """No further check is possible."""
 
     def __init__(self, finding: PreflightFinding) -> None:
         super().__init__(finding.detail)
@@ -76,7 +76,7 @@ def _findings(core: CoreV1Api, namespaces: Sequence[str], gpu_types: Mapping[str
     version = str(_ask(core, core.get_code).get("gitVersion") or "")
     yield PreflightFinding("cluster", True, f"{server} answers")
     yield _version(version)
-    may_list = _may(core, "list", "", "nodes", None)  # the first request that tells who we are
+    may_list = _may(core, "list", "", "nodes", None)  # the first request that identifies the platform's account
     yield PreflightFinding("cluster's log-in", True, "accepted")
     for namespace in namespaces:
         yield _namespace(core, namespace)
@@ -110,7 +110,7 @@ def _ask(
         if (handshake := calls.failed_handshake(exc)) is not None:
             raise _Stop(_unreachable(server, handshake)) from exc
         raise _Stop(_no_cluster(server)) from exc
-    except (ValueError, TypeError) as exc:  # the client could not read the answer
+    except (ValueError, TypeError) as exc:  # the client could not parse the answer
         raise _Stop(_no_cluster(server)) from exc
     return dict(core.api_client.sanitize_for_serialization(answer))
 
@@ -120,7 +120,7 @@ def _refused(server: str, error: errors.ApiError) -> PreflightFinding:
         case errors.UnauthorizedError():
             detail = f"{server} does not accept the token or certificate (401); it may have run out"
             return PreflightFinding("cluster's log-in", False, detail, NEW_TOKEN)
-        case errors.ForbiddenError():  # what it may not do, everybody who has logged in may by default
+        case errors.ForbiddenError():  # forbidden: something that by default every account may do
             detail = f"{server} does not even tell its version, or what the platform may do (403)"
             return PreflightFinding("cluster's log-in", False, detail, DISCOVERY)
         case errors.TransientError():
@@ -279,7 +279,7 @@ def require(
     rules = (_plain(core, reviewed).get("status") or {}).get("resourceRules") or []
     needed: list[tuple[tuple[str, str, str], str | None]] = [(right, namespace) for right in rbac.each(rights)]
     needed += [(right, None) for right in rbac.each(rbac.CLUSTER)]
-    # Such a list need not be whole: what it lacks is asked for by name.
+    # The list of rules may be incomplete: ask for each missing right by name.
     missing = [right for right, where in needed if not _allowed(rules, *right) and not _told(core, right, where)]
     if len(missing) >= len(list(rbac.each(rights))):
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""What a ResourceQuota said when it refused a launch, and whether the launch could ever fit into it. Pure."""
+"""Parse a ResourceQuota's refusal of a launch, and tell whether the launch can ever fit into the quota. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from updraft_learner.quantity import parse_quantity
 
-# As Kubernetes' admission has it: only what is short is named, of one object and one quota, `cpu=1,memory=2Gi`.
+# The message of Kubernetes' admission: only the amounts that are short, of one object and one quota:
+# `cpu=1,memory=2Gi`.
 _EXCEEDED = re.compile(
     r'(?P<kind>\S+) "[^"]*" is forbidden: exceeded quota: (?P<quota>[^\s,]+), '
     r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)"
@@ -23,7 +24,7 @@ def never_fits(words: str, learners: int) -> str | None:
     if (found := _EXCEEDED.search(words)) is None:
         return None
     requested, limited = _amounts(found["requested"]), _amounts(found["limited"])
-    pods = learners if found["kind"] == "pods" else 1  # the rest is made once for all of them
+    pods = learners if found["kind"] == "pods" else 1  # all other objects are made once per launch
     short = [
         f"{pods} x {amount} of {name}, and its limit is {limited[name]}"
         for name, amount in requested.items()

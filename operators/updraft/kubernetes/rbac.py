@@ -1,9 +1,9 @@
-"""What the platform may do on a cluster: every verb that it uses, and no other.
+"""List what the platform may do on a cluster: every verb that it uses, and no other.
 
-    python -m updraft.kubernetes.rbac        the rules of the Role and the ClusterRole, as in deploy/kustomize
+    python -m updraft.kubernetes.rbac        print the rules of the Role and the ClusterRole, as in deploy/kustomize
 
-A test holds this list to the calls in the source, another one deploy/kustomize to this list. `preflight` asks the
-cluster for each of them.
+One test compares this list with the calls in the source, another compares deploy/kustomize with this list. `preflight`
+asks the cluster for each right.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Right:
-    """Verbs on one resource, and what for."""
+    """Verbs on one resource, and their purpose."""
 
-    resource: str  # with its subresource: pods/log
+    resource: str  # with its subresource, as in pods/log
     verbs: tuple[str, ...]
     why: str
     group: str = ""
@@ -37,14 +37,14 @@ NAMESPACED = (
     Right("networkpolicies", ("create",), "keep others away from learners", "networking.k8s.io"),
     Right("poddisruptionbudgets", ("create",), "hold back `kubectl drain`, where the site wants it", "policy"),
 )
-# Resources of NAMESPACED without which most jobs run, and those that do not.
+# Resources of NAMESPACED that most jobs run without, and who needs them.
 ONLY_WITH = {
     "persistentvolumeclaims": "only jobs with data on volumes need it",
     "poddisruptionbudgets": "only UPDRAFT_DISRUPTION_BUDGET=true needs it",
 }
 # On the whole cluster.
 CLUSTER = (Right("nodes", ("list",), "room for gangs, types of GPU"),)
-# What every account that has logged in may do without a rule of ours.
+# Rights that every authenticated account has without a rule of the platform.
 OF_EVERYBODY = frozenset(
     {
         ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
@@ -53,7 +53,8 @@ OF_EVERYBODY = frozenset(
         ("get", "", "api"),
     }
 )
-# Tried only where a tenant's namespace is missing; what it needs is not in the Role. An administrator makes namespaces.
+# Tried only if a tenant's namespace is missing. The Role does not contain it; usually an administrator makes
+# namespaces.
 ONLY_IF_ALLOWED = frozenset({("create", "", "namespaces")})
 
 

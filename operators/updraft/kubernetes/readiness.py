@@ -1,7 +1,7 @@
-"""Whether a cluster that refuses has read its rules at all.
+"""Decide whether a cluster that refuses a request has read its authorization rules yet.
 
-An API server that was started a moment ago answers 403 to everybody. A job that is launched in that second, during an
-upgrade of the control plane for instance, must wait and not end as one that may not run. Called by `calls.call`.
+An API server answers 403 to all requests in its first moments. A job launched in such a moment, during an upgrade of
+the control plane for instance, must wait, and not fail as forbidden. Called by `calls.call`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def still_starting(api_client: ApiClient) -> bool:
     from urllib3.exceptions import HTTPError
 
     try:
-        # Told to everybody who has logged in, as soon as the rules have been read; 500 until all else is there as well.
+        # Every authenticated account may ask this once the rules are read; the answer is 500 until all else is ready
+        # too.
         api_client.call_api(
             "/readyz", "GET", auth_settings=["BearerToken"], response_types_map={}, _request_timeout=TIMEOUT_SECONDS
         )
@@ -36,7 +37,7 @@ def still_starting(api_client: ApiClient) -> bool:
         return True
     else:
         return False
-    try:  # not told here, or not yet: what everybody may ask says which
+    try:  # /readyz was refused: ask what every account may ask
         AuthorizationV1Api(api_client).create_self_subject_access_review(ANYTHING, _request_timeout=TIMEOUT_SECONDS)
     except (ApiException, HTTPError):
         return True

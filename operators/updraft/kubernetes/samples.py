@@ -1,10 +1,10 @@
-"""Samples of a program's memory and GPUs, taken where they can be seen: in its own container.
+"""Sample the program's memory and GPUs from inside its own container, the only place where they are visible.
 
-A container's memory is counted by its own control group, and NVIDIA's container toolkit gives the devices and
-`nvidia-smi` to containers that were granted GPUs, so the sidecar sees neither. A kubelet runs an exec probe in the
-program's container and outside of the program's processes: PID 1 gets no child, the log no line, and nothing is left
-over. The probe succeeds whatever becomes of the samples, and what fails with a readiness probe is not ended. Each
-time costs a shell, and what the container runtime needs to start it. Called by `objects`;
+A container's memory is counted by its own control group, and NVIDIA's container toolkit gives devices and `nvidia-smi`
+only to containers that were granted GPUs, so the sidecar sees neither. The samples are taken by an exec probe: a
+kubelet runs it in the program's container, outside of the program's processes. PID 1 gets no child, the log gets no
+line, and no process stays behind. The probe succeeds even if sampling fails, and a failing readiness probe ends
+nothing. Each run costs one shell and its start by the container runtime. Called by `objects`;
 `updraft_learner.sidecar.system` reads the files.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 from updraft_learner import contract
 
 TIMEOUT_SECONDS = 5
-NEVER = 1_000_000  # failures in a row, such as of a driver that hangs, until the pod counts as not ready
+NEVER = 1_000_000  # consecutive failures, of a hanging driver for instance, before the pod is not ready
 
-# $1: the file, $2: where control groups are. Both versions of them; pages of files that were not used lately can be
-# taken back at any time, so they are told apart. A file is replaced as a whole.
+# $1: the file, $2: the folder of control groups, version 1 or 2. Inactive file pages are listed separately: the kernel
+# can take them back at any time. A file is replaced as a whole.
 SAMPLE_MEMORY = """\
 exec 2>/dev/null
 used= inactive=0 limit=max stat=
@@ -38,7 +38,7 @@ if [ -n "$used" ]; then
   echo "$used $inactive $limit" >"$1.part" && mv -f "$1.part" "$1"
 fi
 """
-# $3: the file. A driver that answers with an error leaves the last sample to grow old.
+# $3: the file. If the driver answers with an error, the last sample stays and grows old.
 SAMPLE_GPUS = f"""\
 command -v nvidia-smi >&2 || exit 0
 nvidia-smi --query-gpu={",".join(contract.GPU_FIELDS)} --format=csv,noheader,nounits >"$3.part" && mv -f "$3.part" "$3"

@@ -1,6 +1,6 @@
-"""Named secrets of a tenant: kept as Kubernetes secrets in its namespace, listed by name, never shown.
+"""Manage a tenant's named secrets: stored as Kubernetes secrets in its namespace, listed by name, never shown.
 
-Called by the plugin's routes (write, list, delete) by staging and by the launch of the pod that copies data (read one).
+The plugin's routes write, list and delete them; staging and the launch of the pod that copies data read them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["delete_secret", "list_secrets", "object_name", "put_secret", "read_secret"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-# Keeps tenants' secrets apart from the platform's own, which no user may name: those are named after jobs, whose ids
-# hold no dot, so no choice of a job's id and a secret's name leads to the same object.
+# Separates tenants' secrets from the platform's own, which are named after jobs and which no user may name. A job's id
+# contains no dot, so no job id and secret name lead to the same object.
 PREFIX = "user."
 LABEL_KIND = "updraft.dev/kind"
 

@@ -1,24 +1,24 @@
-"""SIGTERM for the program, not only for the shell that runs `command`.
+"""Send SIGTERM to the program, not only to the shell that runs `command`.
 
-A kubelet signals the container's first process alone. That is a shell, which waits for the program and passes nothing
-on, so that the program would be killed at the end of the grace period without having heard that it is to leave. A hook
-that the kubelet runs before its SIGTERM looks through shells and tells what they run, and nothing below that: a program
-saves and ends its workers by itself. A shell with a trap for SIGTERM is told itself. The first process is left to the
+A kubelet signals only the container's first process. That is a shell, which waits for the program and passes nothing
+on: the program would be killed at the end of the grace period without a warning. Therefore a preStop hook, which the
+kubelet runs before its SIGTERM, signals the processes that shells run. It signals nothing below these: a program saves
+and ends its workers by itself. A shell that traps SIGTERM is signalled itself. The first process is left to the
 kubelet. Called by `objects`; `updraft_localnode.shim` does the same for processes without a container.
 
-They are told a second after the hook has returned, by which time the kubelet's own stop of the container is under way.
-A container that ends in the milliseconds before that stop makes containerd fail it ("ttrpc: closed"), and a kubelet
-whose stop has failed lets the sidecar wait for the whole grace period (`killContainer` of Kubernetes 1.34 returns
-before it tells `terminationOrdering`): with programs told at once, that were 1 of 240 deletions on busy nodes.
+The signal is sent a second after the hook has returned, when the kubelet is stopping the container. If a container ends
+in the milliseconds before, containerd fails that stop ("ttrpc: closed"). A kubelet whose stop failed lets the sidecar
+wait for the whole grace period (`killContainer` of Kubernetes 1.34 returns before it notifies `terminationOrdering`).
+With an immediate signal this happened in 1 of 240 deletions on busy nodes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# $1: the first process, 1 in a container. In SigCgt the fourth digit from the right stands for the signals 13 to 16:
-# with 4 SIGTERM (15) is handled. With 2 (SIGALRM) too it is what bash does for `trap ... EXIT`, and would end the shell
-# at once, whatever it runs.
+# $1: the first process; 1 in a container. In SigCgt the fourth hexadecimal digit from the right stands for the signals
+# 13 to 16; bit 4 is SIGTERM (15). If bit 2 (SIGALRM) is also set, it is what bash does for `trap ... EXIT`: the signal
+# would end that shell at once, whatever it runs.
 PASS_ON_SIGTERM = """\
 first=${1:-1} look=$first table= told=
 for status in /proc/[0-9]*/status; do

@@ -1,12 +1,12 @@
-"""What a server that has too much to do asks of its clients: that they come back later (429, 503 with Retry-After).
+"""Read how long an overloaded server asks its clients to wait (429, 503 with Retry-After).
 
-Pure; called wherever a request to the cluster is tried again.
+Pure; called wherever a request to the cluster is retried.
 """
 
 from __future__ import annotations
 
 TOO_MANY_REQUESTS = 429
-LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for 32 s at most; a mistake must not stop a controller for a day
+LONGEST_PAUSE_SECONDS = 60.0  # Kubernetes asks for at most 32 s; a wrong value must not stop a controller for a day
 
 
 def asked_pause_seconds(failed: BaseException | None) -> float:

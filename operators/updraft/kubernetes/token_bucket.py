@@ -1,8 +1,8 @@
-"""Limits how fast logs are read: programs write at any speed, and all learners' logs pass through one process.
+"""Limit how fast logs are read: programs write at any speed, and all learners' logs pass through one process.
 
-What is not read waits in the cluster, whose API serves the newest file of a container's log (10 MiB by default, the
-kubelet's `containerLogMaxSize`): a program that keeps writing faster than this loses lines there. Used by `logs`,
-which waits in the triggerer's event loop, and by `updraft.controller.final_logs`, which waits in threads.
+Lines that are not read wait in the cluster. Its API serves only the newest file of a container's log (10 MiB by
+default, the kubelet's `containerLogMaxSize`), so a program that keeps writing faster than this loses lines there. Used
+by `logs`, which waits in the triggerer's event loop, and by `updraft.controller.final_logs`, which waits in threads.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-# Of one learner: more than a person reads, and a tenth of what the event loop can hand on.
+# For one learner: more than a person can read, and a tenth of what the event loop can process.
 BYTES_PER_SECOND = 1 << 20
 LINES_PER_SECOND = 5_000
-# Of all learners together: a line costs its decoding, a line in the task's log and one in the store, 50 to 100 us.
+# For all learners together: each line is decoded, logged by the task and stored, which costs 50 to 100 us.
 ALL_BYTES_PER_SECOND = 8 << 20
 ALL_LINES_PER_SECOND = 10_000
-BURST_SECONDS = 2.0  # so much passes at once: a traceback of all ranks, the end of a log
+BURST_SECONDS = 2.0  # this much passes at once: a traceback of all ranks, the end of a log
 LEAST_PAUSE_SECONDS = 0.02
 
 
 class TokenBucket:
-    """A bucket of tokens for bytes and one for lines. What has passed is paid for afterwards, by waiting.
+    """Two buckets of tokens, one for bytes and one for lines. Lines pass first and are paid for afterwards, by waiting.
 
     Args:
-        shared: that of all logs that are read in the same place, which pass by it as well.
+        shared: The bucket of all logs that are read in the same process, which is charged as well.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""One watch on the learners of a namespace, shared by all triggers of a triggerer.
+"""Watch the learners' pods of a namespace, once for all triggers of a triggerer.
 
-A trigger subscribes to one launch and is woken when one of its pods changes; the cluster sees one LIST and one WATCH
-per namespace, however many jobs wait. Used by `updraft.triggers` only; it lives in the triggerer's event loop.
+A trigger subscribes to one launch and is woken when one of its pods changes. The cluster sees one LIST and one WATCH
+per namespace, however many jobs wait. Used by `updraft.triggers` only, in the triggerer's event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 300  # the server ends a watch after this; listing afresh then bounds what a lost event costs
+WATCH_SECONDS = 300  # the server ends a watch after this; the new list then repairs the effect of a lost event
 BACKOFF = Backoff(1.0, 15.0)
 
 LaunchKey = tuple[str, str, str]  # job, role, attempt
@@ -57,13 +57,14 @@ class PodWatch:
         self.conn_id = conn_id
         self.namespace = namespace
         self.api: Any = None  # kubernetes_asyncio ApiClient, one for all requests of this watch
-        self.synced = asyncio.Event()  # set while what is known comes from a live list or watch
+        self.synced = asyncio.Event()  # set while the facts come from a live list or watch
         self.last_error: str | None = None
         self.users = 0
-        self._replaced: list[Any] = []  # a log may still be read through one
+        self._replaced: list[Any] = []  # earlier clients; a log may still be read through one
         self._pods: dict[LaunchKey, dict[str, PodFacts]] = {}
-        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # of launches that a trigger waits for
-        # Of their pods that have ended, in the order in which that was seen: whether each had been asked to leave.
+        self._gone: dict[LaunchKey, dict[str, PodFacts]] = {}  # deleted pods of subscribed launches, as last seen
+        # Ended pods of subscribed launches, in the order in which their ends were seen: whether each had been asked to
+        # leave.
         self._ends: dict[LaunchKey, dict[str, bool]] = {}
         self._waiters: dict[LaunchKey, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class PodWatch:
         from aiohttp import ClientError
         from kubernetes_asyncio.client import CoreV1Api
 
-        try:  # its content is not read: the client would write it to a log of the level DEBUG
+        try:  # without reading the content, which the client would log at level DEBUG
             answer: Any = await CoreV1Api(self.api).read_namespaced_secret(
                 name, self.namespace, _request_timeout=20, _preload_content=False
             )
@@ -145,7 +146,7 @@ class PodWatch:
                 await self._watch(version)
             except asyncio.CancelledError:
                 raise
-            except Exception as exc:  # noqa: BLE001 - the outermost line of the loop: any fault means list again
+            except Exception as exc:  # noqa: BLE001 - the outermost line of the loop: after any error, list again
                 self.synced.clear()
                 self.last_error = f"{type(exc).__name__}: {str(exc)[:200]}"
                 failures += 1
@@ -153,7 +154,7 @@ class PodWatch:
                 log.warning("Pod watch of %s: %s; again in %.1f s", self.namespace, self.last_error, delay)
                 await self._sleep(delay)
                 if isinstance(exc, ApiException) and isinstance(error_of(exc), UnauthorizedError):
-                    with suppress(Exception):  # a kubeconfig that is being written: read again at the next refusal
+                    with suppress(Exception):  # a half-written kubeconfig: read it again after the next 401
                         await self._connect()
 
     async def _list(self) -> str:
@@ -168,7 +169,7 @@ class PodWatch:
             for facts in fresh.get(key, {}).values():
                 self._note_end(key, facts)
         self._pods = fresh
-        # Everyone is woken after the first list: "no pod" is news as well.
+        # After the first list, wake all: "no pod" is news as well.
         for key in changed | (set(self._waiters) if not self.synced.is_set() else set()):
             self._wake(key)
         return str(listed["metadata"]["resourceVersion"])

@@ -1,8 +1,8 @@
-"""The ledger: what the platform knows about jobs, in SQLite or PostgreSQL.
+"""The ledger: the platform's facts about jobs, in SQLite or PostgreSQL.
 
-Facts and their order, nothing else: whether a transition is legal is decided by `updraft.lifecycle`, who may start
-by `updraft.allocation`. Called by operators, triggers and the API, from several processes and threads; Airflow's own
-database is never touched. Everything that comes out is a frozen dataclass.
+It stores facts and their order, nothing else. `updraft.lifecycle` decides which transitions are legal, and
+`updraft.allocation` which jobs start. Operators, triggers and the API call it, from several processes and threads. It
+does not use Airflow's own database. All records that it returns are frozen dataclasses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The queue and what was granted. Who may start is decided by the function that the planner hands in.
+"""Store the queue and the grants. The planner passes in the function that decides which jobs start.
 
-Each change counts `queue.changes` up, in the same transaction: the planner sees from it that there is something to
-plan, and those that wait which rows are news.
+Each change increments `queue.changes` in the same transaction. From this counter the planner sees that there is
+something to plan, and waiting triggers see which rows have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from updraft.lifecycle import TERMINAL, State
 
 _WAITS = grants.c.released_at.is_(None) & grants.c.granted_at.is_(None)
 
-Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # of the queue in its order, and of what is granted
+Decide = Callable[[Sequence[GangRequest], Sequence[Grant]], Plan]  # takes the queue in its order, and the grants
 
 
 def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:

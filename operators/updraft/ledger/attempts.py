@@ -1,4 +1,4 @@
-"""Launches of a job's learners, with the fencing number that keeps older launches from having effects."""
+"""Store the attempts of a job's roles. An attempt's number fences older attempts: they can change nothing any more."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from updraft.recovery.outcome import FailureClass
 from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
-UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states whose time is not the program's
+UNCOUNTED = frozenset({State.HALTED, State.QUEUED})  # states that do not count as the program's run time
 STARTING = frozenset({State.DEPLOYING, State.DOWNLOADING})
-BUILDING = ": building environment "  # in the reason while the local node makes an image; not the program's time either
+BUILDING = ": building environment "  # in the reason while the local node builds an image: no run time either
 
 
 def ensure_attempt(
@@ -225,6 +225,6 @@ def _attempt(connection: Connection, row: Row[Any]) -> Attempt:
     values["evidence"] = documents.read(AttemptEvidence, row.evidence)
     if (found := values["membership"]) is not None:
         return Attempt(**{**values, "membership": Membership.from_json(found)})
-    # An earlier version made it, with the manifest's learners.
+    # The row is from an earlier version, which had no membership: use the manifest's number of learners.
     learners = job_rows.get(connection, row.job_id).shown.learners if row.role == TRAIN_ROLE else 1
     return Attempt(**{**values, "membership": Membership.first(learners)})

@@ -1,4 +1,4 @@
-"""Keeps what is written small and storable: names are refused when too long, prose and evidence are shortened."""
+"""Limit the size of what is written: refuse names that are too long, and shorten prose and evidence."""
 
 from __future__ import annotations
 

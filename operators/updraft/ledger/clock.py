@@ -1,7 +1,7 @@
-"""The ledger's time: what one machine has written, another compares with its own.
+"""Provide the ledger's time, which all machines share.
 
-Leases, delays before a launch and limits of run time would otherwise depend on how well the clocks of Airflow's
-machines agree. Called by `book`.
+Times written by one machine are compared on another. With local clocks, leases, delays before a launch and run time
+limits would depend on how well the clocks of Airflow's machines agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import Engine, func, select
 
 from updraft.ledger.engine import reading
 
-ASK_SECONDS = 60.0  # the clocks of two machines drift by some milliseconds in that
+ASK_SECONDS = 60.0  # the clocks of two machines drift apart by some milliseconds in this time
 
 
 def utc_now() -> datetime:
@@ -36,8 +36,8 @@ def clock_of(engine: Engine) -> Callable[[], datetime]:
 
 
 class SharedClock:
-    """`ask` once a minute, and this machine's monotonic clock in between, which cannot be set. Raises what `ask`
-    raises."""
+    """A clock that calls `ask` once a minute and in between counts on with this machine's monotonic clock, which cannot
+    be set. Raises what `ask` raises."""
 
     def __init__(self, ask: Callable[[], datetime], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._monotonic = ask, monotonic

@@ -1,4 +1,4 @@
-"""The JSON of the records that the ledger keeps whole in one column, written and read in one place."""
+"""Convert the records that the ledger stores whole in one JSON column."""
 
 from __future__ import annotations
 

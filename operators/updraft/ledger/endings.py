@@ -1,4 +1,4 @@
-"""The end of a job: the verdict, its message to MLflow and the answers to what was asked of it, in one transaction."""
+"""End a job in one transaction: its verdict, the message to MLflow, and the answers to its open requests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def finish(connection: Connection, job_id: str, verdict: Verdict, now: datetime)
             log.warning("%s already ended %s; the later verdict %s is ignored", job_id, job.state, verdict.state)
         return job
     if verdict.state is State.COMPLETED and not is_legal(job.state, verdict.state):
-        # The learners' last steps were not seen while their pods existed; what is stored proves them.
+        # The learners' last states were not seen while their pods existed; the stored results prove them.
         job = job_rows.move(connection, job_id, State.STORING, "the learners have ended", None, now)
     check(job.state, verdict.state)
     if job.state is State.QUEUED:
-        admission.count_change(connection)  # those behind it move up
+        admission.count_change(connection)  # the jobs behind it move up
     kept = bounds.verdict(verdict)
     job_rows.step(connection, job, verdict.state, kept["reason"], kept["evidence"], now, ended_at=now, verdict=kept)
     tags = {"updraft.verdict": verdict.state.value, "updraft.reason": kept["reason"]}

@@ -1,7 +1,7 @@
-"""Engines and transactions: the one place that knows SQLite from PostgreSQL.
+"""Make engines and transactions. Only this module distinguishes SQLite and PostgreSQL.
 
-SQLite: write-ahead log, `BEGIN IMMEDIATE` for every writing transaction, 30 s of waiting for the lock, so writers
-queue instead of failing. PostgreSQL: READ COMMITTED, and row locks (`SELECT ... FOR UPDATE`) taken by the callers.
+SQLite: write-ahead log, `BEGIN IMMEDIATE` for every writing transaction, and 30 s of waiting for the lock, so that
+writers queue instead of failing. PostgreSQL: READ COMMITTED, and row locks (`SELECT ... FOR UPDATE`) by the callers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def make_engine(url: str) -> Engine:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError) as exc:
-        # No `from exc`: its message repeats the URL, which may hold a password.
+        # No `from exc`: the message of `exc` repeats the URL, which may contain a password.
         raise UpdraftError(
             f"ledger_url: not a database URL ({type(exc).__name__}); use sqlite:////path/file.db or postgresql://…"
         ) from None
     if backend not in ("sqlite", "postgresql"):
         raise UpdraftError(f"ledger_url: {backend} is not supported; use sqlite:////path/file.db or postgresql://…")
     if backend == "postgresql":
-        # Without them a call into a network that swallows packets waits for many minutes.
+        # Without these, a call waits for many minutes if the network drops packets.
         patience = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 1000 * BUSY_SECONDS}
         return create_engine(
             parsed, pool_pre_ping=True, pool_recycle=1800, isolation_level="READ COMMITTED", connect_args=patience
@@ -46,7 +46,7 @@ def make_engine(url: str) -> Engine:
     if not parsed.database or parsed.database == ":memory:":
         raise UpdraftError("ledger_url: names no file; processes share the ledger, so use sqlite:////path/file.db")
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    # One connection per thread at work; none is handed to another thread while in use.
+    # One connection per working thread; a connection in use is never given to another thread.
     engine = create_engine(
         parsed, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, pool_size=4, max_overflow=60
     )
@@ -88,11 +88,11 @@ def _translated(engine: Engine) -> Iterator[None]:
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # sqlite3 would begin transactions by itself, and deferred ones
+    connection.isolation_level = None  # otherwise sqlite3 begins transactions by itself, deferred ones
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
     _use_write_ahead_log(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
+    cursor.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power failure
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

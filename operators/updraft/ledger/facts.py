@@ -1,4 +1,4 @@
-"""Checkpoints, validations and idempotency records: facts that are written once and read often."""
+"""Store checkpoints, validations and idempotency records: facts that are written once and read often."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from updraft.lifecycle.idempotency import IdempotencyKey
 from updraft.lifecycle.workflow import TRAIN_ROLE
 
 T = TypeVar("T")
-MOST_JUDGED = 50  # of one suite's verdicts, for a pod that would judge its data again
+MOST_JUDGED = 50  # results of one suite that a pod is told, so that it does not validate the same data again
 
 
 def new_checkpoint(job_id: str, found: Mapping[str, Any], now: datetime) -> Checkpoint:
@@ -136,7 +136,7 @@ def record_validation(connection: Connection, new: Validation) -> Validation:
                 )
             )
     except IntegrityError:
-        pass  # another process was first
+        pass  # another process wrote it first
     stored = validation(connection, new.tenant, new.fingerprint, new.suite_digest)
     assert stored is not None
     return stored
@@ -181,5 +181,5 @@ def _checkpoint_row(connection: Connection, job_id: str, name: str) -> Row[Any] 
 def _checkpoint(row: Row[Any]) -> Checkpoint:
     values: dict[str, Any] = dict(row._mapping)
     metrics: Mapping[str, Any] = values.pop("metrics")
-    # NaN and infinities are stored as text; float() reads them back.
+    # NaN and infinities are stored as text, which float() reads.
     return Checkpoint(metrics={name: float(number) for name, number in metrics.items()}, **values)

@@ -1,7 +1,7 @@
-"""Halting a job and resuming it: each is one transaction.
+"""Halt a job and resume it, each in one transaction.
 
-What was true when a controller looked need not be true when it writes: it may have been stopped in between for a
-minute while another one continued. So what allows the step is checked again under the job's lock.
+What a controller has read need not be true when it writes: it may have been suspended for a minute while another
+controller continued. So the conditions of each step are checked again under the job's lock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rejoin(connection: Connection, job_id: str, seq: int, place: Place, now: dat
         return False
     if asked.revision:
         revisions.revise(connection, job_id, asked.revision["manifest"], asked.revision["changes"], asked.by, now)
-        admission.release(connection, job_id, now)  # a place in the queue is for what was asked for before
+        admission.release(connection, job_id, now)  # its place in the queue was for the earlier revision
     admission.enqueue(connection, job_id, place)
     if job.state is State.HALTED:
         revision = job_rows.get(connection, job_id).revision

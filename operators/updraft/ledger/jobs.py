@@ -1,4 +1,4 @@
-"""Jobs and their transitions. Functions over an open transaction; `Ledger` opens it."""
+"""Store jobs and their transitions. These functions work in an open transaction, which `Ledger` opens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from updraft.ledger.records import Job, ListedJob, NewJob, Shown, Transition
 from updraft.ledger.tables import ID_LENGTH, NAME_LENGTH, WORD_LENGTH, grants, jobs, transitions
 from updraft.lifecycle import TERMINAL, State, Verdict, check
 
-IDS_AT_ONCE = 500  # of one query
-# Why a queued job waits is the planner's word, in its row of the queue; every other reason is that of the last step.
+IDS_AT_ONCE = 500  # in one query
+# For a queued job, show the planner's reason for waiting; in all other states, the reason of the last transition.
 _PLANNED = select(
     case((grants.c.granted_at.is_not(None), literal("granted; about to start")), else_=grants.c.reason)
 ).where(grants.c.job_id == jobs.c.id, grants.c.released_at.is_(None))
@@ -28,8 +28,8 @@ _REASON = case(
 _COLUMNS = {column.name: _REASON if column.name == "reason" else column for column in jobs.c}
 WHOLE = tuple(_COLUMNS.values())
 LISTED = tuple(_COLUMNS[field.name] for field in fields(ListedJob))
-TOUCH_EVERY = timedelta(seconds=10)  # controllers look each second or two; the ledger need not be written as often
-KEYS = {column.name: column.key for column in jobs.c}  # a row has the names
+TOUCH_EVERY = timedelta(seconds=10)  # controllers look every second or two; the ledger is written less often
+KEYS = {column.name: column.key for column in jobs.c}  # rows have the columns' names
 
 
 def record(connection: Connection, new: NewJob, now: datetime) -> Job:
@@ -298,7 +298,7 @@ def _note(
 def _listed(connection: Connection, row: Row[Any]) -> ListedJob:
     values = dict(row._mapping)
     shown = values.pop("shown")
-    if shown is None:  # written by a part of an earlier version
+    if shown is None:  # the row was written by an earlier version
         manifest = connection.execute(select(jobs.c.manifest).where(jobs.c.id == row.id)).scalar_one()
         shown = Shown.of(manifest).to_json()
     return ListedJob(**{**values, "state": State(values["state"])}, shown=Shown.from_json(shown))

@@ -1,7 +1,7 @@
-"""Named locks for work outside the ledger (moving an alias, for instance), held as leases in the table `locks`.
+"""Provide named locks for work outside the ledger (moving an alias, for instance), as leases in the table `locks`.
 
-No transaction stays open while the work runs, so no other process is blocked. A holder that dies loses the lock when
-its lease runs out: work under a lock must be shorter than the lease, or harmless when done twice.
+No transaction stays open while the work runs, so no other process is blocked. If the holder of a lock dies, its lease
+runs out: work under a lock must be shorter than the lease, or safe to do twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from updraft.ledger.engine import writing
 from updraft.ledger.tables import NAME_LENGTH, locks
 
 LEASE_SECONDS = 120.0
-WAIT_SECONDS = 180.0  # longer than a lease, so that a dead holder does not make the next one fail
+WAIT_SECONDS = 180.0  # longer than a lease, so that waiting outlasts a dead holder
 RETRY_SECONDS = 0.2
 _PREFIX = "lease:"
 
@@ -60,7 +60,7 @@ def take_lease(engine: Engine, name: str, owner: str, now: datetime, lease_secon
                 with connection.begin_nested():
                     connection.execute(insert(locks).values(name=key, **values))
             except IntegrityError:
-                return False  # another one made the row at the same moment
+                return False  # another process inserted the row at the same moment
             return True
         if row.owner not in (None, owner) and row.expires_at > now:
             return False

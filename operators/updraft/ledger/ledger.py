@@ -1,5 +1,5 @@
-"""`Ledger`: the repositories of one database. Safe from several processes and threads; never call it in an event loop
-directly (use `asyncio.to_thread`)."""
+"""Define `Ledger`: the repositories of one database. Safe for several processes and threads; in an event loop, call it
+with `asyncio.to_thread`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_ledger(url: str) -> Ledger:
     """Return the ledger of this process. A forked child gets its own: database connections do not survive a fork."""
     key = (os.getpid(), url)
     with _open_lock:
-        # A parent's entry stays in the child's dictionary on purpose: closing its connections here would hurt it.
+        # The parent's entry stays in the child's dictionary: removing it would close connections that the parent uses.
         if key not in _open:
             _open[key] = Ledger(url)
         return _open[key]
@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_new_lock_after_fork)
 
 
 class Ledger:
-    """Reads and writes the platform's records. `clock` is replaced in tests."""
+    """The records of the platform in one database. Tests replace `clock`."""
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine = make_engine(url)

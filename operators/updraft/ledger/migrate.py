@@ -1,4 +1,4 @@
-"""Brings a ledger's tables to this version's shape. Called by `updraft up` and by tests; safe to call at any time."""
+"""Migrate a ledger's tables to this version. Called by `updraft up` and by tests; safe to call at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from updraft.ledger.engine import make_engine, writing
 log = logging.getLogger(__name__)
 
 VERSION_TABLE = "ledger_version"
-_MIGRATION_LOCK = 0x75706472  # any number that nothing else in this database uses
+_MIGRATION_LOCK = 0x75706472  # an arbitrary number that nothing else in this database uses
 
 
 def upgrade(url: str, revision: str = "head") -> None:

@@ -1,7 +1,7 @@
-"""Messages to MLflow, written in the transaction that makes them true and kept until a process has delivered them.
+"""Store messages to MLflow: written in the transaction of the fact they report, and kept until they are delivered.
 
-Delivering is `release`'s and the reaper's; who does it holds a lock per job, so that an older message never comes
-after a newer one.
+The job's trigger, `release` or the reaper delivers them. The sender holds a lock per job, so that an older message
+never arrives after a newer one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes into the ledger and what comes out: frozen values, all times aware and in UTC."""
+"""Define the ledger's records: frozen values; all times are UTC with a time zone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
 RequestKind = Literal["halt", "resume", "cancel"]
-UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not seen yet
-METRICS, METRIC_CHARACTERS = 20, 250  # of a manifest, in a list of jobs
+UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not considered yet
+METRICS, METRIC_CHARACTERS = 20, 250  # limits for the metrics that a list of jobs shows of one manifest
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job as it is submitted."""
+    """A job, as submitted."""
 
     id: str  # the DAG run's id, which is the idempotency key
     tenant: str
@@ -34,10 +34,10 @@ class NewJob:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a list of jobs shows of a manifest, which may have a megabyte."""
+    """The parts of a manifest that a list of jobs shows; the manifest itself may be as large as a megabyte."""
 
     learners: int = 1
-    metrics: tuple[str, ...] = ()  # those that decide about the model, and about the best checkpoint
+    metrics: tuple[str, ...] = ()  # the metrics that decide about the model and the best checkpoint
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Shown:
@@ -65,7 +65,7 @@ def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job in a list: what `Job` has, but for the parts that may be large."""
+    """A job in a list: a `Job` without the parts that may be large."""
 
     id: str
     tenant: str
@@ -90,7 +90,7 @@ class ListedJob:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it is known now."""
+    """A job in its current state."""
 
     id: str
     tenant: str
@@ -102,7 +102,7 @@ class Job:
     reason: str  # of the last transition
     submitted_by: str
     submitted_at: datetime
-    started_at: datetime | None = None  # first time in PROCESSING
+    started_at: datetime | None = None  # when it first entered PROCESSING
     ended_at: datetime | None = None
     verdict: Verdict | None = None
     mlflow_run_id: str | None = None
@@ -112,9 +112,9 @@ class Job:
     cancel_requested_at: datetime | None = None
     cancel_requested_by: str | None = None
     revision: int = 0  # of the manifest; 0: as submitted
-    controller_seen_at: datetime | None = None  # when a task or trigger of this job last showed itself
-    controller_what: str | None = None  # which
-    override: Mapping[str, Any] | None = None  # what a person made Airflow say against the evidence
+    controller_seen_at: datetime | None = None  # when a task or trigger of this job last reported
+    controller_what: str | None = None  # which task or trigger
+    override: Mapping[str, Any] | None = None  # the result that a user set in Airflow against the evidence
 
     @property
     def ended(self) -> bool:
@@ -127,7 +127,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Transition:
-    """One change of state, or a note where `from_state` equals `to_state`. The first has no `from_state`."""
+    """A change of state, or a note if `from_state` equals `to_state`. The first transition has no `from_state`."""
 
     job_id: str
     seq: int
@@ -140,12 +140,12 @@ class Transition:
 
 @dataclass(frozen=True)
 class Admission:
-    """What the planner decided about a job in the queue."""
+    """The planner's decision about a job in the queue."""
 
     granted: bool
-    place: int | None  # in the queue, from 1; None when granted or impossible, and before the first plan
+    place: int | None  # in the queue, from 1; None if granted or impossible, and before the first plan
     reason: str
-    impossible: bool = False  # it would never fit; waiting is useless
+    impossible: bool = False  # it can never fit
 
     @property
     def planned(self) -> bool:
@@ -159,16 +159,16 @@ class Admission:
 
 @dataclass(frozen=True)
 class QueueNews:
-    """The rows of the queue that changed. A job that has left the queue stands there with None."""
+    """The rows of the queue that changed. A job that has left the queue has the value None."""
 
-    changes: int  # the counter at that moment
+    changes: int  # the counter at the time of reading
     admissions: Mapping[str, Admission | None]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch of a role's learners; `number` fences older ones off. It rises over all roles of a job but `prepare`,
-    which is counted by itself."""
+    """One launch of a role's learners. `number` fences older attempts off; it rises over all roles of a job except
+    `prepare`, which counts its own."""
 
     job_id: str
     role: str
@@ -179,38 +179,38 @@ class Attempt:
     reason: str | None = None
     evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
     label: str | None = None  # row of the failure catalogue
-    relaunch: PlannedRelaunch | None = None  # closed, and another attempt follows: when, why, where not
-    resume: ResumePlan | None = None  # what it went on from
+    relaunch: PlannedRelaunch | None = None  # set if another attempt follows: when, why, and which nodes to avoid
+    resume: ResumePlan | None = None  # the checkpoint that it resumed from
     first_step: int | None = None  # lowest and highest step that its learners reported
     last_step: int | None = None
-    revision: int = 0  # of the manifest that it was launched from
+    revision: int = 0  # the manifest's revision that it was launched from
     membership: Membership = field(default_factory=lambda: Membership.first(1))
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The state in which a job is shown once its attempt is closed and another one follows."""
+    """The state that a job shows after its attempt is closed, if another attempt follows."""
 
     reason: str
-    evidence: Mapping[str, Any]  # beside the relaunch, which is recorded with it
-    tags: Mapping[str, str]  # for its MLflow run
+    evidence: Mapping[str, Any]  # in addition to the relaunch, which is recorded with it
+    tags: Mapping[str, str]  # for the job's MLflow run
 
 
 @dataclass(frozen=True)
 class AttemptClosure:
-    """How an attempt ended, with all that is recorded in the same transaction.
+    """The end of an attempt, with everything that is recorded in the same transaction.
 
     Args:
-        checkpoints: what the store holds; those of this attempt that are not recorded yet are recorded.
-        shift: shown as RECOVERING where the job's state allows it; later, another controller may have gone on already.
-        releases_grant: the job's grant is released, and it is shown as QUEUED in place of RECOVERING.
+        checkpoints: All checkpoints in the store; those of this attempt that are not recorded yet are recorded.
+        shift: Recorded as RECOVERING, if the job's state allows it; another controller may have continued already.
+        releases_grant: Whether the job's grant is released; then the job shows QUEUED instead of RECOVERING.
     """
 
     outcome: str
     reason: str
     evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
     label: str | None = None  # row of the failure catalogue
-    relaunch: PlannedRelaunch | None = None  # another attempt follows
+    relaunch: PlannedRelaunch | None = None  # set if another attempt follows
     checkpoints: Sequence[Mapping[str, Any]] = ()
     shift: Shift | None = None
     releases_grant: bool = False
@@ -231,39 +231,39 @@ class Checkpoint:
     verified_at: datetime | None = None
     deleted_at: datetime | None = None
     delete_reason: str | None = None
-    quarantined_at: datetime | None = None  # found damaged; never resumed from
+    quarantined_at: datetime | None = None  # when it was found damaged; never resumed from
     quarantine_reason: str | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked of a running job; its controller obeys and answers."""
+    """A user's request to a running job; the job's controller obeys and answers it."""
 
     job_id: str
     seq: int
     kind: RequestKind
     by: str
     at: datetime
-    revision: Mapping[str, Any] | None = None  # with "resume": changes of the manifest
+    revision: Mapping[str, Any] | None = None  # with "resume": the changed manifest and the changes
     answered_at: datetime | None = None
     answer: str | None = None
 
 
 @dataclass(frozen=True)
 class Revision:
-    """A job's manifest from one time on. Number 0 is the one that was submitted."""
+    """A job's manifest from a certain time on. Revision 0 is the submitted manifest."""
 
     job_id: str
     number: int
     manifest: Mapping[str, Any]
-    changes: Mapping[str, Any]  # to the revision before
+    changes: Mapping[str, Any]  # relative to the revision before
     by: str
     at: datetime
 
 
 @dataclass(frozen=True)
 class Message:
-    """What MLflow is still to be told about a job."""
+    """An undelivered message to MLflow about a job."""
 
     id: int
     job_id: str
@@ -271,12 +271,12 @@ class Message:
     tags: Mapping[str, str]
     created_at: datetime
     tries: int = 0
-    error: str | None = None  # of the last try
+    error: str | None = None  # of the last attempt to deliver it
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What a suite said about data with this fingerprint."""
+    """A suite's result for data with this fingerprint."""
 
     tenant: str
     fingerprint: str

@@ -1,8 +1,8 @@
-"""One repository for each kind of record. Every method is one transaction.
+"""Define one repository for each kind of record. Every method is one transaction.
 
-What has to be written together is written by one method, whatever tables it touches: the end of an attempt with what
-follows it, a verdict with its message to MLflow. The functions that they call take the open transaction
-(`ledger/jobs.py` and its like).
+One method writes everything that has to be written together, whatever tables it touches: the end of an attempt with
+what follows it, a verdict with its message to MLflow. The functions that the methods call (in `ledger/jobs.py` and its
+sibling modules) take the open transaction.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Jobs(_Repository):
 
 
 class Requests(_Repository):
-    """What users ask of a job: to halt, to resume or to end it."""
+    """Users' requests to a job: halt, resume or cancel."""
 
     def make(self, job_id: str, kind: RequestKind, by: str, *, revision: Mapping[str, Any] | None = None) -> Request:
         """Record a request. Raises RefusedError with advice. The same request again returns the unanswered one; see
@@ -217,7 +217,7 @@ class Requests(_Repository):
 
 
 class Outbox(_Repository):
-    """Messages to MLflow, written with the facts that they tell, and delivered afterwards."""
+    """Messages to MLflow, written with the facts that they report and delivered later."""
 
     def undelivered(self, job_id: str | None = None, limit: int = 100) -> list[Message]:
         """Return undelivered messages, those of a job in order; jobs whose messages failed most often come last."""
@@ -235,7 +235,7 @@ class Outbox(_Repository):
 
 
 class Queue(_Repository):
-    """The jobs that wait for their grant, and those that hold one."""
+    """The jobs that wait for a grant, and those that hold one."""
 
     def enqueue(self, job_id: str, request: allocation.GangRequest) -> None:
         with self._writing() as connection:
@@ -364,7 +364,7 @@ class Attempts(_Repository):
 
 
 class Leases(_Repository):
-    """Locks over all processes that end by themselves."""
+    """Locks across all processes that expire by themselves."""
 
     def lock(
         self, name: str, *, lease_seconds: float = leases.LEASE_SECONDS, wait_seconds: float = leases.WAIT_SECONDS
@@ -422,7 +422,7 @@ class Checkpoints(_Repository):
 
 
 class Validations(_Repository):
-    """Verdicts of suites on data, by the data's fingerprint."""
+    """Results of suites on data, by the data's fingerprint."""
 
     def get(self, tenant: str, fingerprint: str, suite_digest: str) -> Validation | None:
         with self._reading() as connection:
@@ -442,7 +442,7 @@ class Validations(_Repository):
 
 
 class IdempotencyRecords(_Repository):
-    """What was done once for a job, by key: a second try finds the first one's result."""
+    """Idempotency records: what was done once for a job, by key; a second run finds the first run's result."""
 
     def get(self, job_id: str, key: IdempotencyKey[T]) -> T | None:
         """Return the record, or None if the effect has not happened."""

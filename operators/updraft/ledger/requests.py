@@ -1,7 +1,7 @@
-"""What people ask of a job: halt, resume, cancel. Its controller obeys and answers; the ledger keeps both.
+"""Store users' requests to a job: halt, resume, cancel. The job's controller obeys and answers them.
 
-Of halt and resume the later one withdraws an earlier one that is not answered. It waits for its own answer all
-the same: the controller may have begun to obey the earlier one, and then the later one is what it must do next.
+A halt withdraws an unanswered resume, and a resume an unanswered halt. The later request still waits for its own
+answer: the controller may have begun to obey the earlier one, and then has to obey the later one next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def request(
         return _cancel(connection, job, by, now)
     _refuse_what_cannot_be(connection, job, kind)
     same, opposite = pending(connection, job_id, kind), pending(connection, job_id, _OPPOSITE[kind])
-    # With changes, the job must halt first: the request to halt stays.
+    # A resume with changes needs a halted job: the request to halt stays.
     if opposite is not None and changes is None and (same is None or not same.revision):
         answer(connection, job_id, opposite.seq, f"{WITHDRAWN}: {by} asked to {kind}", now)
     if same is None:
@@ -119,7 +119,7 @@ def _cancel(connection: Connection, job: Job, by: str, now: datetime) -> Request
     values = {"cancel_requested_at": now, "cancel_requested_by": by}
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
     if job.state is State.QUEUED:
-        admission.count_change(connection)  # those behind it move up
+        admission.count_change(connection)  # the jobs behind it move up
     return made
 
 

@@ -1,4 +1,4 @@
-"""Changes of a job's manifest on the way: each is kept, with who made it and what it changed."""
+"""Store the revisions of a job's manifest, each with its author and its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy sees them now. `migrations/` holds how they came to be; a test compares the two."""
+"""Define the current tables for SQLAlchemy. `migrations/` holds the steps to them; a test compares the two."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-ID_LENGTH = 250  # Airflow's length of a run id
+ID_LENGTH = 250  # the length that Airflow allows for a run id
 WORD_LENGTH = 100
 NAME_LENGTH = 250
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC times; SQLite keeps them without zone, PostgreSQL as timestamptz."""
+    """Times in UTC with a time zone. SQLite stores them without the zone, PostgreSQL as timestamptz."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -114,7 +114,7 @@ grants = Table(
     metadata,
     _job_id(),
     Column("learners", Integer, nullable=False),
-    Column("cpus", Float, nullable=False),  # these four per learner
+    Column("cpus", Float, nullable=False),  # this and the next three: per learner
     Column("memory_mib", BigInteger, nullable=False),
     Column("gpus", Integer, nullable=False),
     Column("gpu_type", String(WORD_LENGTH)),
@@ -122,22 +122,22 @@ grants = Table(
     Column("granted_at", UtcDateTime),
     Column("released_at", UtcDateTime),
     Column("disk_mib", BigInteger, nullable=False, server_default="0"),  # per learner
-    # What the planner decided last, while the job waits: its place from 1, why it waits, whether waiting is useless.
+    # The planner's last decision while the job waits: its place from 1, the reason, whether waiting is useless.
     Column("place", Integer),
     Column("reason", Text),
     Column("impossible", Boolean, nullable=False, server_default=false()),
-    Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row changed last
+    Column("changed", BigInteger, nullable=False, server_default="0"),  # `queue.changes` when the row last changed
     Index(None, "released_at"),
     Index(None, "changed"),
 )
 
-# One row. A transaction that changes the queue locks this row first and counts the change.
+# A single row. A transaction that changes the queue locks this row first and increments `changes`.
 queue = Table(
     "queue",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("changes", BigInteger, nullable=False),
-    Column("planned", BigInteger, nullable=False),  # `changes` as the newest plan has left it
+    Column("planned", BigInteger, nullable=False),  # value of `changes` after the newest plan
 )
 
 attempts = Table(
@@ -157,7 +157,7 @@ attempts = Table(
     Column("first_step", BigInteger),
     Column("last_step", BigInteger),
     Column("revision", Integer, nullable=False, server_default="0"),
-    Column("generation", Integer, nullable=False, server_default="1"),  # that of `membership`
+    Column("generation", Integer, nullable=False, server_default="1"),  # the generation of `membership`
     Column("membership", JSON(none_as_null=True)),
 )
 
@@ -241,6 +241,6 @@ locks = Table(
     "locks",
     metadata,
     Column("name", String(NAME_LENGTH), primary_key=True),
-    Column("owner", String(WORD_LENGTH)),  # these two: leases of `Ledger.lock`
+    Column("owner", String(WORD_LENGTH)),  # this and the next column: the leases of `Leases.lock`
     Column("expires_at", UtcDateTime),
 )

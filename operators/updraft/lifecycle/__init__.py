@@ -1,4 +1,4 @@
-"""The life of a job: states, legal transitions, verdicts, ids. Pure; used by the ledger, the operators and the API."""
+"""Describe the life of a job: states, legal transitions, verdicts, ids. Pure; used by all layers above."""
 
 from __future__ import annotations
 

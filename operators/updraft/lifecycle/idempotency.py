@@ -1,4 +1,4 @@
-"""The key of a record that keeps a second run of a task from doing again what the first one did."""
+"""Define the key of an idempotency record: a task that runs twice finds by it what its first run did."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class IdempotencyKey(Generic[T]):
-    """One kind of idempotency record of a job.
+    """The key of one kind of idempotency record.
 
     Args:
-        name: The record's name; a job has at most one record of a name.
-        kind: The type of what the record keeps: a frozen dataclass, or a plain JSON type.
+        name: The record's name; a job has at most one record of each name.
+        kind: The type of the record's value: a frozen dataclass or a plain JSON type.
     """
 
     name: str

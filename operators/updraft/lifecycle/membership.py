@@ -1,7 +1,7 @@
-"""Who belongs to an attempt of a role: a numbered generation of members. Pure.
+"""Describe which learners belong to an attempt of a role, as numbered generations. Pure.
 
-A fixed-size job has one generation for each attempt. Each change of who belongs makes the next generation; its number
-only grows, and a learner's number is never given to another learner of the same attempt, so that what is observed late
+An attempt of a fixed-size job has one generation. Each change of the members creates the next generation. Generation
+numbers only grow, and a learner's number is never given to another learner of the same attempt. So a late observation
 of an earlier generation cannot be taken for a member of a later one.
 """
 
@@ -17,9 +17,9 @@ class Member:
     """A learner of an attempt.
 
     Args:
-        learner: its number within the attempt, from 1.
-        since: the generation in which it joined.
-        until: the generation from which on it does not belong; None while it belongs.
+        learner: Its number within the attempt, from 1.
+        since: The generation in which it joined.
+        until: The first generation to which it does not belong any more; None while it belongs.
     """
 
     learner: int
@@ -34,14 +34,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """The members of one attempt at one generation.
+    """The members of one attempt in one generation.
 
     Args:
-        generation: from 1; each change of who belongs counts one.
-        desired: how many learners the attempt should have.
-        members: all learners that this attempt ever had, by number; those that left stay, with `until`.
+        generation: From 1; each change of the members adds one.
+        desired: How many learners the attempt should have.
+        members: All learners that this attempt ever had, by number; a learner that left stays, with `until`.
 
-    Raises ValueError for members that contradict each other.
+    Raises:
+        ValueError: The members contradict each other.
     """
 
     generation: int

@@ -1,4 +1,5 @@
-"""Ids of jobs. A job's id names its pods and its service, so it is a DNS label that starts with a letter. Pure."""
+"""Make and check job ids. A job's id names its pods and its service: it is a DNS label that starts with a letter.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Whether what people asked of a job has happened, once it is answered. Pure; the client and the request DAGs ask."""
+"""Decide whether an answered request of a user took effect. Pure; used by the client and the request DAGs."""
 
 from __future__ import annotations
 
 from updraft.lifecycle.states import TERMINAL, State
 
-WITHDRAWN = "withdrawn"  # beginning of the answer to a request that a later one has replaced
+WITHDRAWN = "withdrawn"  # start of the answer to a request that a later request replaced
 
 
 def obeyed(kind: str, answer: str, state: State) -> bool:

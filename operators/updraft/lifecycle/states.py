@@ -1,6 +1,6 @@
-"""The states of a job and the legal ways between them. Pure; the ledger asks `check` before it records.
+"""Define the states of a job and the legal transitions. Pure; the ledger calls `check` before it records one.
 
-A state may follow itself: that records a new reason (evaluating, exporting and registering all happen in STORING).
+A state may follow itself: the transition records a new reason (evaluation, export and registration are all in STORING).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from updraft.exceptions import IllegalTransitionError
 
 
 class State(StrEnum):
-    """Shown to people, each change with its time and reason."""
+    """The state of a job, shown to users; each change has its time and reason."""
 
-    PENDING = "PENDING"  # recorded, not judged yet
-    QUEUED = "QUEUED"  # waits for its place
-    DEPLOYING = "DEPLOYING"  # has its place; learners are being created
+    PENDING = "PENDING"  # recorded, not yet in the queue
+    QUEUED = "QUEUED"  # waits for a grant
+    DEPLOYING = "DEPLOYING"  # has a grant; learners are being created
     DOWNLOADING = "DOWNLOADING"  # code and data are being staged
     PROCESSING = "PROCESSING"  # the program runs
-    RECOVERING = "RECOVERING"  # learners were lost and are started again
+    RECOVERING = "RECOVERING"  # learners were lost and are relaunched
     RESIZING = "RESIZING"  # learners join or leave
-    STORING = "STORING"  # the program is done: results, evaluation, export, registration
-    HALTED = "HALTED"  # stopped by a person after a checkpoint; can go on
+    STORING = "STORING"  # the program has ended: results, evaluation, export, registration
+    HALTED = "HALTED"  # a user stopped it after a checkpoint; it can be resumed
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
 
 TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
-_BROKEN = frozenset({State.FAILED, State.CANCELLED})  # possible from every state that is no end
+_BROKEN = frozenset({State.FAILED, State.CANCELLED})  # possible from every state that is not final
 
 _FORWARD: dict[State, set[State]] = {
-    # Staging and validation come before the learners: data may be fetched before or after the gang has its place.
+    # Data may be staged before or after the gang gets its grant.
     State.PENDING: {State.QUEUED, State.DOWNLOADING, State.HALTED},
     State.QUEUED: {State.DEPLOYING, State.DOWNLOADING, State.HALTED},
     State.DEPLOYING: {State.DOWNLOADING, State.PROCESSING, State.QUEUED, State.RECOVERING, State.STORING, State.HALTED},
@@ -49,7 +49,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {state: frozenset() if state in TERMINAL else frozenset({state, *_FORWARD[state]}) | _BROKEN for state in State}
 )
 
-# MLflow's status of a job's run. The table is total: a new state must say what it is there.
+# MLflow's status of a job's run, for every state: a new state needs an entry.
 MLFLOW_STATUS: Mapping[State, str] = MappingProxyType(
     {
         **{state: "RUNNING" for state in State if state not in TERMINAL},

@@ -1,4 +1,4 @@
-"""The verdict: the end of a job with its evidence. Told alike to Airflow, MLflow and the ledger."""
+"""Define the verdict: the end of a job with its evidence, the same for Airflow, MLflow and the ledger."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from updraft.lifecycle.states import TERMINAL, State
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the verdict rests on, read after the fact and never from a return value."""
+    """The evidence of the verdict, read after the job's end and never from a task's return value."""
 
-    exit_codes: Mapping[str, int | None] = field(default_factory=dict)  # learner's number -> code; None: none was seen
+    exit_codes: Mapping[str, int | None] = field(default_factory=dict)  # learner's number -> code; None: not seen
     completion_markers: tuple[str, ...] = ()  # numbers of the learners whose marker was found
     final_checkpoint: str | None = None  # name of the newest verified checkpoint
     model_version: str | None = None  # name/version in the registry
     code: str | None = None  # FfDL's error code, such as C201
-    details: Mapping[str, Any] = field(default_factory=dict)  # whatever else is worth keeping; JSON values
+    details: Mapping[str, Any] = field(default_factory=dict)  # other facts worth keeping; JSON values
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Evidence:
@@ -34,7 +34,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A terminal state, why, and the evidence."""
+    """A final state, with its reason and its evidence."""
 
     state: State
     reason: str

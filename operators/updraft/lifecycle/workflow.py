@@ -1,6 +1,6 @@
-"""The names of the DAGs, of a job's tasks and of the roles of its pods, each written once.
+"""Name the DAGs, the tasks of a job and the roles of its pods, in one place.
 
-A role is what one gang of pods does for a job; the ledger counts attempts by it. Four tasks launch a role.
+A role is the purpose of a gang's launch; the ledger numbers attempts by it. Four tasks launch a role.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RESUME_DAG = "resume_job"
 CANCEL_DAG = "cancel_job"
 REAPER_DAG = "reaper"
 
-# Roles, of which the learner's package knows the first two.
+# Roles. The learner's package also needs the first two.
 PREPARE_ROLE = contract.PREPARE_ROLE
 TRAIN_ROLE = contract.TRAIN_ROLE
 EVALUATE_ROLE = "evaluate"

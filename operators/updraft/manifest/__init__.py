@@ -1,4 +1,4 @@
-"""What a training job is: the manifest, its ways in, its errors.
+"""Define the manifest of a training job: its model, the functions that read it, its errors.
 
 Pure: standard library, pydantic and PyYAML. Used by the CLI, the DAGs, the plugin's routes and the operators.
 """

@@ -1,5 +1,5 @@
-"""Fields judged against each other. Works on the raw mapping, so that these errors are reported together with
-those of single fields; whatever is malformed by itself is passed over here."""
+"""Check fields of a manifest against each other. The checks work on the raw mapping, so that their errors are reported
+together with those of single fields; they skip a value that is malformed by itself."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _equal(field: str, value: object, standard: object) -> bool:
         try:
             return parse_memory(value) == parse_memory(standard)
         except PydanticCustomError:
-            return True  # reported by itself
+            return True  # the model reports it
     return value == standard
 
 

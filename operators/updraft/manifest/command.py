@@ -1,6 +1,6 @@
-"""Commands with parameters: `${params.NAME}` becomes the parameter's value, quoted for the shell.
+"""Fill parameters into a command: `${params.NAME}` becomes the parameter's value, quoted for the shell.
 
-Pure. What is not of that form (`$DATA_DIR`, `${HOME}`) is the shell's."""
+Pure. Everything of another form (`$DATA_DIR`, `${HOME}`) is left to the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a text is a schedule: five cron fields, or a name such as @daily. Airflow runs them by croniter too."""
+"""Check that a text is a schedule: five cron fields, or a name such as @daily. Airflow also uses croniter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELDS = {
     "month": "from 1 to 12",
     "day of week": "from 0 to 7",
 }
-_RANDOM = ("h", "r")  # croniter's own: a value that is drawn anew whenever the expression is read
+_RANDOM = ("h", "r")  # croniter's own syntax: a value that is drawn at random each time
 CRON_ALLOWED = f"minute, hour, day of month, month, day of week, or one of {', '.join(PRESETS)}"
 
 
@@ -37,6 +37,6 @@ def check_cron(text: str) -> str:
         croniter(text).get_next()
     except CroniterBadDateError:
         raise wrong(f"{VALUE} never comes", "a day that its month has", "'0 3 28 * *'", value=text) from None
-    except ValueError:  # fields that croniter takes one by one, but not together
+    except ValueError:  # croniter accepts each field, but not all together
         raise wrong(f"{VALUE} is not a cron expression", CRON_ALLOWED, "'0 3 * * *'", value=text) from None
     return text

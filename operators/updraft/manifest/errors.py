@@ -1,7 +1,7 @@
-"""What is wrong with a manifest: every wrong field, its value, what is allowed, what was perhaps meant.
+"""Report what is wrong with a manifest: each wrong field, its value, what is allowed, and the nearest allowed value.
 
-Validators raise `wrong(...)`; `updraft.manifest.explain` turns that and pydantic's own errors into `FieldError`s.
-Values that look secret are never repeated.
+Validators raise `wrong(...)`; `updraft.manifest.explain` converts it and pydantic's own errors to `FieldError`s. Values
+that look secret are never repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from updraft.exceptions import UpdraftError
 from updraft.manifest.limits import COMPARED, COMPARED_CHARACTERS, NAMED, REPORTED
 
-VALUE = "{value}"  # stands in `problem` for the value, until it is known whether it may be shown
+VALUE = "{value}"  # placeholder in `problem` for the value, until it is known whether it may be shown
 NO_SUCH_FIELD = "no such field"
 HIDDEN = "the value (not shown)"
 SHOWN_CHARACTERS = 60
@@ -40,7 +40,7 @@ class FieldError:
     """
 
     path: str
-    value: str | None  # as it may be shown; None where there is none
+    value: str | None  # as it may be shown; None if there is none
     problem: str
     allowed: str
     suggestion: str | None = None
@@ -73,7 +73,7 @@ class ManifestError(UpdraftError):
             heading = f"more than {REPORTED} fields are wrong; the first are"
         self.source = source
         self.heading = heading
-        super().__init__(self.fields, source, heading)  # these are what pickle hands back to us
+        super().__init__(self.fields, source, heading)  # pickle passes these arguments when it restores the error
 
     def __str__(self) -> str:
         count = len(self.fields)
@@ -101,7 +101,7 @@ def filled(field: FieldError, path: str, value: object) -> FieldError:
     """Return the error at its full path, with the value put in, unless it might be a secret."""
     shown = HIDDEN if is_sensitive(path) else show(value)
     problem = field.problem.replace(VALUE, shown)
-    # A suggestion may be made from the value.
+    # The suggestion may contain a part of the value.
     suggestion = None if shown is HIDDEN and VALUE in field.problem else field.suggestion
     return replace(field, path=path, value=shown, problem=problem, suggestion=suggestion)
 

@@ -1,4 +1,4 @@
-"""pydantic's errors as `FieldError`s: what is wrong, what is allowed, what was perhaps meant."""
+"""Convert pydantic's errors to `FieldError`s: what is wrong, what is allowed, what was perhaps meant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from updraft.manifest.errors import NO_SUCH_FIELD, VALUE, FieldError, filled, join_path, nearest, one_of, shown_key
 from updraft.manifest.model import Manifest
 
-# Names that people bring from other systems, and where they are here.
+# Field names of other systems, and the fields of this manifest that correspond to them.
 ELSEWHERE = {
     "cmd": "command", "args": "command", "entrypoint": "command", "script": "command", "run": "command",
     "environment": "env", "parameters": "params", "hyperparameters": "params", "nodes": "resources.learners",

@@ -1,8 +1,8 @@
-"""FfDL's V1 manifest, accepted as its users wrote it and turned into ours.
+"""Convert a V1 manifest of FfDL, as FfDL's users wrote it, to a manifest of Updraft.
 
-Where FfDL guessed silently, a warning says what it would have done and what happens here. What it guessed from
-nonsense (an amount of memory that is none) is an error here. Credentials leave the manifest: they come back apart,
-to be stored as a secret by the submitter, and are in no message.
+Where FfDL guessed silently, a warning says what FfDL would have done and what Updraft does. Where FfDL accepted an
+invalid value (a memory amount without a number, for instance), there is an error. Credentials are taken out of the
+manifest and returned separately; the submitter stores them as a secret, and no message contains them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _MEMORY = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])(i)?(b)?\s*", re.IG
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of an FfDL manifest. `secrets`: name of the secret, to key, to value; never shown."""
+    """The result of converting an FfDL manifest. `secrets` maps a secret's name to keys and values, which are never
+    shown."""
 
     manifest: Manifest
     warnings: tuple[str, ...]
@@ -88,7 +89,7 @@ def convert(mapping: Mapping[str, Any], *, code: str | None = None, source: str 
 
 
 class _Conversion:
-    """One conversion under way: collects errors, warnings and secrets."""
+    """One conversion in progress: it collects errors, warnings and secrets."""
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
         self.mapping = mapping

@@ -1,12 +1,13 @@
-"""The trigger form: the manifest's single values as flat fields in sections, and a box for the rest.
+"""Make the trigger form: the manifest's single values as flat fields in sections, and a box for the rest.
 
-Made from the model's JSON Schema. No Airflow here: the DAGs wrap each `FormField` into a Param. A field left empty is
-not set, so the form of a DAG without a manifest of its own starts empty, and its descriptions name the defaults.
+The form is made from the model's JSON Schema, without Airflow; the DAGs wrap each `FormField` into a Param. A field
+that is left empty is not set, so the form of a DAG without a manifest starts empty, and its descriptions name the
+defaults.
 
-What Airflow's form makes of a schema shapes this one. It opens only the fields that name no section, so those are what
-people change: the program's params, or else the job's own fields. A field whose type does not include `null` must be
-filled in before the form can be sent. Its number fields drop the `e` of `1e-3`, so a param that is a number is written
-as text and read here; `examples` make the field one line instead of six.
+Properties of Airflow's form shape this one. It first shows only the fields without a section, so these are the ones
+that users change: the program's params, or else the job's own fields. A field whose type does not include `null` must
+be filled in before the form can be sent. Number fields drop the `e` of `1e-3`, so a numeric param is written as text
+and parsed here. `examples` give a field one line instead of six.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from updraft.manifest.typed import KINDS, PATTERNS, typed
 BOX = "manifest"
 PARAM_PREFIX = "params_"
 JOB_SECTION = "Job"
-NOT_SET = "not set"  # Airflow's form would say `null`
-INTERNAL = ("submitted_by",)  # keys that our own clients put beside the form's fields
+NOT_SET = "not set"  # Airflow's form would show `null`
+INTERNAL = ("submitted_by",)  # keys that the platform's clients send beside the form's fields
 _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
 _BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params", "failures"}
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
@@ -44,8 +45,8 @@ _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 class FormField:
     """One field of the trigger form: its name, default value and JSON Schema.
 
-    The schema holds what Airflow's form reads: type, title, description, section, bounds. It is shared between calls:
-    copy it before you change it.
+    The schema contains what Airflow's form reads: type, title, description, section, bounds. All calls share it: copy
+    it before you change it.
     """
 
     name: str
@@ -63,7 +64,7 @@ def form_fields(base: Manifest | None = None) -> dict[str, FormField]:
     raw = base.canonical() if base else {}
     own = [_param_field(name, value) for name, value in (base.params if base else {}).items()]
     fields = [*own, *(_field(path, _get(raw, path), schema) for path, schema in _schemas().items())]
-    if base and base.resources.size:  # the size says these; a second value could only contradict it
+    if base and base.resources.size:  # the size sets these; a second value could only contradict it
         names = {f"resources_{name}" for name in _SIZED}
         fields = [FormField(f.name, None, f.schema) if f.name in names else f for f in fields]
     box = {
@@ -290,7 +291,7 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for part in path[:-1]:
         if not isinstance(node.get(part), dict):
             if node.get(part) is not None:
-                return  # the box holds nonsense there; the model says so
+                return  # the box contains an invalid value here; the model reports it
             node[part] = {}
         node = node[part]
     node[path[-1]] = value

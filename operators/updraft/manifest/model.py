@@ -1,8 +1,8 @@
-"""The manifest: what one training job is. One pydantic model, from which the JSON Schema, the reference page,
-Airflow's trigger form and the error messages are made.
+"""Define the manifest of a training job as one pydantic model. The JSON Schema, the reference page, Airflow's trigger
+form and the error messages are made from it.
 
-Validators here judge one field at a time; `updraft.manifest.checks` judges fields against each other. People
-come in through `updraft.manifest.parse` and `load`, which report all wrong fields at once.
+Validators here check one field at a time; `updraft.manifest.checks` checks fields against each other. Callers use
+`updraft.manifest.parse` and `load`, which report all wrong fields at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Promote = Annotated[
 
 
 class Part(BaseModel):
-    """Frozen; a field that is not known is an error."""
+    """A part of the manifest. It is frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,7 +87,7 @@ class Secret(Part):
 
 
 class Resources(Part):
-    """What each learner gets. A size stands for cpus, memory, gpus and gpu_type together."""
+    """The resources of each learner. A size stands for cpus, memory, gpus and gpu_type together."""
 
     size: SizeName | None = Field(
         None, description="A size by name, instead of cpus, memory, gpus and gpu_type", examples=["small"]
@@ -123,7 +123,7 @@ class Resources(Part):
 
 
 class Elastic(Part):
-    """How far the platform may shrink and grow the job while it runs."""
+    """The limits within which the platform may shrink and grow the job while it runs."""
 
     min_learners: Count = Field(1, ge=1, description="Fewest learners", examples=[1])
     max_learners: Count = Field(ge=1, description="Most learners", examples=[4])
@@ -132,7 +132,7 @@ class Elastic(Part):
 
 
 class Data(Part):
-    """A data set of the job, laid out as files below DATA_DIR before the program starts."""
+    """A data set of the job, stored as files below DATA_DIR before the program starts."""
 
     source: Annotated[Text, AfterValidator(values.check_data_source)] = Field(
         description="s3://bucket/prefix, a folder or file beside the manifest (the CLI uploads it), or "
@@ -166,7 +166,7 @@ class Data(Part):
 
 
 class Keep(Part):
-    """Which checkpoints are kept."""
+    """The checkpoints that are kept."""
 
     latest: Count = Field(3, ge=1, le=1000, description="Newest checkpoints to keep", examples=[3])
     best: Count = Field(
@@ -176,7 +176,7 @@ class Keep(Part):
 
 
 class Checkpoints(Part):
-    """The program saves checkpoints; the platform verifies, uploads and prunes them."""
+    """The checkpoints that the program saves; the platform verifies, uploads and prunes them."""
 
     every: Duration | None = Field(
         None,
@@ -189,7 +189,7 @@ class Checkpoints(Part):
 
 
 class Evaluate(Part):
-    """A command that judges the trained model, run in the job's own image after training."""
+    """A command that evaluates the trained model, run in the job's own image after training."""
 
     command: Command = Field(
         description="Shell command; it starts with the training's results in RESULT_DIR",
@@ -198,7 +198,7 @@ class Evaluate(Part):
 
 
 class Budget(Part):
-    """What the job may spend."""
+    """The limits of the job: lost attempts, run time, and time without progress."""
 
     infra_attempts: Count | None = Field(
         None,
@@ -231,7 +231,7 @@ class Budget(Part):
 
 
 class Failure(Part):
-    """A way to fail that the job knows better than the platform, met by exit code, by text in the log, or by both."""
+    """A failure that the job can name better than the platform, found by exit code, by text in the log, or by both."""
 
     exit_code: Count | None = Field(None, ge=1, le=255, description="Exit code of the program", examples=[42])
     contains: Annotated[Text, AfterValidator(values.check_contained)] | None = Field(
@@ -252,7 +252,7 @@ class Failure(Part):
 
 
 class Export(Part):
-    """What becomes of the trained model. Without this section the results are kept and nothing is exported."""
+    """The export of the trained model. Without this section the results are kept and nothing is exported."""
 
     formats: Annotated[
         tuple[Literal["onnx", "torch", "mlflow"], ...],
@@ -288,7 +288,7 @@ class Export(Part):
 
 
 class Schedule(Part):
-    """When a manifest in `jobs/` runs by itself."""
+    """The times at which a manifest in `jobs/` runs by itself."""
 
     cron: Annotated[Text, AfterValidator(values.check_cron)] | None = Field(
         None, description="Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 3 * * *"]

@@ -1,6 +1,6 @@
-"""The ways into a manifest: mappings, texts, files and the folder of jobs.
+"""Read manifests: mappings, texts, files and the folder of jobs.
 
-`parse` and `load` raise ManifestError with all wrong fields at once; nothing else comes out of them."""
+`parse` and `load` raise only ManifestError, with all wrong fields at once."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from updraft.manifest.values import check_expectations
 
 @dataclass(frozen=True)
 class Loaded:
-    """A manifest that was read, the `warnings` of its conversion from another format, and the secrets found in it.
+    """A manifest, the warnings of its conversion from another format, and the secrets that were found in it.
 
     `secrets` maps names to keys and values; the client that submits the manifest stores them first.
     """
 
     manifest: Manifest
     warnings: tuple[str, ...] = ()
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # to be stored by the submitter
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # the submitter stores them
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """A manifest of the jobs folder. Exactly one of `manifest` and `error` is set."""
+    """A manifest in the folder of jobs. Exactly one of `manifest` and `error` is set."""
 
     path: Path
     manifest: Manifest | None
@@ -194,7 +194,7 @@ def _parsed_suite(text: str, name: str, path: str) -> dict[str, Any]:
         suite = check_expectations(plain_mapping(raw, name))
     except ManifestError:
         raise
-    except ValueError as exc:  # PydanticCustomError
+    except ValueError as exc:  # PydanticCustomError is a ValueError
         found: Any = getattr(exc, "context", None) or {"fields": ()}
         first: FieldError = found["fields"][0][0]
         problem = f"{name!r}: {first.path}: {first.problem}"
@@ -223,5 +223,5 @@ def _read_file(path: Path, field_path: str) -> str:
             return file.read(TEXT_CHARACTERS + 1)
     except OSError as exc:
         raise refuse(f"{str(path)!r} cannot be read ({exc.strerror or 'no such file'})") from exc
-    except ValueError as exc:  # not UTF-8, or a path with a NUL
+    except ValueError as exc:  # not UTF-8, or a path that contains NUL
         raise refuse(f"{str(path)!r} is not a text file") from exc

@@ -1,4 +1,4 @@
-"""Changes that come with a resume: a partial manifest, merged into the job's own and judged as a whole.
+"""Apply the changes that come with a resume: a partial manifest, merged into the job's own and checked as a whole.
 
 Pure. Called by the plugin's route and by the task of the DAG `resume_job`, before the request is recorded.
 """
@@ -16,7 +16,7 @@ from updraft.manifest.submission import refuse_unsupported
 from updraft.manifest.text import plain_mapping
 from updraft.manifest.typed import retyped, typed
 
-# What else a manifest says is what the job is: its data, its code and where its model goes are recorded already.
+# All other fields define the job itself: its data, its code and its model's name are already recorded.
 CHANGEABLE = ("command", "params", "env", "resources", "budget", "checkpoints", "failures")
 SOURCE = "changes"
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
@@ -45,7 +45,7 @@ def revised(
     """
     given = dict(plain_mapping(changes, SOURCE))
     known_params = dict(manifest.get("params") or {})
-    # A new command may have params of its own.
+    # A new command may have new params.
     strange = [] if given.get("command") else unknown_params(given.get("params"), known_params)
     if isinstance(given.get("params"), Mapping) and not given.get("command"):
         given["params"], wrong_types = _retyped(given["params"], known_params)

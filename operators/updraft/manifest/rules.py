@@ -1,6 +1,6 @@
-"""When a new model version takes the champion's place: `promote_if` rules and the decision.
+"""Decide whether a new model version becomes the champion, by the rules of `promote_if`.
 
-Pure; the promote operator brings the metrics and moves the alias.
+Pure; the promote operator reads the metrics and moves the alias.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class PromotionRule:
-    """One rule of `promote_if`: the metric `metric` must compare as `op` to `threshold`.
+    """One rule of `promote_if`: compare the metric `metric` to `threshold` with the operator `op`.
 
-    A `threshold` of None stands for the champion's value of the metric plus `offset`: `>= champion + 0.01`.
+    If `threshold` is None, it is the champion's value of the metric plus `offset`, as in `>= champion + 0.01`.
     """
 
     metric: str
@@ -51,7 +51,7 @@ class PromotionRule:
 
 @dataclass(frozen=True)
 class Promotion:
-    """Whether the new version becomes the champion, and why or why not."""
+    """The decision whether the new version becomes the champion, with the reason."""
 
     promote: bool
     reason: str

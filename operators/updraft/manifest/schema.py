@@ -1,4 +1,4 @@
-"""The manifest's JSON Schema, made from the model. scripts/docs/reference writes it and the reference page."""
+"""Make the manifest's JSON Schema from the model. scripts/docs/reference writes it and the reference page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def json_schema() -> dict[str, Any]:
     for part in (schema, *schema["$defs"].values()):
         for field in part["properties"].values():
             if isinstance(field.get("default"), dict) and "$ref" in field:
-                del field["default"]  # the part's own fields say their defaults
+                del field["default"]  # the fields of the part have defaults of their own
     return {**head, **schema, "title": "Updraft manifest", "oneOf": one_image}
 
 

@@ -1,5 +1,5 @@
-"""Whether a variable of `env` looks like a secret. Pure. The manifest is shown to every user who may see the job; a
-stored secret is not."""
+"""Decide whether a variable of `env` looks like a secret. Pure. Every user who may see the job can read its manifest;
+nobody can read a stored secret."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from updraft.manifest.errors import FieldError, join_path
 
-LOOK_CHARACTERS = 20_000  # of a value, from its beginning and to its end
+LOOK_CHARACTERS = 20_000  # the number of characters that is searched at each end of a value
 
-# Judged word by word, and most words in the last place alone: TOKENIZERS_PARALLELISM, MAX_TOKENS, KEY_COLUMN and
-# TOKEN_LIMIT are none.
+# Names are split into words, and most of these words count only as the last one. So TOKENIZERS_PARALLELISM, MAX_TOKENS,
+# KEY_COLUMN and TOKEN_LIMIT do not look secret.
 _LAST = re.compile(
     r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRETS?|TOKEN|CREDENTIALS?|APIKEY|SECRETKEY|ACCESSKEY|PRIVATEKEY|FERNETKEY)\d*$"
     r"|^(?:KEY|PWD|PASS|PASSCODE|AUTH|JWT|PAT|COOKIE|BEARER)\d*$"
@@ -19,11 +19,11 @@ _LAST = re.compile(
 _WITHIN = re.compile(
     r"(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS|(?:API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION)_KEY"
     r"|(?:CLIENT|APP)_SECRET|CONN(?:ECTION)?_STR(?:ING)?)(?:_|$)"
-    # Whose token it is may stand behind it.
+    # The token's owner may follow the word TOKEN.
     r"|^TOKEN_(?:API|AWS|AZURE|DB|DOCKER|GCP|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|KAGGLE|MLFLOW|NGC|NPM|OPENAI|PYPI"
     r"|REGISTRY|SLACK|WANDB)$"
 )
-# What stands before such a word in names of machine learning, of tables and of switches.
+# Words before such a word that make a name harmless: terms of machine learning, of tables and of switches.
 _HARMLESS = {
     "TOKEN": {
         "BOS", "CLS", "END", "EOS", "IMAGE", "MASK", "NEXT", "PAD", "PER", "SEP", "SPECIAL", "START", "STOP", "UNK",

@@ -1,4 +1,4 @@
-"""Resources by name: our own sizes and those of FfDL, per learner. Pure data."""
+"""Define sizes of resources by name, per learner: Updraft's own and those of FfDL. Pure data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Size:
-    """What a size gives each learner: CPU cores, memory with its unit, GPUs and their type."""
+    """The resources that a size gives each learner: CPU cores, memory with its unit, GPUs and their type."""
 
     cpus: float
     memory: str

@@ -1,6 +1,6 @@
-"""Where code and data come from: the text of `code` and `data[].source`, taken apart.
+"""Parse the sources of code and data: the text of `code` and `data[].source`.
 
-Pure: says what a source is; the staging operator fetches it, the CLI packs what is local.
+Pure: it only describes a source. The staging operator fetches it; the CLI packs local sources.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is decided when a manifest is submitted: the image, what this version does not act on, local sources.
+"""Decide what is known at submission: the image, fields that this version does not support, local sources.
 
-Pure. Called by the CLI before it submits, and again by the run's first task, which trusts nobody."""
+Pure. The CLI calls it before it submits; the run's first task calls it again, because other clients may not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of, 
 from updraft.manifest.model import Manifest
 from updraft.manifest.secretive import secrets_in_env
 
-# Field -> (is it used?, why it is refused, what may be written). docs/reference/manifest.md lists these.
+# Field -> (whether the manifest uses it, what is allowed instead). docs/reference/manifest.md lists these.
 _Used = Callable[[Manifest], object]
 UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
     "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
@@ -78,7 +78,7 @@ def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
     """
     if manifest.image is not None:
         return manifest.image
-    assert manifest.framework is not None  # the model holds one of the two
+    assert manifest.framework is not None  # the model guarantees that one of the two is set
     name, version = manifest.framework.name, manifest.framework.version
     candidates = [image for key, image in images.items() if key.partition(":")[0] == name]
     if not candidates:

@@ -1,7 +1,8 @@
-"""Text to plain values: YAML (1.2 scalars) or JSON, duplicate keys refused, positions in the errors.
+"""Parse text to plain values: YAML (with YAML 1.2's scalars) or JSON. Duplicate keys are refused; errors have
+positions.
 
-YAML 1.2's scalars are used because editors that follow the published JSON Schema use them: `no` is text, `1e-3` is
-a number, `1:30` and dates are text.
+Editors that follow the published JSON Schema use YAML 1.2's scalars, so they are used here: `no` is text, `1e-3` is a
+number, `1:30` and dates are text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from updraft.manifest.errors import FieldError, ManifestError, join_path, show, 
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """SafeLoader with YAML 1.2 scalars, which refuses a key that is written twice."""
+    """A SafeLoader with YAML 1.2 scalars, which refuses duplicate keys."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
@@ -86,7 +87,7 @@ def _read(text: str, source: str) -> object:
         except _Duplicate as exc:
             raise _unreadable(source, exc.key, "the key is there twice", "each key once") from exc
         except (ValueError, RecursionError):
-            pass  # YAML's flow mappings start alike
+            pass  # YAML's flow mappings begin in the same way
     try:
         _check_nesting(text, source)
         return yaml.load(text, Loader=_Loader)
@@ -111,7 +112,7 @@ def _check_nesting(text: str, source: str) -> None:
     holds too many values to be read."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
-        if number > 2 * limits.VALUES:  # a mapping or list is two events
+        if number > 2 * limits.VALUES:  # a mapping or list has two events
             raise _unreadable(source, "text", "holds too many values", f"at most {limits.VALUES}")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -144,16 +145,16 @@ def plain_mapping(value: object, source: str) -> dict[str, Any]:
     return copied
 
 
-# Where a value stands: its parent's place and its own key or number; None is the whole. Written out for errors only.
+# Where a value is: its parent's place, and its own key or index; None is the whole. Turned into text for errors only.
 _Place = tuple[Any, str | int] | None
 
 
 class _TooLarge(Exception):
-    """The rest is not looked at."""
+    """Stop checking: the value is too large, or has too many errors."""
 
 
 class _Copy:
-    """One copy under way: its errors, and how much it may still hold."""
+    """One copy in progress: its errors, and how much it may still hold."""
 
     def __init__(self) -> None:
         self.errors: list[FieldError] = []

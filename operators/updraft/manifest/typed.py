@@ -1,4 +1,4 @@
-"""A param's value, read as the type of the value that it replaces: on a command line, in a form, in a request."""
+"""Parse a param's new value as the type of the value that it replaces: on a command line, in a form, in a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from updraft.manifest.errors import FieldError, show
 
-# As JSON Schema patterns. Airflow's form shows a pattern that does not match, so these are short; `typed` is exact.
+# JSON Schema patterns. Airflow's form shows a pattern that does not match, so they are short; `typed` checks exactly.
 PATTERNS = {int: "^[-+]?[0-9]+$", float: "^[-+0-9.eE]+$"}
 KINDS = {bool: "true or false", int: "a whole number", float: "a number, such as 0.001 or 1e-3"}
 

@@ -1,4 +1,4 @@
-"""Amounts of memory or disk and lengths of time as people write them, and back.
+"""Parse and format amounts of memory or disk, and durations, as users write them.
 
 Pure functions; the manifest's model uses them through the annotated types `Bytes`, `DiskBytes` and `Duration`.
 """
@@ -14,7 +14,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from updraft.manifest.errors import VALUE, wrong
 
-MEMORY_LIMIT_BYTES = 1024**5  # keeps amounts well inside 64 bits wherever they are stored
+MEMORY_LIMIT_BYTES = 1024**5  # keeps amounts far below 64 bits wherever they are stored
 _UNITS = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)},

@@ -1,4 +1,4 @@
-"""Validators of single values, used by the model. Each returns the value or raises a PydanticCustomError."""
+"""Validate single values for the model. Each function returns the value or raises a PydanticCustomError."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from updraft_learner import contract
 NAME_LENGTH = 40
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$"
 NAME_ALLOWED = "lower-case letters, digits and hyphens, a letter first, at most 40 characters"
-PARAM_CHARACTERS = 6000  # MLflow's limit of one parameter value
+PARAM_CHARACTERS = 6000  # MLflow's limit for one param's value
 CONTAINED_CHARACTERS = (4, 200)
 FAILURE_CHARACTERS = 300
-# NVIDIA's runtime gives a container that sets this all GPUs of the node, also those of other pods.
+# If a container sets this, NVIDIA's runtime gives it all GPUs of the node, also those of other pods.
 GPU_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 
 _NAME = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
@@ -184,7 +184,7 @@ def check_timezone(value: str) -> str:
             ZoneInfo(value)
             return value
     except (KeyError, ValueError, OSError):
-        pass  # each of the three means: no such zone
+        pass  # each of the three means that the zone does not exist
     raise wrong(f"{VALUE} is not a known time zone", "a name of the IANA database", "Europe/Berlin", value=value)
 
 

@@ -1,1 +1,1 @@
-"""Airflow verbs: each task of a job stores its arguments, builds, submits or re-attaches, waits and frees."""
+"""Define Airflow operators for the tasks of a job: each builds, submits or re-attaches, waits, and cleans up."""

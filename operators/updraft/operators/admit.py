@@ -1,4 +1,4 @@
-"""The first task of a job: judge the manifest, record the job, open its MLflow run, wait in the queue."""
+"""Run the first task of a job: validate the manifest, record the job, open its MLflow run, wait in the queue."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from updraft.manifest import Manifest
     from updraft.services import Services
 
-NAME_CHARACTERS = 40  # a longer name is wrong, and is not used as one
+NAME_CHARACTERS = 40  # a longer name is invalid, and the job is not named after it
 
 
 class AdmitOperator(UsesServices, BaseOperator):
-    """Validates the manifest, records the job, opens its MLflow run and waits until the whole gang has its place.
+    """Validate the manifest, record the job, open its MLflow run and wait until the whole gang has a grant.
 
     Args:
-        form: default values of the DAG's form, by field. They tell which values a user has changed: Airflow writes the
+        form: Default values of the DAG's form, by field. They show which values a user has changed: Airflow writes the
             run's configuration into the DAG's own params.
 
     Returns the job's id. Defers while MLflow does not answer (TrackingTrigger) and while the job is in the queue
-    (AdmitTrigger). A wrong manifest, a missing secret, or a job that this cluster can never run ends the task without a
-    retry.
+    (AdmitTrigger). Ends the task without a retry if the manifest is wrong, a secret is missing, or this cluster can
+    never run the job.
     """
 
     operator_extra_links = LINKS
@@ -77,9 +77,9 @@ class AdmitOperator(UsesServices, BaseOperator):
                 require_tracking(self.services)
                 self._open_run(context, job, manifest)
                 self._check_model(job, manifest)
-            except UnavailableError as exc:  # nothing is lost by waiting, however long it is away
+            except UnavailableError as exc:  # the job can wait as long as MLflow is unavailable
                 self._wait_for_tracking(job, str(exc))
-            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a user cleared this task
                 self.log.info("The job was admitted before, and its learners were launched")
                 return job.id
             answer = ("waiting", job.reason)
@@ -89,7 +89,7 @@ class AdmitOperator(UsesServices, BaseOperator):
                     self.services.ledger.jobs.move(job.id, State.QUEUED, "waiting to be admitted")
                 queueing.plan(
                     self.services, _nodes(self.services)
-                )  # a job that is first in the queue need not wait for the planner
+                )  # the first job in the queue does not wait for the planner
                 answer = queueing.ask(self.services, job.id)
             if answer[0] in ("waiting", "halt"):
                 self.log.info("QUEUED: %s", answer[1])
@@ -175,7 +175,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             return self.services.ledger.jobs.record(new)
         except UnavailableError:
             raise
-        except UpdraftError as exc:  # another run's id, or a run whose manifest was renamed since
+        except UpdraftError as exc:  # the id belongs to another run, or the manifest was renamed since
             raise EndTaskError(str(exc)) from exc
 
     def _check_cluster(self, job: Job) -> None:

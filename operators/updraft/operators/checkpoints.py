@@ -1,4 +1,4 @@
-"""Beside the training: follow its checkpoints until it ends, then point to them from the MLflow run."""
+"""Follow the checkpoints of a training until it ends, then list them in the job's MLflow run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class WatchCheckpointsOperator(UsesServices, BaseOperator):
-    """Follows the checkpoints of a training until it ends, then lists them in the job's MLflow run.
+    """Follow the checkpoints of a training until it ends, then list them in the job's MLflow run.
 
     Args:
-        train_task: id of the task that trains.
+        train_task: The id of the task that trains.
 
     Defers to CheckpointTrigger. Never fails a job: the task that trains decides what missing checkpoints mean.
     """

@@ -1,4 +1,4 @@
-"""How a task of a job fails for good: with its reason as the last line of its log."""
+"""Fail a task of a job for good, with the reason as the last line of its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class EndTaskError(AirflowFailException):
-    """Ends the task without a retry. `reason` is written for the job's user and is logged without a traceback."""
+    """Ends the task without a retry. `reason` is written for the job's user, and is logged without a traceback."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

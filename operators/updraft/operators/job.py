@@ -1,7 +1,7 @@
-"""What all tasks of a job share: finding the job, and turning an error into the right end.
+"""Provide what all tasks of a job share: find the job, and turn an error into the right end of the task.
 
-An error that waiting may cure is left to Airflow's retries, and recorded when those are used up. Every other error of
-ours is recorded once as the job's failure and ends the task for good; `release` makes the verdict of it.
+If waiting may cure an error, it is left to Airflow's retries, and recorded when they are used up. Every other error of
+the platform is recorded once as the job's failure and ends the task for good; `release` bases the verdict on it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def task_states(context: Context) -> dict[str, str | None]:
     run = context["dag_run"]
     try:
         states = ti.get_task_states(dag_id=run.dag_id, run_ids=[run.run_id])
-    except Exception as exc:  # noqa: BLE001 - the verdict does not rest on it
+    except Exception as exc:  # noqa: BLE001 - the verdict does not depend on it
         log.warning("Airflow does not say how the run's tasks stand: %s", type(exc).__name__)
         return {}
     return dict(states.get(run.run_id) or {})

@@ -1,8 +1,8 @@
-"""The one subclass of KubernetesPodOperator: builds one pod through it, launches a gang of it, and waits.
+"""Define the only subclass of KubernetesPodOperator: it builds one pod, launches a gang of such pods, and waits.
 
-`execute` builds the pod, records it as the role's template, launches and defers; from then on the trigger drives the
-role to its end (`updraft.controller`), and `finished` ends the task as the ledger says. Stopping this task stops
-nothing by itself: see `on_kill`.
+`execute` builds the pod, records it as the role's template, launches the gang and defers. From then on the trigger
+drives the role to its end (`updraft.controller`), and `finished` ends the task as the ledger says. Stopping this task
+stops no learner: see `on_kill`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 
 class LearnerOperator(UsesServices, KubernetesPodOperator):
-    """Runs one role of a job as a gang of pods, from launch to relaunch, until it succeeds or its budget is used.
+    """Run one role of a job as a gang of pods, with relaunches, until it succeeds or its budget is used.
 
     Args:
         role: `train`, `evaluate`, `export` or `prepare`. `train` and `evaluate` run in the job's own image; `export`,
             whose report decides what is registered, and `prepare` run in an image of the platform, without the job's
             code, data and environment.
 
-    Defers to GangTrigger, which relaunches; no retries of Airflow are spent on that. Ends the task without a retry when
-    the job has failed or was cancelled. Skips when the manifest does not ask for this role. Running it twice is
+    Defers to GangTrigger, which relaunches lost attempts; they use no retries of Airflow. Ends the task without a retry
+    if the job has failed or was cancelled. Skips if the manifest does not ask for this role. Running it twice is
     harmless.
     """
 
@@ -106,7 +106,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             )
             template = base_pod(self, launch, program, settings.kubernetes_conn_id, context)
             pods.record_template(self.services, job, self.role, template)
-        if where == LaunchDue(None):  # the first launch needs not wait for a triggerer
+        if where == LaunchDue(None):  # the first launch need not wait for a triggerer
             attempt = attempts.begin(self.services, job, self.role, None)
             try:
                 self._launch(job, attempt)
@@ -126,7 +126,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         core = self.services.core
         try:
             pods.deploy(self.services, core, job, attempt)
-        except QuotaError as exc:  # learners that were made are gone again: the number has been used
+        except QuotaError as exc:  # pods of this attempt were removed again, and its number is used
             attempts.conclude(
                 self.services, core, job.id, self.role, attempt.number, attempts.EndSignal(EndKind.QUOTA, str(exc))
             )
@@ -137,7 +137,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             stop_if_over(self.services, context, job.id)
         if (
             attempt is None or attempt.outcome == FailureClass.HALTED
-        ):  # cancelled before it was launched, or while halted
+        ):  # cancelled before its first launch, or while halted
             raise fail(self.services, context, job.id, FailureClass.CANCELLED, reason)
         done = attempt.outcome == FailureClass.DONE
         launch = launch_of(self.services.settings, job, attempt)
@@ -148,7 +148,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
                 launch,
                 grace_seconds=0 if done else self.services.settings.stop_grace_seconds,
             )
-        except UnavailableError as exc:  # its end is known and recorded; `release` and the reaper remove what is left
+        except UnavailableError as exc:  # the end is already recorded; `release` and the reaper remove the rest
             self.log.warning("%s", exc)
         if not done:
             cancelled = self.services.ledger.jobs.get(job.id).cancel_requested_by
@@ -169,7 +169,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             lines = objects.read_log_end(
                 job.tenant, job.id, self.role, attempt.number, learner, limit=LAST_LINES, store=self.services.store
             )
-        except UpdraftError as exc:  # the reason is told in any case
+        except UpdraftError as exc:  # the reason is reported without these lines
             self.log.warning("The program's last lines cannot be read: %s", exc)
             return
         say_last_lines(f"Last lines of learner {learner}:", [str(line["line"]) for line in lines])

@@ -1,4 +1,4 @@
-"""Buttons on a task's page that lead to the job's MLflow run, its model, its page, and to halting or resuming it."""
+"""Define links on a task's page to the job's MLflow run, its model and its page, also for halt, resume and cancel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _job(ti_key: TaskInstanceKey) -> Job | None:
 
 
 class MlflowRunLink(BaseOperatorLink):
-    """Button that opens the job's run in MLflow."""
+    """A link to the job's run in MLflow."""
 
     name = "MLflow run"
 
@@ -42,7 +42,7 @@ class MlflowRunLink(BaseOperatorLink):
 
 
 class ModelLink(BaseOperatorLink):
-    """Button that opens the model version that the job registered."""
+    """A link to the model version that the job registered."""
 
     name = "Model version"
 
@@ -58,7 +58,7 @@ class ModelLink(BaseOperatorLink):
 
 
 class JobPageLink(BaseOperatorLink):
-    """Button that opens the job's own page: states with reasons, checkpoints, logs."""
+    """A link to the job's own page: states with reasons, checkpoints, logs."""
 
     name = "Job, checkpoints and logs"
     anchor = ""
@@ -70,28 +70,28 @@ class JobPageLink(BaseOperatorLink):
 
 
 class HaltLink(JobPageLink):
-    """Button that opens the job's page at its halt button: Airflow 3.3 has no address for a filled-in trigger form."""
+    """A link to the halt button on the job's page. Airflow 3.3 has no address for a filled-in trigger form."""
 
     name = "Halt"
     anchor = "#halt"
 
 
 class ResumeLink(JobPageLink):
-    """Button that opens the job's page at its resume button."""
+    """A link to the resume button on the job's page."""
 
     name = "Resume"
     anchor = "#resume"
 
 
 class CancelLink(JobPageLink):
-    """Button that opens the job's page at its cancel button."""
+    """A link to the cancel button on the job's page."""
 
     name = "Cancel"
     anchor = "#cancel"
 
 
 class AskedJobLink(BaseOperatorLink):
-    """Button on a run of halt_job, resume_job or cancel_job that opens the page of the job named there."""
+    """A link on a run of halt_job, resume_job or cancel_job to the page of the job named in it."""
 
     name = "Job"
 

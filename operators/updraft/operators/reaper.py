@@ -1,5 +1,4 @@
-"""Ends jobs that have no controller any more, removes what they left, and delivers messages that were not delivered in
-time."""
+"""End jobs that no controller handles any more, remove their pods, and deliver messages to MLflow that are overdue."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class ReaperOperator(UsesServices, BaseOperator):
-    """Ends jobs whose DAG run is gone, removes pods that no job owns, and delivers what MLflow could not be told in
-    time.
+    """End jobs whose DAG run no longer exists, remove pods without a job, and deliver overdue messages to MLflow.
 
     Defers to ReaperTrigger until there is something to do. Returns what was done and why, by job id.
     """
@@ -38,7 +36,7 @@ class ReaperOperator(UsesServices, BaseOperator):
         for job_id, act in event["reap"].items():
             try:
                 done[job_id] = self._reap(job_id, act)
-            except UpdraftError as exc:  # one job's trouble is not another's; what is left is found again
+            except UpdraftError as exc:  # a failure with one job does not stop the others; the reaper finds it again
                 away.append(f"{job_id}: {exc}")
         for job_id in event["untold"]:
             try:
@@ -68,7 +66,7 @@ class ReaperOperator(UsesServices, BaseOperator):
             return f"ended {ended.state.value}: {act['reason']}"
         if job.ended:
             ending.remove(self.services, job)
-            self._remove_pods(job.tenant, act["pods"])  # what is still there lies on a node that does not answer
+            self._remove_pods(job.tenant, act["pods"])  # these are on nodes that do not answer
             self.services.ledger.queue.release(job_id)
             return f"removed {', '.join(act['pods']) or 'what was left'}: {act['reason']}"
         self._remove_pods(job.tenant, act["pods"])

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class RegisterOperator(UsesServices, BaseOperator):
-    """Registers the exported model as one version in MLflow's registry.
+    """Register the exported model as one version in MLflow's registry.
 
-    Uploads the folder that the export pod made and checked; the worker never loads the model. Skips when the manifest
-    has no `export.register_as`. Running it twice makes one version.
+    Uploads the folder that the export pod made and checked; the worker never loads the model. Skips if the manifest has
+    no `export.register_as`. Running it twice makes one version.
     """
 
     operator_extra_links = LINKS
@@ -54,7 +54,7 @@ class RegisterOperator(UsesServices, BaseOperator):
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
             name = export.register_as
             self.services.ledger.jobs.move(job.id, State.STORING, f"registering {name}")
-            replay_metrics(self.services, job)  # the logged model takes the run's
+            replay_metrics(self.services, job)  # the logged model copies the run's metrics
             version = self._register(job, name, export)
             self.services.ledger.idempotency.record(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version.name, version.version)
@@ -114,9 +114,9 @@ class RegisterOperator(UsesServices, BaseOperator):
 
 
 class PromoteOperator(UsesServices, BaseOperator):
-    """Moves the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; logs why if not.
+    """Move the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; log why if not.
 
-    Skips when the manifest names no model or no rule.
+    Skips if the manifest names no model or no rule.
     """
 
     operator_extra_links = LINKS
@@ -140,7 +140,7 @@ class PromoteOperator(UsesServices, BaseOperator):
             outcome = self.services.ledger.idempotency.get(job.id, PROMOTION)
             if outcome is None:
                 replay_metrics(self.services, job)
-                # Two jobs of one series decide one after the other: the second meets the first as champion.
+                # Two jobs of one series decide one after the other: the second one compares itself with the first.
                 with self.services.ledger.leases.lock(f"promote {mine.name}"):
                     outcome = self._promote(job, client, mine, export)
             tags = {

@@ -1,4 +1,4 @@
-"""The last task of every job: free what it held, and write the verdict from evidence (`updraft.controller.ending`)."""
+"""Run the last task of every job: release what it holds, and write its verdict (`updraft.controller.ending`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ReleaseOperator(UsesServices, BaseOperator):
-    """Frees what the job still holds and writes its verdict, whatever happened before. The last task of every job.
+    """Release what the job still holds and write its verdict from evidence, whatever happened before.
 
-    The ledger is written first, then MLflow; Airflow is told by the run's own end.
+    The verdict goes to the ledger first, then to MLflow; Airflow sees it in the end of the run.
     """
 
     operator_extra_links = LINKS

@@ -1,7 +1,7 @@
-"""The one task of the DAGs `halt_job`, `resume_job` and `cancel_job`, and their forms.
+"""Define the single task of the DAGs `halt_job`, `resume_job` and `cancel_job`, and their forms.
 
 The request is a row in the ledger, which the job's own controller obeys; this task only records it and waits for the
-answer. Nothing heavy is imported: these DAGs run no learner.
+answer. It imports no heavy libraries: these DAGs run no learner.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RequestOperator(UsesServices, BaseOperator):
-    """Records a request to halt, resume or cancel a job, and waits for the job's answer.
+    """Record a request to halt, resume or cancel a job, and wait for the job's answer.
 
     Args:
         kind: `halt`, `resume` or `cancel`.
 
     The request carries the name of the user who triggered the run. Defers to AnswerTrigger for as many minutes as the
-    form says, and returns the answer. A request that is refused, that gets no answer in time, or that the job did not
-    obey ends the task as failed.
+    form says, and returns the answer. Fails the task if the request is refused, gets no answer in time, or was not
+    obeyed.
     """
 
     operator_extra_links = (AskedJobLink(),)

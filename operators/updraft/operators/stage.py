@@ -1,6 +1,7 @@
-"""Bring code and data into the content store, and have the data judged, before a learner starts.
+"""Bring code and data into the content store, and have the data validated, before a learner starts.
 
-A worker never reads a tenant's bytes: it looks at what the store has already, and asks a pod of the job for the rest.
+A worker never reads the content of a tenant's files: it checks what the store has, and asks a pod of the job for the
+rest.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class StageOperator(LearnerOperator):
-    """Turns the manifest's code and data into trees of the content store, and records which trees the job uses.
+    """Turn the manifest's code and data into trees of the content store, and record which trees the job uses.
 
-    A source that the store already has in its present form needs no pod. For all others, and for data without a known
-    verdict of its suite, one pod of the role `prepare` is launched and awaited, as LearnerOperator does.
+    A source that the store already has in its present form needs no pod. For all others, and for data that its suite
+    has not judged yet, one pod of the role `prepare` is launched and awaited, as in LearnerOperator.
     """
 
     ui_color = "#e6f4ea"
@@ -52,7 +53,7 @@ class StageOperator(LearnerOperator):
     def execute(self, context: Context) -> None:
         """Look at every source, launch the pod if one is needed, and record the trees."""
         with ends_job(self.services, context, FailureClass.DATA, must_run=True) as job:
-            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a person cleared this task
+            if self.services.ledger.attempts.current(job.id, TRAIN_ROLE) is not None:  # a user cleared this task
                 self.log.info("The learners were launched with what was staged before; that stays")
                 return
             self._stage(context, job)
@@ -83,7 +84,7 @@ class StageOperator(LearnerOperator):
 
         return reason_of(job.tenant, job.id, attempt.number, store=self.services.store)
 
-    # --- what is there, and what a pod has to do ------------------------------------------------------------------
+    # --- what the store has, and what the pod has to do -------------------------------------------------------------
 
     def _plan(self, context: Context, job: Job, manifest: Manifest) -> PreparePlan:
         """Look at every source. A plan that asks for a pod is recorded, so that each launch asks for the same."""
@@ -148,7 +149,7 @@ class StageOperator(LearnerOperator):
         from updraft.storage import Staged, look
 
         credentials: Mapping[str, str] | None = None
-        if secret and name != CODE:  # git's is for the pod alone
+        if secret and name != CODE:  # a secret for git is used by the pod alone
             from updraft.kubernetes.secrets import read_secret
 
             credentials = read_secret(self.services.core, self.services.settings.namespace(job.tenant), secret)
@@ -243,10 +244,10 @@ class StageOperator(LearnerOperator):
 
 
 class ValidateOperator(UsesServices, BaseOperator):
-    """Ends the job if its data does not meet its suites of expectations.
+    """End the job if its data does not meet its suites of expectations.
 
-    The verdict on each data set is recorded with the data's fingerprint before that, so that the same data is not
-    judged by the same suite again.
+    Before that, the result for each data set is recorded with the data's fingerprint, so that the same suite does not
+    judge the same data again.
     """
 
     operator_extra_links = LINKS

@@ -1,4 +1,4 @@
-"""The tasks of a job and their order, the same for every DAG that trains."""
+"""Wire the tasks of a job in their order, the same for every DAG that trains."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from updraft.operators.release import ReleaseOperator
 from updraft.operators.stage import StageOperator, ValidateOperator
 from updraft.timetables import CronTimetable, OnDemandTimetable
 
-# Airflow's retries are for losses of the control plane only; a job's own failure ends its task at once.
+# Airflow's retries are only for failures of the control plane; a job's own failure ends its task at once.
 DEFAULT_ARGS: dict[str, Any] = {
     "owner": "updraft",
     "retries": 4,
     "retry_delay": timedelta(seconds=5),
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
-    "weight_rule": "upstream",  # who has begun comes before who waits in the queue, for workers and for triggerers
+    "weight_rule": "upstream",  # workers and triggerers serve jobs that have begun before jobs in the queue
 }
-# About two hours: from the launch on, work is at stake that a part of the platform being away must not cost, and what a
-# job holds and shows is to be brought to its end. Before, who waits is better told soon.
+# About two hours. After the launch, an outage of some part of the platform must not cost the work done, and the job has
+# to be ended properly. Before the launch, users are better told early.
 PATIENT_RETRIES = 30
 DAG_ARGS: dict[str, Any] = {
     "catchup": False,
     "default_args": DEFAULT_ARGS,
-    "max_active_runs": 1000,  # the line is the ledger's, not Airflow's
+    "max_active_runs": 1000,  # the ledger limits running jobs, not Airflow
     "render_template_as_native_obj": False,
 }
 
@@ -85,11 +85,12 @@ def train_tasks(dag: DAG, form: dict[str, Param]) -> None:
     export = LearnerOperator(task_id=EXPORT_TASK, role=EXPORT_ROLE, trigger_rule="none_failed", retries=PATIENT_RETRIES)
     register = RegisterOperator(task_id=REGISTER_TASK, retries=PATIENT_RETRIES)
     promote = PromoteOperator(task_id=PROMOTE_TASK, retries=PATIENT_RETRIES)
-    # A teardown that could fail the run would be its only leaf, and a failed job a green run.
+    # With `on_failure_fail_dagrun` it would be the run's only leaf, and its success would turn a failed job's run
+    # green.
     release = ReleaseOperator(task_id=RELEASE_TASK, retries=PATIENT_RETRIES).as_teardown()
 
     admit >> stage >> validate >> [train, watch]
     train >> evaluate >> export >> register >> promote
     [promote, watch] >> release
-    # Not before: each task would take a copy of the whole form, at every parse.
+    # Only now: tasks created after this line would each copy the whole form, at every parse.
     dag.params = ParamsDict(form)

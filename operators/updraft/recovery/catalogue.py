@@ -1,7 +1,7 @@
-"""The failure catalogue: one table from evidence to label, class, action and the text a person reads.
+"""Hold the failure catalogue: one table from evidence to label, class, action, and the text that a user reads.
 
-`judge` (updraft.recovery.outcome) goes through it; docs/reference/failures.md is made of it. Tenants add rows of their
-own in the manifest (`failures`), which are asked first about how a program ended.
+`updraft.recovery.outcome.judge` searches it; docs/reference/failures.md is generated from it. The rows of a tenant,
+from the manifest's `failures`, are searched first for how a program ended.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ CATALOGUE: tuple[FailureRule, ...] = (*CLUSTER_ROWS, *PROGRAM_ROWS)
 
 
 class TenantRule(Protocol):
-    """A tenant's row: an entry of the manifest's `failures`. It is met by the exit code, by plain text in one of the
-    program's last lines, or by both where both are given."""
+    """A tenant's row: an entry of the manifest's `failures`. It fits by exit code, by plain text in one of the
+    program's last lines, or, if both are given, by both."""
 
     @property
     def exit_code(self) -> int | None: ...

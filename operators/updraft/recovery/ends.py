@@ -1,8 +1,8 @@
-"""What ends the watching of an attempt: one table of detectors, and what each kind of end means by itself.
+"""List the ends of an attempt's watching: one table of detectors, and what each kind of end means by itself.
 
-Pure. `updraft.triggers.attempt_monitor` walks `DETECTORS` in order at each look; what ends an attempt from outside its
-pods (a user, a limit, a program that gets nowhere) has a kind here too. Whether the attempt succeeded is judged
-afterwards, from evidence read afresh.
+Pure. `updraft.triggers.attempt_monitor` walks `DETECTORS` in order at each look. Ends that come from outside the pods
+(a user, a limit, a program without progress) have a kind here too. Whether the attempt succeeded is judged afterwards,
+from evidence that is read again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from updraft.recovery.policy import NO_QUOTA
 from updraft.recovery.rows_cluster import CONTROLLER_ROWS
 from updraft_learner.contract import ExitCode
 
-MISSING_SECONDS = 20.0  # a pod that the watch has never shown for this long is not coming
-GONE_SECONDS = 2.0  # one that it has shown, and shows no more
-BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not come by itself
-LATE_SECONDS = 10.0  # past the time for starting, the moment between two containers is no standstill
+MISSING_SECONDS = 20.0  # a pod that the watch has never shown is given up after this time
+GONE_SECONDS = 2.0  # a pod that the watch has shown, and no longer shows
+BLOCKED_SECONDS = 30.0  # an image that cannot be pulled for this long will not arrive without help
+LATE_SECONDS = 10.0  # beyond the time limit for starting, since a moment between two containers is no standstill
 
 
 class EndKind(StrEnum):
-    """Why an attempt is watched no longer."""
+    """The reason why an attempt is no longer watched."""
 
     ENDED = "ended"
     FAILED = "failed"
@@ -43,11 +43,11 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What an end means where its kind itself is the cause.
+    """The meaning of an end whose kind is itself the cause.
 
     Args:
-        label: its row in the failure catalogue.
-        catalogue_first: a row of the catalogue that what the pods show has found says more.
+        label: Its row in the failure catalogue.
+        catalogue_first: Whether a catalogue row that fits the pods' evidence takes precedence.
     """
 
     cause: FailureClass
@@ -62,7 +62,7 @@ def _as_in(label: str, *, catalogue_first: bool = False) -> Meaning:
     return Meaning(row.cause, row.label, row.action, catalogue_first)
 
 
-# Of the kinds that are not here, only what the learners show counts.
+# For kinds that are not listed, only the learners' evidence counts.
 MEANINGS: Mapping[EndKind, Meaning] = {
     EndKind.BLOCKED: Meaning(FailureClass.CONFIGURATION, catalogue_first=True),
     EndKind.NO_SECRET: _as_in("secret.gone"),
@@ -71,7 +71,7 @@ MEANINGS: Mapping[EndKind, Meaning] = {
     EndKind.CANCELLED: _as_in("job.cancelled"),
     EndKind.HALTED: _as_in("job.halted"),
     EndKind.STALLED: _as_in("progress.stalled"),
-    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks for an end instead
+    EndKind.GIVEN_UP: Meaning(FailureClass.PROGRAM, "progress.stalled"),  # the manifest asks to stop, not to restart
     EndKind.QUOTA: _as_in(NO_QUOTA),
     EndKind.REFUSED: Meaning(FailureClass.CONFIGURATION),
 }
@@ -79,20 +79,20 @@ MEANINGS: Mapping[EndKind, Meaning] = {
 
 @dataclass(frozen=True)
 class GangView:
-    """The pods of an attempt's members at one look, with what the detectors need beside them.
+    """The pods of an attempt's members at one look, and what else the detectors need.
 
     Args:
-        found: the pods that there are.
-        known: these, and those that are gone as they were last seen.
-        missing: members without a known pod.
-        size: how many members there are.
-        all_seen: whether the watch has shown every member's pod at some time.
-        halting: a user has asked to halt the job.
-        grace_seconds: how long a pod may store after its program's end.
-        node_lost_seconds: how long a pod stays on a node that does not answer.
-        start_overdue: some program has not started, and the time for starting is over.
-        shown: what users read about the gang now.
-        secret: name of the launch's secret.
+        found: The pods that exist.
+        known: The pods in `found`, and the last seen state of those that no longer exist.
+        missing: Members without a known pod.
+        size: The number of members.
+        all_seen: Whether the watch has shown every member's pod at some time.
+        halting: Whether a user has asked to halt the job.
+        grace_seconds: How long a pod may store results after its program's end.
+        node_lost_seconds: How long a pod stays on a node that does not answer.
+        start_overdue: Whether a program has not started although the time for starting is over.
+        shown: The text about the gang that users see now.
+        secret: The name of the launch's secret.
     """
 
     found: Sequence[PodFacts]
@@ -113,10 +113,10 @@ class Detector:
     """One way in which an attempt ends.
 
     Args:
-        name: of its timer; unique.
-        kind: what the watching ends with.
-        finds: the reason, or "" where this has not happened.
-        patience: how many seconds it has to last before it is believed; None: at once.
+        name: The unique name of its timer.
+        kind: The kind with which the watching ends.
+        finds: Returns the reason, or "" if this has not happened.
+        patience: Returns how many seconds the finding must last before it counts; None: it counts at once.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the end of an attempt was judged by, as the ledger keeps it."""
+"""Define the evidence by which an attempt's outcome was judged, as the ledger stores it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class FailedLearner:
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """What an attempt's outcome rests on, read after its end.
+    """The evidence of an attempt's outcome, read after its end.
 
     Args:
-        exit_codes: Of each learner's program, by the learner's number; None where the exit code was not seen.
-        markers: Whether each learner's completion marker was found, by the learner's number.
-        failures: The learners that failed, the one that the outcome is about first.
-        final_checkpoint: The newest verified checkpoint of a training that is done.
-        pods: What each pod showed last, without empty values.
+        exit_codes: The exit code of each learner's program, by learner; None if it was not seen.
+        markers: Whether each learner's completion marker was found, by learner.
+        failures: The learners that failed; the first one gave the outcome's reason.
+        final_checkpoint: The newest verified checkpoint of a training that succeeded.
+        pods: The last seen state of each pod, without empty values.
     """
 
     exit_codes: Mapping[int, int | None] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""What is known of learners' pods, and what users see while a gang lives. Pure.
+"""Describe the state of learners' pods, and what users see while a gang runs. Pure.
 
-`kubernetes/pod_status.py` reads the facts from the API's objects.
+`kubernetes/pod_status.py` reads these facts from the API's objects.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from updraft.lifecycle import State
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.rows_cluster import WAITING_REASONS
 
-BUILDING = "BuildingEnvironment"  # the local node's reason for a container that waits
+BUILDING = "BuildingEnvironment"  # the local node's reason for a waiting container
 
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """State of one container; `exit_code` is set once it has ended."""
+    """The state of one container; `exit_code` is set once it has ended."""
 
     state: str  # waiting, running, terminated, absent
     reason: str = ""
@@ -26,7 +26,7 @@ class ContainerFacts:
     exit_code: int | None = None
     started_at: str | None = None
     finished_at: str | None = None
-    started: bool = False  # runs, and its startup probe has passed
+    started: bool = False  # it runs, and its startup probe has passed
 
     @property
     def blocked(self) -> bool:
@@ -36,23 +36,24 @@ class ContainerFacts:
 
 @dataclass(frozen=True)
 class PodFacts:
-    """One learner, as its pod's status tells it."""
+    """One learner's pod, as its status describes it."""
 
     name: str
     uid: str
     learner: int
     phase: str
-    reason: str  # the pod's own: Evicted, DeadlineExceeded, ...
+    reason: str  # the pod's own reason: Evicted, DeadlineExceeded, ...
     message: str
     deleting: bool
     unscheduled: str | None  # the scheduler's message while there is no room
     sidecar: ContainerFacts
     main: ContainerFacts
-    node: str = ""  # empty until it has one
-    gpus: int = 0  # of the program's container
+    node: str = ""  # empty until the pod is scheduled
+    gpus: int = 0  # requested by the program's container
     disruption: str = ""  # reason of the condition DisruptionTarget: why the cluster removes the pod
     disruption_message: str = ""
-    # Whether it was being removed when its program's end was first seen; as it is now, if the end was not watched.
+    # Whether the pod was being removed when its program's end was first seen; if the watch missed the end, whether it
+    # is now.
     asked_to_leave: bool = False
 
     @property

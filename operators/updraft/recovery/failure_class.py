@@ -1,4 +1,4 @@
-"""The words of recovery: the class of an attempt's end, and what it calls for. Everything here uses them."""
+"""Define the two vocabularies of recovery: the class of an attempt's end, and the action that it calls for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Class of an attempt's end; it decides what may be done about it."""
+    """The class of an attempt's end; it decides what may follow."""
 
     DONE = "done"
     PROGRAM = "program"  # the user's program failed
-    CONFIGURATION = "configuration"  # it cannot work as it was asked for
+    CONFIGURATION = "configuration"  # the job cannot work as it was configured
     DATA = "data"
     INFRASTRUCTURE = "infrastructure"
     PREEMPTED = "preempted"
@@ -20,10 +20,10 @@ class FailureClass(StrEnum):
 
 
 class Action(StrEnum):
-    """What an attempt's end calls for, budgets permitting."""
+    """The action that an attempt's end calls for, if the budgets allow it."""
 
-    NONE = "none"  # it is done
+    NONE = "none"  # the role is done
     RELAUNCH = "relaunch"
-    ELSEWHERE = "relaunch_elsewhere"  # not on the node that it was lost on
-    OLDER_CHECKPOINT = "older_checkpoint"  # the one that it went on from is no good
+    ELSEWHERE = "relaunch_elsewhere"  # not on the node where it was lost
+    OLDER_CHECKPOINT = "older_checkpoint"  # the checkpoint that it resumed from is unusable
     STOP = "stop"

@@ -1,4 +1,4 @@
-"""What a row of the failure catalogue is. The rows themselves are in `rows_cluster` and `rows_program`."""
+"""Define a row of the failure catalogue. The rows are in `rows_cluster` and `rows_program`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from updraft.recovery.failure_class import Action, FailureClass
 
 
 class Where(StrEnum):
-    """The evidence that a row is about."""
+    """The kind of evidence that a row examines."""
 
     POD = "the pod's reason"
     CONDITION = "the reason of the pod's condition DisruptionTarget"
@@ -25,31 +25,37 @@ class Where(StrEnum):
 
 
 class Precedence(IntEnum):
-    """How much a learner's end explains of the gang's; lower explains more."""
+    """How well a learner's end explains the end of the gang; a lower value explains more."""
 
-    ROOT = 0  # nothing that the other learners do has this effect
+    ROOT = 0  # no other learner can cause this
     GONE = 1
     PROGRAM = 2
     PREEMPTED = 3
-    CONSEQUENCE = 4  # as a rule, what the peers of a lost learner see
+    CONSEQUENCE = 4  # usually what the peers of a lost learner see
     STOPPED = 5
 
 
 @dataclass(frozen=True)
 class FailureRule:
-    """One kind of failure. All of `codes`, `reasons` and `says` that are given must fit; any entry of one does.
+    """One kind of failure. It fits if each of `codes`, `reasons` and `says` that is given has an entry that fits.
 
-    `reasons` are compared whole, or up to a final `*`; `says` are looked for in lower case, in the pod's words or in
-    the log's lines, `pattern` as well (a regular expression of ours); `unless` must not be there. `gpus`: only for
-    learners that have some (True) or none (False). `text` is for people: what it is and what can be done. `told`: the
-    text stands in the reason too, because the evidence alone says too little."""
+    Args:
+        text: What happened and what to do about it, for users.
+        proven: "test" if the test in `source` makes the failure happen, "recording" if `source` is a citation.
+        reasons: Compared as a whole, or up to a final `*`.
+        says: Lower-case texts, searched in the pod's message or in the log's lines in lower case.
+        pattern: A regular expression, searched like `says`.
+        unless: Texts that must not occur in these lines.
+        gpus: True: only for learners with GPUs; False: only for learners without; None: for all.
+        told: Whether `text` is added to the outcome's reason, because the evidence alone says too little.
+    """
 
     label: str
     where: Where
     cause: FailureClass
     action: Action
     text: str
-    proven: Literal["test", "recording"]  # whether `source` produces it for real
+    proven: Literal["test", "recording"]
     source: str
     codes: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""One learner's evidence against the catalogue: which row explains its end, and the sentence that says so."""
+"""Match one learner's evidence with the catalogue: find the row that explains its end, and write the reason."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ SIGNALS = {
 LEFT = int(ExitCode.PREEMPTED)
 DELETED = next(row for row in GANG_ROWS if row.label == "pod.deleted")
 MORE_TO_TRAIN = "raise resources.memory or make batches smaller"
-TAIL_LINES = 3  # of the log, in a reason
+TAIL_LINES = 3  # lines of the log that a reason quotes
 LINE_CHARACTERS = 300
-PLAIN_LINES = 8  # of a log without a traceback that may explain its end
+PLAIN_LINES = 8  # without a traceback, the last lines that may explain the end
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -50,7 +50,7 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 @dataclass(frozen=True)
 class LearnerFailure:
-    """How one learner failed."""
+    """The failure of one learner."""
 
     rank: Precedence
     learner: int
@@ -59,7 +59,7 @@ class LearnerFailure:
     action: Action
     reason: str
     node: str | None
-    line: str = ""  # of the log or of the pod's words, that the row was met by
+    line: str = ""  # the line of the log or of the pod's message that fitted the row
 
 
 def failure_of(
@@ -194,7 +194,7 @@ def decisive(tail: Sequence[str]) -> tuple[str, ...]:
     heads = [number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     if not heads:
         return tuple(lines[-PLAIN_LINES:])
-    if any("ChildFailedError" in line for line in lines[heads[-1] :]):  # torchrun's own; its worker's came before
+    if any("ChildFailedError" in line for line in lines[heads[-1] :]):  # torchrun's own error; its worker's precedes it
         return tuple(line for line in lines if not line.startswith("  "))
     first = heads[-1]
     for head in reversed(heads[:-1]):
@@ -205,7 +205,7 @@ def decisive(tail: Sequence[str]) -> tuple[str, ...]:
 
 
 def _last(tail: Sequence[str], container: ContainerFacts) -> str:
-    # Not Python's marks below a line of code, which point at nothing once the lines are joined.
+    # Drop Python's marker lines below code (^^^, ~~~): they point at nothing once the lines are joined.
     lines = [line.strip() for line in tail if line.strip(" \t^~")]
     if lines:
         return " | ".join(lines[-TAIL_LINES:])[:600]

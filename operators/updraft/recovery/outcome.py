@@ -1,7 +1,7 @@
-"""How one attempt of a gang ended, from evidence: exit codes of all learners, pod reasons, completion markers.
+"""Judge how one attempt of a gang ended, from evidence: all exit codes, the pods' reasons, the completion markers.
 
-Pure; called by the controller after the pods and the markers were read again. The failure catalogue says what each kind
-of evidence means and calls for.
+Pure. The controller calls it after it has read pods and markers again. The failure catalogue says what each kind of
+evidence means and which action it calls for.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from updraft.recovery.matching import MORE_TO_TRAIN, LearnerFailure, failure_of
 
 __all__ = ["MORE_TO_TRAIN", "Action", "FailureClass", "Outcome", "evidence", "judge", "with_checkpoint"]
 
-BEFORE_FIRST_STEP_SECONDS = 60.0  # a program counts the time to its first checkpoint from there, not from its start
+BEFORE_FIRST_STEP_SECONDS = 60.0  # a program counts the time to its first checkpoint from its first step
 _GANG = {row.label: row for row in GANG_ROWS}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one attempt, with what it was judged by."""
+    """The end of one attempt, with its evidence."""
 
     cause: FailureClass
     reason: str
     evidence: AttemptEvidence = field(default_factory=AttemptEvidence)
-    label: str = ""  # row of the failure catalogue, or `failures.N` for the manifest's own
+    label: str = ""  # the row of the failure catalogue, or `failures.N` for a row of the manifest
     action: Action = Action.STOP
-    node: str | None = None  # where the learner ran that the reason is about
+    node: str | None = None  # the node of the learner that the reason is about
 
     @property
     def ok(self) -> bool:
@@ -68,8 +68,8 @@ def judge(
         f for p in pods if (f := failure_of(p, tails.get(p.learner, ()), memory, rules, more_memory)) is not None
     ]
     if failures:
-        # A peer that was stopped, or lost its connection, because another failed says nothing: the first real cause
-        # counts. Among equals that is the one that was seen first.
+        # A peer that was stopped, or lost its connection, because another learner failed explains nothing: take the
+        # best explanation, and among equals the failure that was seen first.
         return _failed(sorted(failures, key=lambda f: f.rank), seen)
     if missing:
         return _gang(

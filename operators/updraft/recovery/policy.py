@@ -1,6 +1,6 @@
-"""Whether a lost attempt is launched again, when, and away from where: two budgets, one back-off.
+"""Decide whether a lost attempt is relaunched, when, and which nodes are avoided: two budgets, one back-off.
 
-Pure; the controller asks once per attempt that has ended, and records the answer before it acts.
+Pure. The controller asks once per ended attempt, and records the answer before it acts.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.outcome import Outcome
 from updraft_learner.backoff import Backoff
 
-INFRA_BACKOFF = Backoff(5.0, 300.0)  # before the second relaunch; the first one has none
+INFRA_BACKOFF = Backoff(5.0, 300.0)  # from the second relaunch on; the first one does not wait
 APP_BACKOFF = Backoff(10.0, 300.0)
 NO_ROOM = "pod.no_room"
 NO_QUOTA = "quota.exceeded"
 QUOTA_TOO_SMALL = "quota.too_small"
-# A job of a week loses nodes now and then, and that is no reason to give it up; one that loses them all the time is.
+# A job that runs a week loses a node now and then, which is acceptable; a job that loses nodes all the time is not.
 INFRA_WINDOW_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """Launches that may be lost: to infrastructure within a day, to the program's own failures in all."""
+    """The number of attempts that may be lost: to infrastructure within a day, to the program in total."""
 
     infra_attempts: int = 5
     app_attempts: int = 0
@@ -32,31 +32,31 @@ class Budgets:
 
 @dataclass(frozen=True)
 class Loss:
-    """An earlier attempt of the role that did not end well."""
+    """An earlier attempt of the role that was lost."""
 
     attempt: int
     cause: FailureClass
     label: str
-    node: str | None = None  # to be avoided: given where the attempt's action was ELSEWHERE
+    node: str | None = None  # set if the attempt's action was ELSEWHERE: the node to avoid
     age_seconds: float = 0.0  # since its end
 
 
 @dataclass(frozen=True)
 class Relaunch:
-    """Launch again, so much later. `avoid_nodes` are avoided as far as there are others."""
+    """A decision to launch again after a delay. `avoid_nodes` are avoided only if there are other nodes."""
 
     delay_seconds: float
-    reason: str  # what is done and what it costs: "infrastructure loss 2 of 5: launched again in 5 s"
+    reason: str  # the decision and its cost: "infrastructure loss 2 of 5: launched again in 5 s"
     avoid_nodes: tuple[str, ...] = ()
     older_checkpoint: bool = False
 
 
 @dataclass(frozen=True)
 class PlannedRelaunch:
-    """A `Relaunch` as it is recorded with the attempt that it follows.
+    """A `Relaunch`, as recorded with the attempt that it follows.
 
     Args:
-        not_before: when the back-off is over, by the ledger's clock.
+        not_before: The end of the back-off, in the ledger's time.
     """
 
     not_before: datetime
@@ -75,7 +75,7 @@ class PlannedRelaunch:
 
 @dataclass(frozen=True)
 class Stop:
-    """The role ends with this outcome; the reason is empty where the outcome's own says all."""
+    """A decision to end the role with this outcome; `reason` is empty if the outcome's own reason is enough."""
 
     reason: str
 
@@ -122,7 +122,7 @@ def decide(
         return Stop("launching it again would not help" if limit else "")
     if count > limit:
         if outcome.cause is FailureClass.PROGRAM and limit == 0:
-            return Stop("")  # the manifest asks for one try only
+            return Stop("")  # the manifest allows one attempt only
         return Stop(f"{kind} {count}{span}, and {field} allows {limit}")
     return _again(outcome, losses, delay, f"{kind} {count} of {limit}")
 

@@ -1,7 +1,7 @@
-"""Whether a running attempt still gets anywhere: stalled, not a number, diverging, a straggler.
+"""Judge whether a running attempt makes progress: stalled, NaN loss, diverging loss, straggler.
 
-Pure; the controller's watch feeds it what it reads of the learners, and tells people what it finds. It is judged by the
-job's own history, on one process's monotonic clock: a status that is old proves nothing about now.
+Pure. The controller passes the learners' statuses in and reports what this finds. A learner is compared with the job's
+own history, on the monotonic clock of one process. An old status proves nothing about the present.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Literal
 Kind = Literal["stalled", "nan", "diverging", "straggler", "resumed"]
 OnNoProgress = Literal["warn", "restart", "stop"]
 
-QUIET_PHASES = frozenset({"storing", "done"})  # no steps are expected
-STALL_FACTOR = 20.0  # times the median step interval
+QUIET_PHASES = frozenset({"storing", "done"})  # phases in which no steps are expected
+STALL_FACTOR = 20.0  # times the median interval between steps
 STALL_LEAST_SECONDS = 300.0
-PAUSE_FACTOR = 1.5  # times the longest pause that the job has come out of by itself
+PAUSE_FACTOR = 1.5  # times the longest pause after which the learner went on by itself
 INTERVALS_KEPT = 50
-INTERVALS_NEEDED = 3  # fewer say nothing about a job's pace
+INTERVALS_NEEDED = 3  # fewer intervals say nothing about the learner's pace
 LOSS_FACTOR = 10.0
-LOSS_WEIGHT = 0.1  # of a new value in the smoothed loss
-LOSS_WARM_UP = 5  # values before the smoothed loss counts as the best
+LOSS_WEIGHT = 0.1  # weight of a new value in the smoothed loss
+LOSS_WARM_UP = 5  # number of values before the smoothed loss can count as the best
 LOSS_OBSERVATIONS = 20
 STRAGGLER_STEPS = 5
 STRAGGLER_SHARE = 0.1
 STRAGGLER_SECONDS = 120.0
-FRESH_SECONDS = 60.0  # of the others' statuses that a straggler is compared with
+FRESH_SECONDS = 60.0  # greatest difference in age between a straggler's status and those it is compared with
 
 
 @dataclass(frozen=True)
 class ProgressLimits:
-    """What the manifest says about progress."""
+    """The limits that the manifest sets for progress."""
 
     no_progress_seconds: float | None = None
     on_no_progress: OnNoProgress = "warn"
@@ -42,20 +42,21 @@ class ProgressLimits:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """One learner's status as it was read."""
+    """One learner's status, as read at one look."""
 
     learner: int
-    step: int | None  # newest step that the program reported; None: none yet
+    step: int | None  # newest step that the program reported; None: no step yet
     phase: str
     nan: bool  # the newest loss-like metric is not a number
     at_seconds: float  # when this status was first read
-    log_lines: int = 0  # of this learner, recorded so far
+    log_lines: int = 0  # lines of this learner's log recorded so far
     loss: float | None = None  # newest value of the loss-like metric
 
 
 @dataclass(frozen=True)
 class ProgressFinding:
-    """Something a person should know, told once per episode; `resumed` ends one. `act`: do what the manifest says."""
+    """A finding for the user, reported once per episode; `resumed` ends an episode. `act`: whether to end the
+    attempt."""
 
     kind: Kind
     learner: int
@@ -78,14 +79,14 @@ class Track:
     loss_step: int | None = None
     losses: int = 0
     best_loss: float = math.inf
-    above: int = 0  # observations in a row far above the best
+    above: int = 0  # consecutive observations far above the best loss
     behind_since: float | None = None
-    open: frozenset[Kind] = frozenset()  # episodes that were told
+    open: frozenset[Kind] = frozenset()  # episodes that were reported and have not ended
 
 
 @dataclass(frozen=True)
 class ProgressHistory:
-    """All learners' histories in one attempt. A new attempt begins with an empty one."""
+    """The histories of all learners in one attempt. A new attempt starts with an empty one."""
 
     tracks: Mapping[int, Track] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -122,7 +123,7 @@ def threshold_seconds(track: Track, limits: ProgressLimits) -> float | None:
         return limits.no_progress_seconds
     if len(track.intervals) < INTERVALS_NEEDED:
         return None
-    # A job that evaluates for ten minutes at each epoch's end pauses so again.
+    # A job that evaluated for ten minutes at the end of one epoch will do so again.
     return max(STALL_FACTOR * median(track.intervals), STALL_LEAST_SECONDS, PAUSE_FACTOR * track.longest_pause)
 
 
@@ -142,7 +143,7 @@ def _followed(old: Track, seen: ProgressReport) -> Track:
             intervals = (*old.intervals, pause / (seen.step - old.step))[-INTERVALS_KEPT:]
             track = replace(track, intervals=intervals, longest_pause=max(old.longest_pause, pause))
         track = replace(track, step=seen.step, step_at=at)
-    if seen.phase in QUIET_PHASES:  # the time that storing takes is no pause of the program
+    if seen.phase in QUIET_PHASES:  # storing takes time, but is not a pause of the program
         track = replace(track, step_at=at, log_at=at)
     fresh = seen.step != old.loss_step if seen.step is not None else seen.at_seconds > old.seen_at
     track = replace(track, seen_at=at)
@@ -192,7 +193,7 @@ def _stalled(track: Track, seen: ProgressReport, now_seconds: float, limits: Pro
     if seen.phase in QUIET_PHASES:
         return None
     if now_seconds - seen.at_seconds > FRESH_SECONDS and "stalled" not in track.open:
-        return None  # the status is old: the witness is silent, the program may be well
+        return None  # the status is old: the sidecar is silent, but the program may be well
     if track.step is None:
         limit = limits.no_progress_seconds
         quiet = track.seen_at - max(track.log_at, track.step_at)

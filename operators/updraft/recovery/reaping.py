@@ -1,8 +1,8 @@
-"""What has no controller any more: pods of jobs that have ended, and jobs whose run is over.
+"""Decide which pods and jobs have no controller any more: pods of ended jobs, and jobs whose run is over.
 
-Pure; the reaper's trigger asks for each job at each look. A job is given up only when two witnesses agree: Airflow says
-that nothing will come, and no controller touched the job while the reaper itself was watching. What is not known is
-left.
+Pure. The reaper's trigger asks for each job at each look. A job is given up only if two conditions hold: Airflow says
+that the run is over or that its DAG no longer exists, and no controller touched the job while the reaper watched it. If
+a fact is unknown, the job is left alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIVE_TASKS = frozenset(
 
 
 class Run(StrEnum):
-    """Airflow's word on a job's run."""
+    """The state of a job's run, as Airflow reports it."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -46,21 +46,21 @@ class OrphanPod:
 
 @dataclass(frozen=True)
 class OrphanCandidate:
-    """One job as its witnesses see it."""
+    """One job, as the ledger, Airflow and the cluster show it."""
 
     job_id: str
-    state: State | None  # the ledger's; None: it does not know the job, or did not answer
-    quiet_seconds: float  # how long the reaper itself has watched without a touch by a controller
+    state: State | None  # in the ledger; None: the ledger does not know the job, or did not answer
+    quiet_seconds: float  # how long the reaper has watched the job without a controller touching it
     run: Run
-    tasks: Mapping[str, str | None] = field(default_factory=dict)  # task id -> Airflow's state of it
-    dag: bool | None = None  # whether Airflow still has the run's DAG; None: not known
+    tasks: Mapping[str, str | None] = field(default_factory=dict)  # task id -> the task's state in Airflow
+    dag: bool | None = None  # whether Airflow still has the run's DAG; None: unknown
     pods: tuple[OrphanPod, ...] = ()
     newest: Mapping[str, int] = field(default_factory=dict)  # role -> number of its newest attempt in the ledger
 
 
 @dataclass(frozen=True)
 class Reap:
-    """Remove these pods; `end`: the job is to be ended, with this reason and evidence."""
+    """A decision to remove these pods; with `end`, also to end the job with this reason and evidence."""
 
     reason: str
     pods: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Reap:
 
 @dataclass(frozen=True)
 class Leave:
-    """Nothing is done, and why."""
+    """A decision to do nothing, with the reason."""
 
     reason: str
 

@@ -1,6 +1,6 @@
-"""Which checkpoint the next attempt goes on from, and what it repeats.
+"""Decide from which checkpoint the next attempt resumes, and which steps it repeats.
 
-Pure; the controller asks before each launch, records the plan and logs its reason.
+Pure. The controller asks before each launch, records the plan and logs its reason.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from datetime import datetime
 
 from updraft.recovery.failure_class import FailureClass
 
-# Ends that speak against the checkpoint that the attempt went on from, if it stored none of its own.
+# Ends that count against the checkpoint that an attempt resumed from, if the attempt stored none of its own.
 BLAMED = frozenset({FailureClass.PROGRAM, FailureClass.DATA})
 
 
 @dataclass(frozen=True)
 class ResumeCandidate:
-    """A checkpoint that is complete, and neither deleted nor quarantined."""
+    """A complete checkpoint that is neither deleted nor quarantined."""
 
     name: str
-    step: int  # 0 where its program gave none
+    step: int  # 0 if the program gave none
     attempt: int
     created_at: datetime
 
@@ -36,13 +36,13 @@ class Tried:
 
     attempt: int
     resumed_from: str | None
-    stored_new: bool  # it stored a checkpoint of its own
+    stored_new: bool  # whether it stored a checkpoint of its own
     cause: FailureClass
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Where the next attempt goes on. `repeats`: steps that were done and are done again; None: not known."""
+    """The checkpoint that the next attempt resumes from. `repeats`: number of steps done twice; None: unknown."""
 
     checkpoint: str | None
     step: int | None
@@ -101,7 +101,7 @@ def _refused(
     for attempt in attempts:
         start = by_name.get(attempt.resumed_from or "")
         if start is None and attempt.resumed_from is not None:
-            continue  # deleted or quarantined since: what it was compared with is not known any more
+            continue  # that checkpoint was deleted or quarantined: nothing can be compared with its age
         for item in stored:
             if item.attempt < attempt.attempt and (start is None or item.age > start.age):
                 refused.setdefault(item.name, f"attempt {attempt.attempt} passed over it")

@@ -1,7 +1,7 @@
-"""The catalogue's rows about pods, nodes, images, staging and the gang. Order matters: the first that fits is taken.
+"""List the catalogue's rows about pods, nodes, images, staging and the gang. The first row that fits is taken.
 
-Reasons and messages are those of Kubernetes: kubelet (pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/images), the
-node's eviction manager and shutdown manager, and the documented reasons of the condition DisruptionTarget.
+The reasons and messages are those of Kubernetes: the kubelet (pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/images),
+the node's eviction and shutdown managers, and the documented reasons of the condition DisruptionTarget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ API_FAULTS = "tests/cluster/test_cluster_api_faults.py"
 KUBELET = "kubernetes/kubernetes pkg/kubelet"
 DISRUPTIONS = "kubernetes.io: Disruptions, pod disruption conditions"
 
-# Of a registry that does not answer, or not now; what it does answer (not found, denied) is for a person to mend.
+# The registry does not answer, or not now. What it does answer (not found, denied) has to be mended by a person.
 UNREACHABLE = (
     "timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host",
     "network is unreachable", "tls handshake", "x509:", "tls: ", "temporary failure in name resolution",
@@ -50,7 +50,7 @@ POD_ROWS = (
         "test", f"{LOCAL}::test_a_pod_past_its_deadline_is_told_so", reasons=("DeadlineExceeded",)),
 )  # fmt: skip
 
-# The node refused the pod, or lost it without its program having ended: no program to blame.
+# The node refused the pod, or lost it while its program had not ended: no program is to blame.
 REFUSED_ROWS = (
     FailureRule("node.full", Where.POD, FailureClass.INFRASTRUCTURE, Action.ELSEWHERE,
         "The node had less room than the scheduler believed.",

@@ -1,7 +1,7 @@
-"""The catalogue's rows about the program: its container's end, its exit code, its last lines.
+"""List the catalogue's rows about the program: its container's end, its exit code, its last lines.
 
-Order matters: the first that fits is taken. Rows for a GPU's hardware, which no program causes, come first; what the
-peers of a lost learner see comes after what a program does to itself; the plain exit code is the last resort.
+The first row that fits is taken. Faults of GPU hardware, which no program causes, come first. What the peers of a lost
+learner see comes after what a program does to itself. The plain exit code comes last.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ LOCAL = "tests/conformance/test_failures_for_real.py"
 REAL = "tests/unit/recovery/test_program_failures.py"
 TORCH = "tests/unit/recovery/test_torch_failures.py"
 XID = "docs.nvidia.com/deploy/xid-errors; NVIDIA/k8s-device-plugin internal/rm/health.go"
-# Faults of memory, NVLink, bus and firmware. 13, 31, 43, 45, 68 and 109 follow from what a program does: NVIDIA's own
-# device plugin for Kubernetes passes over those.
+# Faults of memory, NVLink, bus and firmware. 13, 31, 43, 45, 68 and 109 are left out: programs cause them, and NVIDIA's
+# device plugin for Kubernetes ignores them too.
 HARDWARE_XIDS = (46, 48, 62, 64, 74, 79, 94, 95, 119, 120, 140)
 
 
@@ -33,7 +33,7 @@ CONTAINER_ROWS = (
         reasons=("StartError", "ContainerCannotRun")),
 )  # fmt: skip
 
-# Codes that say more than the log does.
+# Exit codes that say more than the log does.
 CODE_ROWS = (
     FailureRule("job.preempted", Where.EXIT, FailureClass.PREEMPTED, Action.RELAUNCH,
         "The learner saved its work and left on request (exit code 75). No loss.",
@@ -181,7 +181,7 @@ LOG_ROWS = (
               "no route to host", "connection timed out")),
 )  # fmt: skip
 
-# What is left: the code alone.
+# The exit code alone, if no other row fits.
 EXIT_ROWS = (
     FailureRule("program.command", Where.EXIT, FailureClass.CONFIGURATION, Action.STOP,
         "The shell found no such command, or may not run it: check `command` in the manifest and the image.",

@@ -1,4 +1,4 @@
-"""`python -m updraft.stack`: the same verbs as the CLI's, for the Makefile and for work on the stack itself."""
+"""`python -m updraft.stack`: the same commands as the CLI's, for the Makefile and for work on the stack itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.verb == "supervise":
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         return control.supervise(home)
-    # The supervisor stays small: what people see is imported for people only.
+    # Imported only for commands with output, to keep the supervisor small.
     from updraft.stack import display
 
     if options.verb == "up":

@@ -1,6 +1,7 @@
-"""`python -m updraft.stack.airflow_dag_processor`: Airflow's DAG processor, with the imports of our DAGs made once.
+"""`python -m updraft.stack.airflow_dag_processor`: Airflow's DAG processor, which imports what our DAGs need once.
 
-It forks for each parse of each file. By itself it would import ahead only the `airflow.*` modules that a file names.
+It forks a process for each parse of each file. Airflow itself would import only the `airflow.*` modules that a file
+names before the fork.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def prepare() -> None:
     if not import_ahead(PRELOADED):
         return
     if "updraft.operators.wiring" in sys.modules:
-        sys.modules["updraft.operators.wiring"].params()  # the manifest's schema, kept by its module
-        load_jobs(find_repository() / "jobs")  # their suites, kept by their text
+        sys.modules["updraft.operators.wiring"].params()  # fills the module's cache of the manifest's schema
+        load_jobs(find_repository() / "jobs")  # fills the cache of their suites
 
 
 def main() -> None:

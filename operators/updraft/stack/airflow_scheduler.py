@@ -1,10 +1,10 @@
-"""`python -m updraft.stack.airflow_scheduler`: Airflow's scheduler, with the heavy imports of tasks made once.
+"""`python -m updraft.stack.airflow_scheduler`: Airflow's scheduler, which imports the heavy libraries of tasks once.
 
-The executor (`updraft.airflow_seams.task_processes`) forks each task from the scheduler. What is imported here is
-shared by all of them; otherwise every task would spend seconds and its own memory on KubernetesPodOperator and the
-MLflow client. Great Expectations is left out: one task needs it, and only when data has changed.
+The executor (`updraft.airflow_seams.task_processes`) forks each task from the scheduler, so all tasks share what is
+imported here. Otherwise every task would spend seconds, and memory of its own, on KubernetesPodOperator and the MLflow
+client. Great Expectations is left out: one task needs it, and only if data has changed.
 
-Before it starts it closes the records of schedulers that died on this host, so that their tasks are free at once.
+Before it starts, it closes the records of schedulers that died on this host, so that their tasks are free at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
         from updraft.storage.platform import warm_up
 
         warm_up()
-    from airflow.configuration import conf  # takes seconds, and other modules import this one
+    from airflow.configuration import conf  # imported late: it takes seconds, and other modules import this one
     from airflow.jobs import scheduler_job_runner
 
     install(scheduler_job_runner, conf.get("database", "sql_alchemy_conn"))

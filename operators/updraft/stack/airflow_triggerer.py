@@ -1,7 +1,7 @@
-"""`python -m updraft.stack.airflow_triggerer`: Airflow's triggerer, with the imports of our triggers made once.
+"""`python -m updraft.stack.airflow_triggerer`: Airflow's triggerer, which imports what our triggers need once.
 
-It forks the process whose event loop runs all triggers. Imported on first use there, they would hold up that loop, and
-with it every job that is watched, for seconds after each start.
+It forks the process whose event loop runs all triggers. Imports on first use would block that loop, and with it every
+watched job, for seconds after each start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from updraft.airflow_seams.shared_imports import import_ahead
 
 PRELOADED = (
-    "airflow.api_fastapi.execution_api.app",  # which it asks in its own process
+    "airflow.api_fastapi.execution_api.app",  # the execution API, which the triggerer runs in its own process
     "airflow.api_fastapi.execution_api.routes",
     "airflow.providers.cncf.kubernetes.hooks.kubernetes",
     "airflow.sdk.execution_time.task_runner",
@@ -32,7 +32,7 @@ PRELOADED = (
 )
 
 
-FILES = 65_536  # each job's log is two: followed from the cluster, and its task's own; a system's default is 1,024
+FILES = 65_536  # a job needs two logs, the cluster's and its task's; a usual default is 1,024
 
 
 def allow_files() -> None:
@@ -41,14 +41,14 @@ def allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # macOS names no limit and has one
+        with suppress(ValueError, OSError):  # macOS reports no limit but enforces one
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def main() -> None:
     allow_files()
     import_ahead(PRELOADED)
-    from updraft.airflow_seams.trigger_events import install  # takes seconds, and other modules import this one
+    from updraft.airflow_seams.trigger_events import install  # late: it takes seconds; others import this module
 
     install()
     sys.argv = ["airflow", "triggerer", "--skip-serve-logs"]

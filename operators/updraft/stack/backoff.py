@@ -1,7 +1,7 @@
-"""How long to wait before a part that died is started again.
+"""Decide how long to wait before a part that died is restarted.
 
-From the beginning again once a part has been ready for `CALM_SECONDS`. It never gives up: a part whose cause of death
-goes away (a full disk, a missing file) comes back by itself.
+The wait starts from its first value again once a part has been ready for `CALM_SECONDS`. Restarts never end: if the
+cause (a full disk, a missing file) goes away, the part comes back by itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A cluster of the user's own, in place of the local node: which one, and where its pods find this machine.
+"""Use a cluster of the user's own instead of the local node: choose it, and find the address at which pods reach this
+machine.
 
-The context is chosen once and remembered by name, so that `kubectl config use-context` moves no running platform.
+The context is chosen once and stored by name, so that `kubectl config use-context` does not affect a running platform.
 Called by `config` when a home is made or changed.
 """
 
@@ -17,11 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from updraft.exceptions import RefusedError
 from updraft.stack.layout import StackError
 
-LOCAL = "local"  # in place of a kubeconfig: the bundled local node again
+LOCAL = "local"  # instead of a kubeconfig: back to the bundled local node
 
 
 class ClusterConfig(BaseModel):
-    """Part of `config.json`."""
+    """The part of `config.json` about the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kubeconfig: str
@@ -41,7 +42,7 @@ def pointed_at(current: ClusterConfig | None, given: Mapping[str, str]) -> Clust
         raise StackError(f"--{next(iter(given))} needs --kubeconfig FILE, which names the cluster.")
     path = Path(given.get("kubeconfig") or (current.kubeconfig if current else "")).expanduser().absolute()
     if current is not None and current.kubeconfig != str(path):
-        current = None  # another file: nothing of the one before holds
+        current = None  # a different file: forget the settings of the earlier one
     try:
         chosen = choose(path, given.get("context") or (current.context if current else None))
     except RefusedError as exc:
@@ -59,7 +60,7 @@ def answers(cluster: ClusterConfig) -> bool:
     from updraft.kubernetes.kubeconfig import choose, client_of
 
     path = Path(cluster.kubeconfig)
-    if not path.exists():  # as tools that remove a cluster leave it
+    if not path.exists():  # tools that remove a cluster may remove it
         return False
     try:
         return preflight.answers(cluster_api(client_of(choose(path, cluster.context))))
@@ -75,7 +76,7 @@ def own_address(server: str) -> str:
     try:
         family, _, _, _, target = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing
+            probe.connect(target)  # sends nothing; only chooses the local address
             address = str(probe.getsockname()[0])
     except OSError as exc:
         raise StackError(

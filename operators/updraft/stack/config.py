@@ -1,6 +1,6 @@
-"""What a home remembers: ports, secrets, the size of its node. Made once by `initialise`, read ever after.
+"""Store what a home needs to remember: ports, secrets, the size of its node. `initialise` creates it once.
 
-Called by `control` and by the CLI (`load_config`, `load_secrets` give addresses and log-ins).
+Called by `control` and by the CLI (`load_config` and `load_secrets` return addresses and log-ins).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from updraft.stack.cluster import ClusterConfig, pointed_at
 from updraft.stack.layout import Home, StackError, write_private
 
 HOST = "127.0.0.1"
-# Below the ranges from which Linux and macOS take ports for outgoing connections.
+# Below the ranges that Linux and macOS use for outgoing connections.
 PORT_RANGE = range(20_000, 30_000)
-MLFLOW_USER = "updraft"  # the platform; what it makes belongs to it
+MLFLOW_USER = "updraft"  # the platform; it owns what it makes in MLflow
 ADMIN_USER = "admin"  # people, in Airflow and in MLflow
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class Ports(BaseModel):
-    """Loopback ports of the parts that listen."""
+    """The loopback ports of the parts that listen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     airflow: int = Field(ge=1, le=65535)
@@ -45,7 +45,7 @@ class Ports(BaseModel):
 
 
 class NodeSize(BaseModel):
-    """What the local node offers; None: what the machine has."""
+    """The size of the local node; None: what the machine has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     cpus: float | None = Field(None, gt=0)
@@ -54,12 +54,12 @@ class NodeSize(BaseModel):
 
 
 class Config(BaseModel):
-    """Content of `config.json`; may be edited by hand while the stack is down."""
+    """The content of `config.json`; it may be edited by hand while the stack is down."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     ports: Ports
     node: NodeSize = NodeSize()
-    cluster: ClusterConfig | None = None  # in place of the local node
+    cluster: ClusterConfig | None = None  # used instead of the local node
 
     def url(self, part: str) -> str:
         """Return where a part listens: those that learners reach may do so beyond this machine."""
@@ -72,7 +72,7 @@ class Config(BaseModel):
 
 
 class Secrets(BaseModel):
-    """Content of `secrets.json`, mode 0600."""
+    """The content of `secrets.json`, mode 0600."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     s3_access_key: SecretStr
@@ -185,7 +185,7 @@ def port_taken(port: int, host: str = HOST) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         if probe.connect_ex((host, port)) == 0:
-            return True  # a wildcard listener, which some systems let others bind beside
+            return True  # also detects a wildcard listener, beside which some systems allow binding
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,6 +1,6 @@
-"""Starting, attaching to and ending a stack, for people: `initialise`, `up`, `down`.
+"""Start a stack, attach to it and stop it: `initialise`, `up`, `down`.
 
-The work is done by a detached supervisor; this waits for it and tells how far it is. Called by the CLI, the demo
+A detached supervisor does the work; these functions wait for it and report its progress. Called by the CLI, the demo
 and `python -m updraft.stack`.
 """
 
@@ -36,7 +36,7 @@ NEEDED = (footprint.MLFLOW.key, footprint.SIDECAR.key)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where people and clients find the stack. The log-ins are in `secrets.json`."""
+    """The addresses of the stack for users and clients. The log-ins are in `secrets.json`."""
 
     airflow: str
     mlflow: str
@@ -104,7 +104,7 @@ def up(
     Raises StackError that names the part, the reason and the log. Interrupting this leaves the stack as it is.
     """
     refuse_untrusted_tenants(os.environ)
-    switched_off(os.environ)  # refuses a name that is none
+    switched_off(os.environ)  # raises for an unknown name
     watcher = running(home)
     if watcher is not None and watcher.phase in (Phase.STARTING, Phase.RUNNING):
         _refuse_change(home, ports, node, cluster)
@@ -118,7 +118,7 @@ def up(
     if build:
         build_needed(home, say)
     began = time.time()
-    with _exclusive(home, "up"):  # of two at once the second attaches
+    with _exclusive(home, "up"):  # if two run at once, the second one attaches
         watcher = running(home)
         if watcher is None or watcher.phase in (Phase.FAILED, Phase.STOPPED):
             _await_end(watcher)
@@ -174,9 +174,9 @@ def down(home: Home, *, say: Say = print) -> int:
             processes.end_session(Identity(watcher.pid, watcher.create_time), grace_seconds=0)
     ended += _end_recorded(home)
     ended += processes.end(processes.marked(home), grace_seconds=5)
-    # A process may have started another while it was ended.
+    # A process may have started another one while it was being ended.
     ended += processes.kill(processes.marked(home))
-    ended += _end_containers(home)  # no local node is left that would start them again
+    ended += _end_containers(home)  # only now: no local node is left that would restart them
     for path in home.run.glob("*.json") if home.run.is_dir() else ():
         path.unlink(missing_ok=True)
     return ended
@@ -214,7 +214,7 @@ def _end_recorded(home: Home) -> int:
     try:
         waves = stop_order(parts_of(home))
     except StackError:
-        return 0  # never initialised, or broken: the marks have to do
+        return 0  # no valid config: `down` then finds processes by their mark
     names = [[p.name for p in wave] for wave in waves]
     graces = {p.name: p.stop_within_seconds for wave in waves for p in wave}
     for wave in [*names, [p.name for p in parts_of(home) if p.is_task]]:

@@ -1,6 +1,6 @@
-"""`python -m updraft.stack.dags_ready`: waits until Airflow knows the DAG that jobs run in.
+"""`python -m updraft.stack.dags_ready`: wait until Airflow knows the DAG in which jobs run.
 
-A platform that answers but refuses every job is not up. Airflow's own reasons (import errors) end up in the log.
+Otherwise the platform would count as up but refuse every job. Airflow's own errors (import errors) are in the log.
 """
 
 from __future__ import annotations

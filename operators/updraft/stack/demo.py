@@ -1,7 +1,7 @@
-"""`make demo`: from a manifest to a registered model, in one command.
+"""`make demo`: go from a manifest to a registered model with one command.
 
-Builds the environments while the stack starts, puts the example's data into the bucket, submits the example through
-the CLI as any user would, and ends with 0 only if its model is in the registry. Called by `python -m updraft.stack`.
+It builds the environments while the stack starts, uploads the example's data, submits the example with the CLI like any
+user, and exits with 0 only if its model is in the registry. Called by `python -m updraft.stack`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS = tuple(f.key for f in footprint.DEMO)
 
 @dataclass
 class Timings:
-    """Seconds per stage, for the benchmark."""
+    """The seconds per stage, for the benchmark."""
 
     cold: bool
     began: float = field(default_factory=time.time)
@@ -69,7 +69,7 @@ class Timings:
 def run_demo(home: Home, console: Console | None = None) -> int:
     """Return the exit code: 0 only if the example's model is in the registry."""
     console = console or Console(soft_wrap=True, highlight=False)
-    os.environ[MARK_VARIABLE] = str(home.root)  # whatever is started from here belongs to this home
+    os.environ[MARK_VARIABLE] = str(home.root)  # all processes started from here belong to this home
     os.environ["UPDRAFT_HOME"] = str(home.root)
     control.record_demo(home)
     try:
@@ -91,7 +91,7 @@ def _demo(home: Home, console: Console) -> int:
     timings = Timings(cold=bool(missing))
     learner = footprint.PYTORCH.key
     with ThreadPoolExecutor(max_workers=2) as pool:
-        # The largest downloads and the start of the stack do not wait for each other.
+        # The largest downloads run beside the start of the stack.
         building = pool.submit(_timed, timings, "learner environment", lambda: _build(home, learner, console))
         judging = pool.submit(_build, home, footprint.DATA.key, console)
         try:
@@ -167,7 +167,7 @@ def _resting(home: Home) -> dict[str, Any]:
 
 def _build(home: Home, name: str, console: Console) -> None:
     if environments.is_built(home, name):
-        environments.build_image(home, name, lambda _line: None)  # still current?
+        environments.build_image(home, name, lambda _line: None)  # builds it again if it is out of date
         return
     title = footprint.known()[name].title
     console.print(f"Building the environment: {title} (beside everything else) …")

@@ -1,4 +1,4 @@
-"""The stack's tables for a terminal. Called by `__main__`, the CLI and the demo."""
+"""Print the stack's tables on a terminal. Called by `__main__`, the CLI and the demo."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def show_logins(airflow_url: str) -> None:
 
 
 def _log_in(home: Home, console: Console, password: SecretStr, name: str) -> str:
-    # Not `console.is_terminal`, which FORCE_COLOR makes true for a pipe.
+    # Not `console.is_terminal`: with FORCE_COLOR it is also true for a pipe.
     shown = password.get_secret_value() if console.file.isatty() else f"the value of {name} in {home.secrets_file}"
     return f"log in as {ADMIN_USER} / {shown}"
 

@@ -1,4 +1,4 @@
-"""Looks for what is wrong with a machine or a home, and says what to do. Called by the CLI."""
+"""Find problems of a machine or a home, and say what to do about them. Called by the CLI."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _environments(home: Home) -> Iterator[Check]:
     for key in (footprint.MLFLOW.key, *environments.image_names(home)):
         title = footprint.known()[key].title if key in footprint.known() else key
         built = environments.is_built(home, key)
-        missing = not built and key in NEEDED and running(home) is not None  # before that, `updraft up` builds it
+        missing = not built and key in NEEDED and running(home) is not None  # before a start, `updraft up` builds it
         detail = "built" if built else "gone, and the running stack needs it" if missing else "built when it is needed"
         advice = "run `updraft down`, then `updraft up`, which builds it" if missing else ""
         yield Check(f"environment of {title}", not missing, detail, advice)
@@ -201,7 +201,7 @@ def _cluster(home: Home, kubeconfig: Path | None, context: str | None) -> Iterat
     if kubeconfig is None and home.config_file.exists():
         try:
             config = configuration.load_config(home)
-        except StackError:  # told by another check
+        except StackError:  # another check reports it
             return
         if config.cluster is not None:
             kubeconfig, context = Path(config.cluster.kubeconfig), context or config.cluster.context

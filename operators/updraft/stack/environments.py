@@ -1,6 +1,6 @@
-"""Builds the environments that the stack and its learners run in, from the lock file. Called by `control` and `demo`.
+"""Build the environments of the stack and its learners from the lock file. Called by `control` and `demo`.
 
-Images of the catalogue are built by `image_builds`; here are MLflow's server and PyTorch from another index.
+`image_builds` builds images of the catalogue; this module adds MLflow's server, and PyTorch from another index.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from updraft.stack.layout import MARK_VARIABLE, Home, StackError
 from updraft_learner.catalogue import Catalogue, CatalogueError, Image, environment_path, load_catalogue
 
 TORCH_INDEX_VARIABLE = "UPDRAFT_TORCH_INDEX"
-TORCH_ONLY_PREFIXES = ("nvidia-", "cuda-", "triton")  # what only a CUDA build of torch needs
+TORCH_ONLY_PREFIXES = ("nvidia-", "cuda-", "triton")  # packages that only a CUDA build of torch needs
 
-# The local node builds environments when a job needs them: from the same indexes and cache as `make demo`.
+# The local node builds an environment when a job needs it, with the same indexes and cache as `make demo`.
 BUILDER_VARIABLES = frozenset(
     {"UPDRAFT_TORCH_INDEX", "UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_INDEX_URL"}
 )
@@ -105,7 +105,7 @@ def build_image(home: Home, name: str, progress: Progress) -> None:
     """Build the environment of one image of the catalogue, unless it is current. Raises StackError."""
     catalogue = _catalogue(home)
     index = os.environ.get(TORCH_INDEX_VARIABLE)
-    os.environ[MARK_VARIABLE] = str(home.root)  # uv belongs to this home, so that `down` finds it
+    os.environ[MARK_VARIABLE] = str(home.root)  # marks uv as a process of this home, so that `down` finds it
     os.environ["UV_PYTHON_DOWNLOADS"] = "never"
     try:
         if index and "pytorch" in catalogue.get(name).extras:

@@ -1,4 +1,4 @@
-"""Puts the data of the examples in jobs/ into the bucket that their manifests name. Called by `control.up`."""
+"""Upload the data of the examples in jobs/ to the bucket that their manifests name. Called by `control.up`."""
 
 from __future__ import annotations
 

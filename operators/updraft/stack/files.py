@@ -1,6 +1,6 @@
-"""The configuration files of the parts, generated from a home's config and secrets at each start.
+"""Generate the parts' configuration files from a home's config and secrets, at each start.
 
-Every file that holds a secret is mode 0600; no secret goes into an argument list. Called by `control`.
+Every file that contains a secret has mode 0600; no secret goes into an argument list. Called by `control`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "dags_folder": home.repository / "dags",
             "plugins_folder": home.repository / "plugins",
             "executor": "updraft.airflow_seams.task_processes.TaskExecutor",
-            "parallelism": AIRFLOW_PARALLEL_TASKS,  # each is a process that waits; 32 by default
-            "max_active_tasks_per_dag": 64,  # of each run; the platform's own queue decides
+            "parallelism": AIRFLOW_PARALLEL_TASKS,  # tasks are processes that mostly wait; the default is 32
+            "max_active_tasks_per_dag": 64,  # per run; the platform's own queue decides
             "max_active_runs_per_dag": 64,
             "load_examples": False,
             "dags_are_paused_at_creation": False,
@@ -67,11 +67,11 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "min_serialized_dag_update_interval": 5,
         },
         "database": {
-            # Writers wait for each other instead of failing after SQLite's 5 s.
+            # Writers wait for each other; SQLite's default lets them fail after 5 s.
             "sql_alchemy_conn": f"sqlite:///{home.airflow_database}?timeout=15",
             "sql_alchemy_session_maker": "updraft.airflow_seams.sqlite_sessions.session_maker",
-            # A connection is a file handle. With a limit, the api-server's event loop would wait for one that only it
-            # can make a request give back.
+            # Connections are only file handles. With a limit, the api-server's event loop could wait for a connection
+            # that is returned only when the same loop continues another request.
             "sql_alchemy_max_overflow": -1,
         },
         "logging": {
@@ -79,7 +79,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "dag_processor_child_process_log_directory": home.airflow / "logs" / "dag_processor",
             "colored_console_log": False,
             "uvicorn_logging_level": "WARNING",
-            "namespace_levels": "http.access=WARNING",  # a line for each heartbeat of each task
+            "namespace_levels": "http.access=WARNING",  # it logs a line for each heartbeat of each task
         },
         "api": {
             "base_url": url,
@@ -90,34 +90,35 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
             "instance_name": "Updraft",
             "expose_config": False,
         },
-        # An hour, not a day: who finds a token has it for so long. Commands log in again by themselves.
+        # An hour, not a day: a leaked token is valid for this long. Commands log in again by themselves.
         "api_auth": {"jwt_secret": shown["airflow_jwt_key"], "jwt_expiration_time": 3600},
         "scheduler": {
             "catchup_by_default": False,
-            "enable_health_check": False,  # the api-server tells; this would be a process more
-            "orphaned_tasks_check_interval": 30,  # tasks of a dead scheduler wait for this
+            "enable_health_check": False,  # the api-server reports it; this would be another process
+            "orphaned_tasks_check_interval": 30,  # how long tasks of a dead scheduler may wait
             "task_instance_heartbeat_timeout": 120,
             "parsing_cleanup_interval": 60,
-            # The seam ends it as soon as there is something to do.
+            # The seam `scheduler_sleep` ends this sleep as soon as there is something to do.
             "scheduler_idle_sleep_time": 5 if wakes else 1,
         },
         "workers": {
-            # A restart of the api-server takes longer than the three heartbeats after which a healthy task is ended.
+            # By default a healthy task is ended after three failed heartbeats, less than a restart of the api-server
+            # takes.
             "max_failed_heartbeats": 24,
-            # An api-server that loads on a busy machine takes longer to answer than the default of 5 s. After five
+            # An api-server that starts on a busy machine takes longer to answer than the default of 5 s. After five
             # such tries the task dies.
             "execution_api_timeout": 30,
         },
         "triggerer": {
-            "capacity": 2500,  # two for each of a DAG's 1,000 runs, whether it trains or waits in the queue
-            # The default, 0.2 s, is less than what a program that trains on both cores of a laptop takes from it.
+            "capacity": 2500,  # two triggers for each of a DAG's 1,000 runs, in training and in the queue
+            # A program that trains on both cores of a laptop delays the loop by more than the default, 0.2 s.
             "blocked_main_thread_warning_threshold": 1.0,
         },
         "dag_processor": {
-            "dag_bundle_storage_path": home.airflow / "bundles",  # default: a folder shared by all users of the machine
+            "dag_bundle_storage_path": home.airflow / "bundles",  # the default is shared by all users of the machine
             "refresh_interval": 10,
             "bundle_refresh_check_interval": 5,
-            "min_file_process_interval": 300,  # changed files sooner; each parse of all costs 1.5 s of a core
+            "min_file_process_interval": 300,  # changed files are parsed sooner; parsing all costs 1.5 s of a core
             "parsing_processes": 1,
             "print_stats_interval": 0,
         },
@@ -128,7 +129,7 @@ def airflow_configuration(home: Home, config: Config, shown: dict[str, str]) -> 
         )
     parser = configparser.RawConfigParser()
     for section, values in sections.items():
-        # Airflow's own parser interpolates.
+        # Airflow's own parser interpolates `%`.
         parser[section] = {name: str(value).replace("%", "%%") for name, value in values.items()}
     text = io.StringIO()
     text.write("# Generated at each start; changes are lost.\n")
@@ -149,7 +150,7 @@ def mlflow_authentication(home: Home, shown: dict[str, str]) -> str:
         "admin_username": ADMIN_USER,
         "admin_password": shown["mlflow_admin_password"],
         "authorization_function": "mlflow.server.auth:authenticate_request_basic_auth",
-        # Checking a password costs tens of milliseconds; the platform logs metrics often.
+        # Checking a password costs tens of milliseconds, and the platform often logs metrics.
         "auth_cache_ttl_seconds": "60",
     }
     text = io.StringIO()

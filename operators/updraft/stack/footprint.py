@@ -1,4 +1,4 @@
-"""What the environments cost in downloads and on disk, and whether it fits. Standard library only.
+"""Compute what the environments cost in downloads and on disk, and whether they fit. Standard library only.
 
 `scripts/bootstrap.py` loads this file by its path, before any package is installed; `environments` and `doctor`
 import it.
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MB = 10**6
-MARGIN_BYTES = 2_000 * MB  # the stack's own data, logs, checkpoints of the demo
+MARGIN_BYTES = 2_000 * MB  # for the stack's own data, logs, and the demo's checkpoints
 READY_MARKER = ".updraft-ready"
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """One environment: where it lies below the home or checkout, what it costs (measured, rounded up)."""
+    """One environment: its location below the home or checkout, and its size (measured, rounded up)."""
 
     key: str
     title: str
@@ -107,7 +107,7 @@ def missing_space(
     footprints = known(environment)
     missing = [footprints[k] for k in keys if k in footprints and not present(k, home, repository)]
     cache = cache_folder(environment)
-    # uv links files from its cache into environments on the same file system; elsewhere it has to copy them.
+    # On the same file system, uv links files from its cache into environments; otherwise it copies them.
     needs: dict[int, list[tuple[Path, int]]] = {}
     for f in missing:
         folder = location(f.key, home, repository)

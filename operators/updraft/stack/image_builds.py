@@ -1,7 +1,7 @@
-"""Builds the virtual environments that stand for images on this machine, from the lock file. Called by `environments`.
+"""Build the virtual environments that replace images on this machine, from the lock file. Called by `environments`.
 
-uv environments cannot be moved, so one is built where it stays and marked ready, with the lock's
-digest, as the last step: a half-built one is never used.
+uv environments cannot be moved, so each is built in its final place. The last step marks it ready, with the lock's
+digest, so that a half-built one is never used.
 """
 
 from __future__ import annotations

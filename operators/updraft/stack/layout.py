@@ -1,6 +1,6 @@
-"""Where the embedded stack keeps its files: paths only.
+"""Define the paths of the embedded stack's files. Called by everything in this package.
 
-What the files hold is the business of `config`, `files` and `records`. Called by everything in this package.
+`config`, `files` and `records` define the content of the files.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from updraft.exceptions import UpdraftError
 
 HOME_VARIABLE = "UPDRAFT_HOME"
-# Set in every process of a stack, so that `down` finds whatever belongs to a home. Not UPDRAFT_HOME, which
-# people set in their own shells.
+# Set in every process of a stack, so that `down` finds all processes of a home. Not UPDRAFT_HOME, which users set in
+# their own shells.
 MARK_VARIABLE = "UPDRAFT_STACK_OF"
 PART_VARIABLE = "UPDRAFT_STACK_PART"
 
 
 class StackError(UpdraftError):
-    """The embedded stack could not do what was asked; says which part, why, and where to look."""
+    """The embedded stack could not do what was asked. The message says which part, why, and where to look."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The state folder of one stack and the checkout that it runs from."""
+    """The state folder of one stack, and the checkout from which it runs."""
 
     root: Path
     repository: Path
@@ -154,7 +154,7 @@ def write_private(path: Path, text: str) -> bool:
         path.chmod(0o600)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # with mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)

@@ -1,7 +1,8 @@
-"""Lets a changed manifest in `jobs/` be seen within seconds, though unchanged DAG files are parsed every five minutes.
+"""Make Airflow see a changed manifest in `jobs/` within seconds, although it parses unchanged DAG files only every five
+minutes.
 
-Airflow parses a file when the file itself is newer than its last parse; the manifests that `dags/jobs.py` reads are
-nothing to it. So that file is made newer. Called by the supervisor.
+Airflow parses a file that is newer than its last parse, but does not know the manifests that `dags/jobs.py` reads.
+Therefore the modification time of `dags/jobs.py` is updated. Called by the supervisor.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ManifestWatch:
             return False
         try:
             os.utime(self._dag_file)
-        except OSError as exc:  # a checkout that may not be written: the next regular parse sees the change
+        except OSError as exc:  # a read-only checkout: the next regular parse sees the change
             logger.warning("Airflow could not be told of changed manifests: %s", exc)
             return False
         return True

@@ -1,7 +1,7 @@
-"""`python -m updraft.stack.migrate`: brings the ledger's tables up to date, before anything uses them.
+"""`python -m updraft.stack.migrate`: bring the ledger's tables up to date before anything uses them.
 
-Runs before every part of a deployed platform, so it also refuses tenants that are not said to trust each other, an
-Airflow without a log-in, and a seam that does not exist."""
+On a deployed platform it runs before every part. So it also refuses to start with tenants that are not declared to
+trust each other, with an Airflow without a log-in, and with an unknown seam in the settings."""
 
 from __future__ import annotations
 

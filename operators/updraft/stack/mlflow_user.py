@@ -1,7 +1,7 @@
-"""`python -m updraft.stack.mlflow_user`: makes the platform's own log-in in MLflow, if it is not there.
+"""`python -m updraft.stack.mlflow_user`: create the platform's own user in MLflow if it does not exist.
 
-The platform is no administrator of MLflow: what it makes belongs to it, and people look at it as `admin`. By itself it
-means the embedded stack; with `--url` and `--passwords` (a JSON file, password by user) another server.
+The platform is no administrator of MLflow: it owns what it makes, and people look at it as `admin`. Without options the
+server is the embedded stack's; `--url` and `--passwords` (a JSON file, user to password) name another one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether Airflow starts the tasks that it has queued. Called by `status`, `doctor` and `supervisor`."""
+"""Check whether Airflow starts the tasks that it has queued. Called by `status`, `doctor` and `supervisor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 LATE_SECONDS = 15.0
-BEAT_AFTER_SECONDS = 10.0  # two of the scheduler's heartbeats: its loop went round since the task was queued
+BEAT_AFTER_SECONDS = 10.0  # two heartbeats of the scheduler: its loop has run since the task was queued
 COUNTS = """
 SELECT count(*), min(queued_dttm), (SELECT count(*) FROM task_instance WHERE state IN ('running', 'restarting'))
   FROM task_instance WHERE state = 'queued'

@@ -1,7 +1,7 @@
-"""What the stack consists of: a frozen description of each part, a pure function of home, config and secrets.
+"""Describe the stack's parts: a frozen value for each, from a pure function of home, config and secrets.
 
-`supervisor` starts them; `status` shows them. A *service* runs until it is stopped, a *task* ends before those
-that come after it begin.
+`supervisor` starts the parts; `status` shows them. A *service* runs until it is stopped; a *task* ends before the parts
+that depend on it start.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from updraft.stack.processes import without_lines
 
 GPU_TYPE = "nvidia"
 CONNECTION = "AIRFLOW_CONN_UPDRAFT_KUBERNETES"
-# What libraries say about other libraries at each start, or before each task, and only their authors can act on.
-# Each is named by the beginning of its text: a new deprecation is still told.
+# Warnings of libraries about other libraries, at each start or before each task; only their authors can act on them.
+# Each is named by the beginning of its text, so new warnings are still shown.
 OTHERS_WARNINGS = (
     "ignore:GitWildMatchPattern ('gitwildmatch') is deprecated",  # Airflow's ignore files
-    "ignore:Using `httpx` with `starlette.testclient` is deprecated",  # FastAPI, which Airflow imports whole
+    "ignore:Using `httpx` with `starlette.testclient` is deprecated",  # FastAPI, which Airflow imports as a whole
     "ignore:starlette.middleware.wsgi is deprecated",  # MLflow's server
 )
-# What a user's shell may hold and that would change a part's behaviour.
+# Variables of a user's shell that would change a part's behaviour.
 FOREIGN_PREFIXES = ("AIRFLOW_", "AIRFLOW__", "MLFLOW_", "AWS_", "RCLONE_", "PYTHON", "VIRTUAL_ENV", "KUBECONFIG")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How readiness shows: a URL that answers; for Airflow's daemons, a component of its health report."""
+    """The sign that a part is ready: a URL that answers; for Airflow's daemons, a component of its health report."""
 
     url: str
-    any_answer: bool = False  # an error below 500 is an answer too (S3 wants a signature)
+    any_answer: bool = False  # an error below 500 counts as an answer too (S3 wants a signature)
     component: str | None = None
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """A task is left out while `file` holds `text` and the products exist.
+    """The condition under which a task is skipped: `file` contains `text` and the products exist.
 
-    A product without any stamp was never finished: who made it was killed. SQLite's tables are not made in one
-    transaction, so that nothing can continue from there.
+    A product without a stamp is incomplete: the process that made it was killed. SQLite's tables are not made in one
+    transaction, so nothing can continue from there.
     """
 
     file: Path
@@ -85,7 +85,7 @@ class Part:
     probe: Probe | None = None  # None: a task
     port: int | None = None
     host: str = HOST
-    port_name: str | None = None  # the key in config.json and of `updraft up --port-<name>`
+    port_name: str | None = None  # its key in config.json and in `updraft up --port-<name>`
     ready_within_seconds: float = 180.0
     stop_within_seconds: float = 10.0
     stamp: Stamp | None = None
@@ -115,9 +115,9 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
         for name, value in inherited.items()
         if not name.startswith(FOREIGN_PREFIXES)
         and (not name.startswith("UPDRAFT_") or name in names or name in environments.BUILDER_VARIABLES)
-        # Those of a single terminal or shell would make each start look like another configuration.
+        # These belong to one terminal or shell; each start would look like a changed configuration.
         and name not in ("OLDPWD", "PWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
-        # As container images set it. Without bytecode each process, and many a task, compiles what it imports anew.
+        # Container images set it. Without bytecode, each process and many tasks would compile their imports again.
         and name != "PYTHONDONTWRITEBYTECODE"
         and (not name.startswith(("MAKE", "MFLAGS", "SSH_", "UV_")) or name in environments.BUILDER_VARIABLES)
     }
@@ -129,7 +129,7 @@ def base_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]
         "no_proxy": ",".join(sorted(no_proxy)),
         "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": ",".join(OTHERS_WARNINGS),
-        "SPT_NOENV": "1",  # process titles must not overwrite the environment by which `down` knows its own
+        "SPT_NOENV": "1",  # process titles must not overwrite the environment, in which `down` finds the mark
         HOME_VARIABLE: str(home.root),
         MARK_VARIABLE: str(home.root),
     }
@@ -167,9 +167,9 @@ def airflow_environment(home: Home, config: Config) -> dict[str, str]:
         CONNECTION: json.dumps({"conn_type": "kubernetes", "extra": _cluster(home, config)}),
         **settings_environment(home, config),
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_LOGGING_LEVEL": "WARNING",  # its client tells of waiting on stderr, which Airflow shows as an error
+        "MLFLOW_LOGGING_LEVEL": "WARNING",  # on INFO, its client reports waits on stderr, which Airflow shows as errors
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
-        # Tasks are forked from a process that has NumPy loaded: it must hold no threads, and needs none.
+        # Tasks are forked from a process that has loaded NumPy: a fork needs a parent without threads.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
@@ -221,8 +221,9 @@ def build_parts(
         part(
             "s3",
             "S3 server",
-            # After each delete it tries to remove every folder above the object, and calls it an error if one stays. If
-            # one goes from under an object that is just stored, it says so twice, and the client stores it again.
+            # After each delete, rclone tries to remove every folder above the object, and logs an error if one is not
+            # empty. If it removes one under an object that is being stored, it logs two errors, and the client stores
+            # it again.
             without_lines(
                 [str(bin_folder() / "rclone"), "serve", "s3", str(home.s3), "--addr", url("s3").removeprefix("http://")]
                 + ["--vfs-cache-mode", "off", "--no-modtime", "--log-level", "NOTICE"]
@@ -356,7 +357,7 @@ def stop_order(parts: tuple[Part, ...]) -> list[list[Part]]:
     """Return waves of parts to stop one after the other: no part is stopped before those that need it."""
     remaining = {p.name: p for p in parts if not p.is_task}
     needs = {p.name: _needed(p, {q.name: q for q in parts}) for p in parts}
-    # Airflow's daemons need its api-server while they run, though they start beside it.
+    # Airflow's daemons use its api-server while they run, although they start beside it.
     for name in ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"):
         needs.setdefault(name, set()).update({"airflow-api", "mlflow", "node", "s3"})
     waves = []
@@ -386,7 +387,7 @@ def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> di
         "MLFLOW_FLASK_SERVER_SECRET_KEY": shown["mlflow_session_key"],
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # Artifacts pass through the server in both directions: clients hold no S3 key.
+        # Artifacts pass through the server in both directions: clients have no S3 key.
         "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
         "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
         **_hosts(config),
@@ -395,7 +396,7 @@ def _mlflow_environment(home: Home, config: Config, shown: dict[str, str]) -> di
         "AWS_SHARED_CREDENTIALS_FILE": str(home.mlflow / "aws-credentials"),
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
-        # The embedded server computes no checksum on ranged reads.
+        # The embedded S3 server computes no checksum for ranged reads.
         "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
     }

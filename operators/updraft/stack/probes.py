@@ -1,4 +1,4 @@
-"""Asking a part over HTTP whether it is ready. Called by `supervisor`, `watchdog` and `doctor`."""
+"""Ask a part over HTTP whether it is ready. Called by `supervisor`, `watchdog` and `doctor`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from updraft.stack.layout import StackError
 from updraft.stack.parts import Probe
 
 TIMEOUT_SECONDS = 5.0
-# Loopback only: a proxy of the environment has no business here.
+# These are loopback addresses: never use a proxy of the environment.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class NoAnswerError(StackError):
-    """An address did not answer as it should. `code`: the status of its answer, None without one."""
+    """An address did not answer as it should. `code`: the status of its answer; None if there was no answer."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
-"""Processes of this machine: identity, membership of a stack, memory, and ending them for sure.
+"""Handle processes of this machine: their identity, the stack they belong to, their memory, and ending them reliably.
 
-A process is known by its pid and its time of creation, since pids are used again. Called by `supervisor`,
-`control` and `status`.
+Pids are reused, so a process is identified by its pid and its time of creation. Called by `supervisor`, `control` and
+`status`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 
 MIB = 1024**2
 KILL_ROUNDS = 5
-LOG_LIMIT_BYTES = 20 * MIB  # an older log is set aside at the next start, one is kept
+LOG_LIMIT_BYTES = 20 * MIB  # a larger log is renamed at the next start; one such log is kept
 CREATE_TIME_TOLERANCE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process that is meant, and no later one that happens to have its pid."""
+    """The identity of a process, which a later process with the same pid does not share."""
 
     pid: int
     create_time: float
@@ -69,11 +69,11 @@ def spawn(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # A child that ended at once is still there, as a zombie, until it is waited for.
+    # A child that has already ended still exists as a zombie, because nobody has waited for it.
     return process, Identity(process.pid, psutil.Process(process.pid).create_time())
 
 
-# $1: what to drop. The program takes this shell's place, so its process is the session's leader as without the filter.
+# $1: the lines to drop. `exec` replaces this shell with the program, which so leads the session as it would without it.
 _FILTER = 'drop=$1; shift; exec "$@" > >(exec grep --line-buffered -a -v -E -e "$drop") 2>&1'
 
 
@@ -91,7 +91,7 @@ def session_members(leader: Identity) -> list[psutil.Process]:
     """
     try:
         if abs(psutil.Process(leader.pid).create_time() - leader.create_time) >= CREATE_TIME_TOLERANCE_SECONDS:
-            return []  # the pid belongs to another user, so the session is gone
+            return []  # another process has the pid, so the session no longer exists
     except psutil.Error:
         pass
     members = []
@@ -146,7 +146,7 @@ def end_session(leader: Identity, *, grace_seconds: float) -> int:
             process.terminate()
         _wait([process], grace_seconds)
     killed = 0
-    for _ in range(KILL_ROUNDS):  # one of them may have forked after they were listed
+    for _ in range(KILL_ROUNDS):  # a process may have forked after the members were listed
         if not (members := session_members(leader)):
             break
         killed += kill(members)

@@ -1,4 +1,4 @@
-"""What is known about each part, as files in `<home>/run`, so that another process can read or take over.
+"""Store what is known about each part, as files in `<home>/run`, so that another process can read it or take over.
 
 Written by the supervisor, read by `control` and `status`.
 """
@@ -21,9 +21,9 @@ class PartState(StrEnum):
     WAITING = "waiting"  # for another part
     STARTING = "starting"
     READY = "ready"
-    DONE = "done"  # a task that has ended well
-    BACKOFF = "backoff"  # died; will be started again
-    FAILED = "failed"  # never came up
+    DONE = "done"  # a task that ended successfully
+    BACKOFF = "backoff"  # it died, and will be restarted
+    FAILED = "failed"  # it never became ready
     STOPPED = "stopped"
 
 
@@ -42,7 +42,7 @@ class PartRecord:
     pid: int | None = None
     create_time: float | None = None
     port: int | None = None
-    started: float | None = None  # unix seconds of the last start
+    started: float | None = None  # Unix time in seconds of the last start
     ready_seconds: float | None = None  # from that start to readiness
     restarts: int = 0
     last_exit: str | None = None
@@ -89,7 +89,7 @@ def read_part(home: Home, part: str) -> PartRecord | None:
     try:
         return None if raw is None else PartRecord(**{**raw, "state": PartState(raw["state"])})
     except (KeyError, TypeError, ValueError):
-        return None  # written by another version
+        return None  # another version wrote it
 
 
 def write_supervisor(home: Home, record: SupervisorRecord) -> None:

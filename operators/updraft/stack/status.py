@@ -1,4 +1,4 @@
-"""What runs, how long, and what it costs. Called by the CLI and the demo."""
+"""Report which parts run, for how long, and what they cost. Called by the CLI and the demo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PartStatus:
     ready_seconds: float | None
     restarts: int
     processes: int
-    memory_mib: float  # proportional share where the system tells it
+    memory_mib: float  # proportional share, if the system reports it
     cpu_percent: float  # of one core, over half a second
     log: str
     last_exit: str | None

@@ -1,7 +1,7 @@
-"""Starts the parts in order, watches them, restarts those that die or hang, and stops them: one process per home.
+"""Start the parts in order, watch them, restart those that die or hang, and stop them: one process per home.
 
-It runs detached (`python -m updraft.stack supervise`). If it is killed the parts live on, and the next one takes
-over those that still run and are still configured the same. `control` starts it and reads its records.
+It runs detached (`python -m updraft.stack supervise`). If it is killed, the parts keep running, and the next supervisor
+adopts those whose configuration has not changed. `control` starts it and reads its records.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ PROBE_SECONDS = 0.5
 MANIFESTS_SECONDS = 2.0
 LOG_TAIL_LINES = 15
 REAP_SECONDS = 5.0  # a process that waits for a broken disk outlives SIGKILL
-START_ATTEMPTS = 3  # of a part that ends while the stack starts; later it is started again for ever
+START_ATTEMPTS = 3  # of a part that ends while the stack starts; afterwards restarts never end
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class SupervisedPart:
-    """A part and what is known of its process."""
+    """A part, and what is known of its process."""
 
     part: Part
     record: PartRecord
-    child: subprocess.Popen[bytes] | None = None  # None: taken over, or not running
+    child: subprocess.Popen[bytes] | None = None  # None: adopted, or not running
     deaths: int = 0
-    begun: float = 0.0  # monotonic, of the last start
+    begun: float = 0.0  # monotonic time of the last start
     ready_at: float = 0.0
     next_probe: float = 0.0
     next_start: float = 0.0
@@ -140,7 +140,7 @@ class Supervisor:
                 case PartState.READY if not self._alive(watched):
                     self._retry_later(watched, f"it ended with {_exit_text(watched.child)}")
                 case PartState.READY if (reason := self._watchdog.given_up(watched.part.name)) is not None:
-                    # No SIGTERM: a stopped process does not get it, and what hangs does not act on it.
+                    # No SIGTERM: a stopped process does not receive it, and a hanging process does not act on it.
                     self._retry_later(watched, reason, grace_seconds=0.0)
                     self._watchdog.begin_anew()
                 case PartState.BACKOFF if self._clock() >= watched.next_start:
@@ -192,7 +192,7 @@ class Supervisor:
                 self._write_record(watched)
                 continue
             if watched.part.is_task or old.argv_digest != watched.part.digest or not old.alive():
-                # Out of date, dead, or a task that ended unseen: what is left of it must be removed.
+                # Out of date, dead, or a task whose end was not seen: remove its remaining processes.
                 processes.end_session(old.identity, grace_seconds=watched.part.stop_within_seconds)
                 self._write_record(watched)
                 continue
@@ -256,7 +256,7 @@ class Supervisor:
                 self._stamp(part)
                 self._record(watched, state=PartState.DONE, pid=None, create_time=None, last_exit="0")
                 return
-            # A service may end by itself because one of its processes was killed; a task's own exit code is its answer.
+            # A service may end because one of its processes was killed, so try again; a task's own exit code is final.
             again = not part.is_task or _killed(watched.child)
             self._failed_to_start(watched, f"it ended with {_exit_text(watched.child)}", again=again)
             return
@@ -302,7 +302,7 @@ class Supervisor:
         part's own."""
         now = self._clock()
         self._watchdog.forget(watched.part.name)
-        # Its children would hold its port, or go on working for a parent that is gone.
+        # Its children would hold its port, or continue to work without it.
         self._end(watched, grace_seconds)
         ready_for = now - watched.ready_at if watched.ready_at else 0.0
         watched.deaths = deaths_in_a_row(watched.deaths, ready_for)
@@ -359,7 +359,7 @@ class Supervisor:
 
 
 class StartFailedError(StackError):
-    """A part did not come up."""
+    """A part did not become ready."""
 
     def __init__(self, failure: PartFailure) -> None:
         super().__init__(str(failure))

@@ -1,6 +1,6 @@
-"""The verbs of the platform on this machine, as functions of the module `updraft`.
+"""Control the platform on this machine: functions of the module `updraft`.
 
-`home` is the folder of its state; without it, `UPDRAFT_HOME`, else `.updraft` in the checkout, as for the command.
+`home` is the folder of its state; without it, `UPDRAFT_HOME`, or else `.updraft` in the checkout, as for the command.
 """
 
 from __future__ import annotations

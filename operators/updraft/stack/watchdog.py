@@ -1,9 +1,9 @@
-"""Checks whether parts that were ready still work: a living process may be stopped (SIGSTOP) or wait for ever.
+"""Check whether ready parts still work: a living process may be stopped (SIGSTOP) or wait for ever.
 
-Each address is asked in a thread of its own, so that one that hangs holds up neither the others nor the supervisor,
-which names the parts that are ready and kills those that are given up. Airflow's daemons listen nowhere: the api-server
-tells their heartbeats, and while it does not answer nothing is known of them. The limits are long, since a machine that
-trains on all of its cores makes everything late; docs/design/0008-executor.md has the reasons.
+Each address is asked in a thread of its own, so that one that hangs delays neither the others nor the supervisor. The
+supervisor says which parts are ready, and kills parts that are given up. Airflow's daemons do not listen: the
+api-server reports their heartbeats, and while it does not answer, nothing is known of them. The limits are long,
+because a machine that trains on all of its cores delays everything; docs/design/0008-executor.md has the reasons.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from updraft.stack.probes import NoAnswerError
 from updraft.stack.processes import Identity
 
 PAUSE_SECONDS = 4.0  # between two looks
-ANSWER_SECONDS = 11.0  # after which a look failed: two of them and a pause are HUNG_SECONDS
+ANSWER_SECONDS = 11.0  # after this time a look has failed; two of them and a pause are HUNG_SECONDS
 HUNG_SECONDS = 25.0
-STOPPED_SECONDS = 10.0  # of a heartbeat that is late already
+STOPPED_SECONDS = 10.0  # the limit for a stopped process whose heartbeat is already late
 AT_WORK_SECONDS = 120.0
-LATE_BEAT_SECONDS = 40.0  # they come every 5 s; Airflow's own limit is 30 s
-AT_WORK_SHARE = 0.02  # of a core: a quarter of what one thread gets among 25 on two cores
-MIN_FAILURES = 2  # one may be of a moment in which this process stood still itself
+LATE_BEAT_SECONDS = 40.0  # heartbeats come every 5 s; Airflow's own limit is 30 s
+AT_WORK_SHARE = 0.02  # of a core: a quarter of what one thread gets among 25 threads on two cores
+MIN_FAILURES = 2  # a single failure may come from a moment in which this process itself stood still
 QUEUE_LOOKS = 2
 QUEUE_MEMORY_SECONDS = 600.0
 QUEUE_MOST_LOOKS = 64
@@ -47,17 +47,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What the processes of a part have done until now."""
+    """The work that the processes of a part have done until now."""
 
     at: float  # monotonic seconds
     cpu_seconds: float
     stopped: bool = False
-    on_disk: bool = False  # waits for the disk, as for memory that was swapped out
+    on_disk: bool = False  # it waits for the disk, for instance for swapped-out memory
 
 
 @dataclass
 class WatchedPart:
-    """A part, one process of it, and its failures in a row."""
+    """A part, its process, and its consecutive failures."""
 
     part: Part
     identity: Identity
@@ -101,7 +101,7 @@ def measure(part: Part, leader: Identity) -> WorkDone:
 
 
 class Watchdog:
-    """Watches parts until each is forgotten; `given_up` returns those that no longer work."""
+    """Watches parts until `forget` is called; `given_up` returns the reason for a part that no longer works."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Watchdog:
         self._timing = timing
         self._threads: dict[str, threading.Thread] | None = {} if threads else None
         self._watched: dict[str, WatchedPart] = {}
-        self._mended: list[float] = []  # when the scheduler was given up for its queue
+        self._mended: list[float] = []  # when the scheduler was killed because of its queue
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -176,7 +176,7 @@ class Watchdog:
                 if _component(watched.part) is None:
                     self._failed(watched, began, str(exc), answers=exc.code is not None)
                 else:
-                    self._works(watched)  # nothing is known of it
+                    self._works(watched)  # its state is unknown
             return
         for watched in here:
             component = _component(watched.part)

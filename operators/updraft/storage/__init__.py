@@ -1,8 +1,8 @@
-"""The object store as the platform uses it: content by digest, sources staged into it, and what learners left there.
+"""Use the object store for the platform: content by digest, staged sources, and what learners have stored.
 
-`content` keeps blobs and trees, `sources` tells which tree a source is where the store has it, `prepared` reads what a
-pod made of the others, `objects` reads a job's status, logs, checkpoints and results. Called by operators, triggers and
-the API. botocore is imported on first use.
+`content` stores blobs and trees. `sources` finds the tree of a source that the store already has, `prepared` reads what
+a pod made of the other sources, and `objects` reads a job's status, logs, checkpoints and results. Called by operators,
+triggers and the API. botocore is imported on first use.
 """
 
 from __future__ import annotations

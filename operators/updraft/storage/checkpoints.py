@@ -1,7 +1,7 @@
-"""Checkpoints as they lie in the store: which are complete, which are damaged, which are left over.
+"""Read the checkpoints in the store: which are complete, which are damaged, which are unfinished.
 
-Only what the store says: what the ledger knows of them, and what is done about them, is the caller's. `objects` calls
-these with the platform's own store.
+It reports only what the store shows; its callers know the ledger and decide what to do. `objects` calls it with the
+platform's own store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CheckpointInfo:
     """A checkpoint that is complete in the store."""
 
     name: str
-    step: int  # 0 where the program gave none
+    step: int  # 0 if the program gave none
     attempt: int
     learner: int
     metrics: Mapping[str, float]
@@ -50,12 +50,12 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Looked:
-    """All checkpoints of a job, each in one of these."""
+    """All checkpoints of a job, each in one of these groups."""
 
     whole: tuple[CheckpointInfo, ...] = ()  # oldest first
-    sure: frozenset[str] = frozenset()  # whole as well: they are as long as the caller said
+    sure: frozenset[str] = frozenset()  # also whole: their size is the one that the caller gave, so they were not read
     damaged: Mapping[str, str] = field(default_factory=dict)  # name and reason
-    unfinished: frozenset[str] = frozenset()  # no marker: on their way, or left over
+    unfinished: frozenset[str] = frozenset()  # without a marker: still being written, or abandoned
     quarantined: frozenset[str] = frozenset()
 
 
@@ -87,7 +87,7 @@ def look(
             certain.add(name)
         else:
             text = _marker(store, keys, job_id, name)
-            if text is None:  # deleted since it was listed
+            if text is None:  # it was deleted after it was listed
                 continue
             found = _read(keys, job_id, name, text, sizes) if isinstance(text, bytes) else text
             if isinstance(found, str):
@@ -176,7 +176,7 @@ def _read(
         if marker is None:
             raise ValueError("no JSON object")
         files = {str(path): int(facts["size"]) for path, facts in marker["files"].items()}
-        metrics = marker.get("metrics") or {}  # None: NaN or infinite, which JSON has not
+        metrics = marker.get("metrics") or {}  # None stands for NaN and infinities, which JSON lacks
         info = CheckpointInfo(
             name=name,
             step=int(marker.get("step") or 0),
@@ -198,7 +198,7 @@ def _read(
             return f"file {path[:SHOWN_CHARACTERS]} is missing"
         if sizes[path] != size:
             return f"file {path[:SHOWN_CHARACTERS]} has {sizes[path]} bytes instead of {size}"
-    if marker.get("step") is None:  # one folder that is written again and again: the time says which is newest
+    if marker.get("step") is None:  # the same folder is written again and again: the newest is found by time
         return (-1, info.attempt, info.created_at, -info.learner), info
     return (info.step, info.attempt, -info.learner, info.created_at), info
 

@@ -1,6 +1,6 @@
-"""Blobs and trees, both named by their SHA-256, so that storing twice is harmless and nothing is stored twice.
+"""Store blobs and trees, both named by their SHA-256: nothing is stored twice, and storing twice is harmless.
 
-Everything that comes in is hashed before it counts. Which content a tenant may see is decided by the prefix of `Keys`.
+All incoming content is hashed before it is accepted. A tenant sees only the content below its own prefix (`Keys`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of the learner package's store and trees, as errors of the platform."""
+"""Convert errors of the learner package's store and trees to errors of the platform."""
 
 from __future__ import annotations
 

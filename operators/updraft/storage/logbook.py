@@ -1,7 +1,7 @@
-"""A learner's log in the store: JSON lines `{"n", "t", "line"}` in chunks named by their first line's number.
+"""Store a learner's log: JSON lines `{"n", "t", "line"}` in chunks, each named by the number of its first line.
 
-Writing the same lines twice is harmless: a chunk of the same first line is replaced, and readers drop what they have.
-Small chunks are merged now and then, so that a long quiet job does not leave an object per second.
+Writing the same lines twice is harmless: a chunk with the same first line is replaced, and readers drop lines that they
+have. Small chunks are merged now and then, so that a long quiet job does not leave one object per second.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from updraft_learner.contract import Keys
 from updraft_learner.store import ObjectStore
 
 MERGE_CHUNKS = 32
-SMALL_BYTES = 64 * 1024  # larger chunks stay as they are, so that a writer holds little in memory
-PAGE_CHARACTERS = 4 << 20  # a page ends with the chunk that passes this, whatever the limit of lines
+SMALL_BYTES = 64 * 1024  # larger chunks are not merged, so that a writer holds little in memory
+PAGE_CHARACTERS = 4 << 20  # a page ends with the chunk that exceeds this, even below the limit of lines
 TAIL_LINES = 50
 CHUNK_LIMIT_BYTES = 16 << 20  # kubernetes.logs writes chunks of 1 Mi characters, of which JSON may need 12 bytes each
 
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The last line that is recorded: its number and time, and how many lines up to it share that time."""
+    """The last recorded line: its number and time, and how many recorded lines share that time."""
 
     n: int = 0
     t: str = ""
@@ -33,13 +33,13 @@ class LogPosition:
 
 @dataclass
 class LogBook:
-    """The writer's side. One writer at a time; a second one only repeats the same lines."""
+    """The writer of a learner's log. Use one writer at a time; a second writer only repeats the same lines."""
 
     store: ObjectStore
     prefix: str
     last: LogPosition = LogPosition()
     tail: tuple[str, ...] = ()
-    _small: dict[str, bytes] = field(default_factory=dict)  # written by this writer and not merged yet
+    _small: dict[str, bytes] = field(default_factory=dict)  # chunks that this writer wrote and has not merged
 
     @classmethod
     def open(cls, tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore) -> LogBook:
@@ -71,7 +71,7 @@ class LogBook:
         if len(data) <= SMALL_BYTES:
             self._small[key] = data
         else:
-            self._merge()  # a merged chunk ends before the next one begins
+            self._merge()  # a merged chunk must end before this one begins
         new = [line for line in lines if line["n"] > self.last.n]
         for line in new:
             same = self.last.same + 1 if line["t"] == self.last.t else 1

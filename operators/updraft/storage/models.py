@@ -1,7 +1,7 @@
-"""Whether an exported model folder is one that the platform's export writes, and loading it runs no code of a job.
+"""Check that an exported model folder is one that the platform's export writes, so that loading it runs no job's code.
 
-The export pod runs the platform's program, so this finds nothing unless something is wrong; what is registered is
-loaded by people with their own credentials, so it is looked at once more. Called by `updraft.storage.objects`.
+The export pod runs the platform's own program, so this normally finds nothing. It is checked again because people load
+registered models with their own credentials. Called by `updraft.storage.objects`.
 """
 
 from __future__ import annotations

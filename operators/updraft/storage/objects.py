@@ -1,6 +1,6 @@
-"""What learners and their sidecars left in the store: status, completion marker, checkpoints, exported model.
+"""Read what learners and their sidecars stored: status, completion marker, checkpoints, exported model.
 
-Reads by tenant and job; ownership is checked by the caller. Called by operators, triggers and the API.
+Reads are by tenant and job; callers check that the tenant owns the job. Called by operators, triggers and the API.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Exported:
-    """The exported model, fetched and verified."""
+    """The exported model, downloaded and verified."""
 
     model_folder: Path  # an MLflow model folder
     formats: tuple[str, ...]
@@ -69,7 +69,7 @@ def read_status(
     text = _word(store, Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)
-    except (ValueError, TypeError, AttributeError):  # overwritten every few seconds: half a file may be read
+    except (ValueError, TypeError, AttributeError):  # it is overwritten every few seconds: a read may see half
         return None
 
 

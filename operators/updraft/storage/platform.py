@@ -1,4 +1,4 @@
-"""The platform's own bucket, from the settings."""
+"""Open the platform's own bucket, as the settings say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The request to the pod that prepares a job's code and data, and what the pod stored: parsed, with limits.
+"""Write the request to the pod that prepares a job's code and data, and parse what the pod stored, with limits.
 
-The request and the trees are written by the platform and by the pod's sidecar. The report inside
-is the word of a program that reads tenants' bytes: a verdict on that tenant's own data, and text for people.
+The platform writes the request; the pod's sidecar writes the trees. The report inside comes from a program that reads
+tenants' bytes. It is used only as a result about that tenant's own data, and as text for users.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Read(BaseModel):
 
 
 class PrepareProblem(_Read):
-    """Why a source cannot be had, or data not be judged."""
+    """The reason why a source could not be prepared, or data not be judged."""
 
     kind: Literal["data", "limit", "refused", "unavailable"]
     message: str
@@ -38,7 +38,7 @@ class PrepareProblem(_Read):
 
 
 class Result(_Read):
-    """What a suite said."""
+    """The result of one suite."""
 
     success: bool
     evaluated: int = Field(ge=0)
@@ -60,7 +60,7 @@ class Result(_Read):
 
 
 class Judgement(_Read):
-    """What the suite of one source said, or why it said nothing."""
+    """The result of one source's suite, or the reason why there is none."""
 
     tree: str = Field(pattern=SHA256)
     result: Result | None = None
@@ -68,13 +68,13 @@ class Judgement(_Read):
 
 
 class Report(_Read):
-    """The word of the pod's program."""
+    """The report of the pod's program."""
 
     judged: dict[str, Judgement] = {}
 
 
 class Provenance(_Read):
-    """Where a source's files came from; only what is known of its kind."""
+    """The origin of a source's files; which fields are set depends on the source's kind."""
 
     endpoint: str | None = Field(None, max_length=1_000)
     fetched: int | None = None
@@ -85,14 +85,14 @@ class Provenance(_Read):
 
 
 class Made(_Read):
-    """What one source became."""
+    """The tree that was made of one source."""
 
     tree: str = Field(pattern=SHA256)
     provenance: Provenance = Provenance()
 
 
 class Prepared(_Read):
-    """What one attempt of the role `prepare` left."""
+    """What one attempt of the role `prepare` stored."""
 
     sources: dict[str, Made] = {}
     report: Report | None = None

@@ -1,4 +1,4 @@
-"""Buckets that manifests name: whether they are open to them, and whether what they hold is in the store as it is."""
+"""Read buckets that manifests name: check whether manifests may use them, and whether the store has their content."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_there(source: str, tenant: str, settings: Settings) -> None:
 def _check_open(source: str, parsed: Source, own: str, settings: Settings) -> None:
     """Raise RefusedError unless the address is open to manifests: they may not read all that the platform's key
     reaches."""
-    # Names of buckets have no upper case, but a server on a file system that ignores case takes one for the other.
+    # Bucket names have no upper case, but a server on a case-insensitive file system would also accept one.
     if parsed.bucket.lower() == settings.bucket.lower():
         if not parsed.key.startswith(own):
             raise RefusedError(

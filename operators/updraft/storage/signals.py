@@ -1,6 +1,6 @@
-"""What the platform tells a pod through the store: stop, dump your stacks, and which attempt alone may have effect.
+"""Signal a pod through the store: stop, dump your stacks, and which attempt is the newest (the fence).
 
-A sidecar reads these; `updraft.controller` writes them. Everything may be written twice.
+Sidecars read these objects; `updraft.controller` writes them. Every object may be written twice.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def _numbers(text: bytes | None) -> dict[str, int]:
     try:
         read = json.loads(text or b"{}")
         return {str(role): int(number) for role, number in read.items()}
-    except (ValueError, TypeError, AttributeError):  # half a file may be read; the next attempt writes it anew
+    except (ValueError, TypeError, AttributeError):  # a read may see half of it; the next attempt rewrites it
         return {}

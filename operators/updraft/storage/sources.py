@@ -1,7 +1,7 @@
-"""Tells whether a source of code or data is in the content store already; what is not is left to a pod of the job.
+"""Find out whether the content store has a source of code or data already; a pod of the job prepares all others.
 
-Nothing of a tenant is parsed here, and of buckets only the listing is read. What a worker may read of its own disk is
-the caller's decision. Called by the staging operator.
+It parses no tenant's files, and reads only listings of buckets. The caller decides what a worker may read of its own
+disk. Called by the staging operator.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def look(
             found = look_at_bucket(parsed, wanted, content, settings=settings, credentials=credentials, say=say)
             if found is None:
                 return wanted
-            if not archive or found.files != 1:  # a prefix that happens to end in .zip
+            if not archive or found.files != 1:  # not an archive: a prefix that happens to end in .zip
                 return found
             return _archive(wanted, found, content)
         return _local(source, parsed, wanted, content, base, archive, say)

@@ -1,4 +1,4 @@
-"""What staging a source gives."""
+"""Define the result of staging a source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Staged:
-    """A source as a tree of the content store, whose digest changes exactly when the content does."""
+    """A source as a tree of the content store; its digest changes exactly when the content changes."""
 
     tree_sha256: str
     files: int

@@ -1,10 +1,11 @@
-"""MLflow: one run per job, the registry, and nothing else. Only `MlflowClient`: the fluent API ends runs on exit.
+"""Use MLflow: one run per job, and the registry. Only with `MlflowClient`: the fluent API ends runs on exit.
 
-    auth.py       how requests to the tracking server are signed
-    runs.py       open a job's run, write to it, bring its status to the verdict's
-    registry.py   one model version per job, one alias move per promotion
+    auth.py       sign requests to the tracking server
+    runs.py       open a job's run, write to it, set its status to the verdict's
+    registry.py   one model version per job, one move of the alias per promotion
+    replay.py     send what sidecars could not
 
-Importing this package costs seconds (mlflow): callers import it where they use it.
+Importing this package takes seconds (mlflow): callers import it where they use it.
 """
 
 from __future__ import annotations

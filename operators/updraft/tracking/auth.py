@@ -1,4 +1,4 @@
-"""Signs MLflow's requests from the credentials file, so that no password stands in an environment.
+"""Sign MLflow's requests with the credentials file, so that no environment variable contains a password.
 
 Registered as the entry point `mlflow.request_auth_provider`; `MLFLOW_TRACKING_AUTH=updraft` selects it.
 """
@@ -29,7 +29,7 @@ class UpdraftAuthProvider(RequestAuthProvider):
         return PROVIDER
 
     def get_auth(self) -> HTTPBasicAuth:
-        credentials = process_settings().credentials().mlflow  # MLflow makes this object, and hands in nothing
+        credentials = process_settings().credentials().mlflow  # MLflow makes this object without arguments
         return HTTPBasicAuth(credentials.username, credentials.password.get_secret_value())
 
 
@@ -41,6 +41,6 @@ def client(settings: Settings) -> MlflowClient:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(REQUEST_TIMEOUT_SECONDS)
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = str(MAX_RETRIES)
-    # Downloads through the tracking server, not by presigned URLs that a browser or worker may not reach.
+    # Download through the tracking server: browsers and workers may not reach the store's presigned URLs.
     os.environ["MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD"] = "false"
     return MlflowClient(tracking_uri=settings.mlflow_uri, registry_uri=settings.mlflow_uri)

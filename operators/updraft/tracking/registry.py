@@ -1,6 +1,6 @@
-"""The model registry: one version per job, one alias move per promotion, however often a task runs.
+"""Use the model registry: one version per job, one move of the alias per promotion, however often a task runs.
 
-The model directory was made and checked in a pod of the platform's image; nothing here loads it.
+The model folder was made and checked in a pod of the platform's image; nothing here loads the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 MODELS = "models:/"
-BATCH_METRICS = 1_000  # that MLflow takes in one request
+BATCH_METRICS = 1_000  # MLflow's limit for one request
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def find_version(client: MlflowClient, name: str, run_id: str) -> VersionRef | N
 
 def _ref(version: ModelVersion) -> VersionRef:
     model_id, source = version.model_id, version.source or ""
-    if model_id is None and source.startswith(MODELS):  # a search does not tell it
+    if model_id is None and source.startswith(MODELS):  # the answer to a search leaves it empty
         model_id = source.removeprefix(MODELS)
     return VersionRef(version.name, str(version.version), model_id, version.run_id or "")
 
@@ -68,7 +68,7 @@ def register(
         if done is not None:
             return done
         model_id = _logged_model(client, name, folder, job_id, run_id, experiment_id, params, tags)
-        # The run's page names the model that came of it; the server refuses to be told twice.
+        # The run's page shows the model that the run produced. The server refuses to log the same output twice.
         outputs = client.get_run(run_id).outputs
         if model_id not in {known.model_id for known in (outputs.model_outputs if outputs else ())}:
             client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
@@ -101,7 +101,7 @@ def _logged_model(
             continue
         if model.status == LoggedModelStatus.READY:
             return str(model.model_id)
-        client.delete_logged_model(model.model_id)  # a killed upload
+        client.delete_logged_model(model.model_id)  # an interrupted upload
     model = client.create_logged_model(
         experiment_id,
         name=name,
@@ -176,7 +176,7 @@ def _find(client: MlflowClient, name: str) -> RegisteredModel | None:
 def _owner(client: MlflowClient, model: RegisteredModel, tenant: str) -> str | None:
     """Return this tenant, or None when no tenant owns the model yet. Raises RefusedError when it is another's."""
     owner: str | None = model.tags.get(TAG_TENANT)
-    if owner is None:  # made by a person, or before models had owners
+    if owner is None:  # made by a person, or by an earlier version of the platform
         versions = client.search_model_versions(f"name = '{model.name}'")
         if not versions:
             return None

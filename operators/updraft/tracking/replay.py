@@ -1,8 +1,10 @@
-"""Carries a learner's record to its MLflow run after the pod has gone: what the sidecar could not send in time.
+"""Send a learner's record to its MLflow run after its pod has ended: everything that the sidecar could not send in
+time.
 
-The record in the object store is the sidecar's own journal, so the sidecar's own forwarder reads it: each point is seen
-once, also when this runs twice or the sidecar had sent a part. A program decides how much there is, and a worker's slot
-is lent to it: what passes the bounds below stays in the record, and is told. Called by `updraft.controller.replay`.
+The record in the object store is the sidecar's own journal, and the sidecar's own forwarder reads it. So each point
+arrives once, even if this runs twice or the sidecar had sent some points. The program decides how large the record is,
+and this occupies a worker's slot: what exceeds the limits below stays in the record and is reported. Called by
+`updraft.controller.replay`.
 """
 
 from __future__ import annotations
@@ -30,22 +32,22 @@ from updraft_learner.trees import megabytes
 
 CHUNK = re.compile(r"\d+\.jsonl")
 ARTIFACT = re.compile(r"(\d+)\.(data|json)")
-LIMIT_SECONDS = 300.0  # for all learners of a job: one to three million points, as quickly as MLflow takes them
+LIMIT_SECONDS = 300.0  # for all learners of a job; MLflow takes one to three million points in this time
 COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class ReplayLimits:
-    """How much of one learner's record is brought into MLflow; the rest stays in the object store.
+    """The part of one learner's record that is sent to MLflow; the rest stays in the object store.
 
     Args:
-        chunk_bytes: Of the newest chunks: about two million points, which are parsed twice.
+        chunk_bytes: The newest chunks: about two million points, which are parsed twice.
         points: New points.
-        history_points: Points that MLflow has: they are held in memory, 300 MB of them.
+        history_points: Points that MLflow already has: they are held in memory, 300 MB of them.
         artifact_bytes: All artifacts; the worker's disk holds one at a time.
         facts_bytes: The document that says where an artifact belongs.
-        disk_reserve_bytes: What stays free on the worker's disk.
-        copies: Chunks that are copied at the same time.
+        disk_reserve_bytes: The space that stays free on the worker's disk.
+        copies: The number of chunks that are copied at the same time.
     """
 
     chunk_bytes: int = 256 << 20
@@ -61,21 +63,21 @@ LIMITS = ReplayLimits()
 
 
 class Enough(Exception):
-    """A bound is reached; the message says which."""
+    """A limit is reached; the message says which one."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What MLflow did not have before, and what it has not even now."""
+    """The number of points and artifacts that were sent, and what could not be sent."""
 
     points: int
     artifacts: int
     warnings: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()  # a sentence each; it stays in the object store
+    left: tuple[str, ...] = ()  # one sentence for each part that stays in the object store
 
 
 class TimeBudget:
-    """For all learners of a job together."""
+    """The time for all learners of a job together."""
 
     def __init__(self, seconds: float = LIMIT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._end, self._seconds = clock, clock() + seconds, seconds
@@ -90,7 +92,7 @@ class TimeBudget:
 
 
 class BoundedServer(TrackingServer):
-    """Raises Enough in place of a request for which there is no time, or no memory for its answer."""
+    """A tracking server that raises Enough instead of a request once the time or the memory for answers is used up."""
 
     def __init__(
         self, credentials: MlflowCredentials, run_id: str, deadline: TimeBudget, limit_history_points: int
@@ -110,7 +112,7 @@ class BoundedServer(TrackingServer):
         return answer
 
     def put_artifact(self, path: str, file: BinaryIO, size: int) -> Answer:
-        self._deadline.check()  # not while it is sent: MLflow could take what it has by then for the whole file
+        self._deadline.check()  # only before the upload: MLflow could take an interrupted one for the whole file
         return super().put_artifact(path, file, size)
 
 
@@ -206,7 +208,7 @@ def _fetch(
             deadline.check()
             _copy(store, f"{prefix}/{name}", folder / name, deadline)
         except Enough:
-            (folder / name).unlink(missing_ok=True)  # half of one would be read as a whole one
+            (folder / name).unlink(missing_ok=True)  # half a chunk would be read as a whole one
             return False
         return True
 

@@ -1,6 +1,6 @@
-"""A job's MLflow run: opened once, living through all tasks and attempts, its status equal to the verdict.
+"""Use a job's MLflow run: opened once, the same for all tasks and attempts, with the verdict's status at the end.
 
-Called by the operators. Every function may be called twice with the same effect as once.
+Called by the operators. A second call of each function changes nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 TAG_JOB = "updraft.job_id"
 TAG_TENANT = "updraft.tenant"
-PARAM_LIMIT = 6_000  # characters of a param's value that MLflow stores
+PARAM_LIMIT = 6_000  # MLflow's limit for a param's value
 PARAMS_PER_REQUEST = 100
 GRANT_TRIES, GRANT_SECONDS = 10, 0.5
 GONE = "RESOURCE_DOES_NOT_EXIST"
-MAY_HELP = frozenset({408, 409, 425, 429, 499})  # of 4xx, those after which asking again may help
-DATABASE_TROUBLE = "sqlalche.me/"  # in every error text of the library that MLflow's server keeps its records with
+MAY_HELP = frozenset({408, 409, 425, 429, 499})  # 4xx statuses after which a retry may help
+DATABASE_TROUBLE = "sqlalche.me/"  # in every error text of SQLAlchemy, the library behind MLflow's database
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _error(client: MlflowClient, status: int | None, code: str, text: str) -> Up
     server, said = f"MLflow at {client.tracking_uri}", text[:300]
     if code == GONE:
         return NotFoundError(f"{server}: {said}")
-    # The server answers 400 when its own database gave up: that is no fault of the request.
+    # The server answers 400 if its own database failed; the request is not at fault then.
     if status is None or not 400 <= status < 500 or status in MAY_HELP or DATABASE_TROUBLE in text:
         return UnavailableError(f"{server} did not do what was asked: {said}")
     if status in (401, 403):
@@ -125,7 +125,7 @@ def _found_or_made(client: MlflowClient, name: str) -> str:
     if found is None:
         try:
             return str(client.create_experiment(name))
-        except MlflowException:  # two first jobs of a series at once: the other one made it
+        except MlflowException:  # two first jobs of a series at once: the other one has created it
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise

@@ -1,4 +1,4 @@
-"""The content store over an object store: which blobs are missing, and putting blobs and trees."""
+"""Use the content store over an object store: find missing blobs, and put blobs and trees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Readable(Protocol):
 
 
 THREADS = 8
-LIST_ALL_FROM = 500  # from so many blobs on, one listing of all is cheaper than a question each
+LIST_ALL_FROM = 500  # from this many blobs on, one listing of all is cheaper than one request each
 
 
 def has_blob(store: ObjectStore, keys: Keys, sha256: str) -> bool:

@@ -1,4 +1,4 @@
-"""A bucket that a user names as a source: listed with what tells whether an object has changed."""
+"""List a bucket that a user names as a source, with a version that shows whether an object has changed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from updraft_learner.prepare.errors import SourceError
 from updraft_learner.store import S3Store
 from updraft_learner.trees import TreeError, megabytes, safe_path
 
-MOST_PAGES = 10_000  # of a listing, a thousand keys each
+MOST_PAGES = 10_000  # of a listing, with a thousand keys each
 _FIELDS = ("endpoint", "region", "access_key", "secret_key")
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One object of a listing. `version` is equal only while the content is."""
+    """One object of a listing. `version` stays equal only while the content does."""
 
     key: str
     size: int
@@ -46,7 +46,7 @@ class SourceBucket(S3Store):
 
 
 def _version(etag: str, modified: datetime) -> str:
-    # A plain MD5 is the content's; any other ETag may be made up by the server, so the time has to agree too.
+    # A plain MD5 depends on the content alone. The server may choose any other ETag freely, so the time must agree too.
     if len(etag) == 32 and all(char in "0123456789abcdef" for char in etag.lower()):
         return etag.lower()
     return f"{etag}@{modified.isoformat()}"
@@ -66,7 +66,7 @@ def list_source(bucket: SourceBucket, key: str, source: str, limit_bytes: int, l
             found = {key.rpartition("/")[2]: item}
             total_bytes = item.size
             break
-        if not item.key.startswith(prefix):  # `digits-old` beside `digits`
+        if not item.key.startswith(prefix):  # for instance `digits-old` beside `digits`
             continue
         if item.size < 0:
             raise SourceError("data", f"{source}: the bucket says that {item.key!r} has {item.size} bytes")

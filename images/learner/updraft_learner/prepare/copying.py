@@ -1,6 +1,6 @@
-"""Before the program of the pod runs: buckets are copied into the content store, and what it works on is laid out.
+"""Copy buckets into the content store, and lay out the input of the pod's program, before that program runs.
 
-Bytes are copied and hashed, nothing is unpacked and no table is read. Called by `updraft_learner.stage`.
+Bytes are copied and hashed; nothing is unpacked and no table is read. Called by `updraft_learner.stage`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Te
 
 
 class _Copy:
-    """Of one source."""
+    """The copy of one source."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Copy:
         if source.suite is not None and tree.sha256 not in source.judged:
             try:
                 wanted = needed_paths(tree, source.format)
-            except SourceError:  # the program says so: it is the data's judgement
+            except SourceError:  # the program will report it as the result for this data
                 wanted = []
             self._lay(tree, source.name, wanted)
             (self._paths.data / f"{source.name}.json").write_bytes(tree.to_json())
@@ -123,7 +123,7 @@ class _Copy:
         done_files = done_bytes = read_bytes = 0
         last = time.monotonic()
 
-        def count(size: int) -> None:  # the listing may have said less
+        def count(size: int) -> None:  # objects may be larger than listed
             nonlocal read_bytes
             with lock:
                 read_bytes += size
@@ -171,8 +171,8 @@ class _Copy:
 
 
 class _SourceStream:
-    """What is read from the user's bucket: an error in it is the bucket's, not the platform's store's. `count` is told
-    how many bytes came."""
+    """A stream from the user's bucket. Its errors are reported as the bucket's, not as the platform's store's. `count`
+    gets the number of bytes read."""
 
     def __init__(self, stream: BinaryIO, source: str, secret: str | None, count: Callable[[int], None]) -> None:
         self._stream, self._source, self._secret, self._count = stream, source, secret, count

@@ -1,4 +1,4 @@
-"""What the platform asks of the pod that prepares code and data, and what it gets back. JSON in the object store."""
+"""Define the request to the pod that prepares code and data, and its answer, as JSON in the object store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-# Environment variables of the program, by the keys of the manifest's code_secret, which is the tenant's own.
+# Environment variables of the program, by the keys of the manifest's code_secret, which belongs to the tenant.
 CREDENTIALS = {key: f"UPDRAFT_CODE_{key.upper()}" for key in ("token", "username", "password")}
-CODE = "code"  # name of the code's source
+CODE = "code"  # the source name of the code
 LIMIT_FILES = 200_000
-REPORT_LIMIT_BYTES = 4 << 20  # of what the program says: 2,000 expectations with a sentence each
+REPORT_LIMIT_BYTES = 4 << 20  # of the program's report: 2,000 expectations with a sentence each
 REQUEST_LIMIT_BYTES = 4 << 20
 OUTCOME_LIMIT_BYTES = REPORT_LIMIT_BYTES + (1 << 20)
 
@@ -23,7 +23,7 @@ def data_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """One source to look at. Only the fields of its kind are set, as in the manifest's `Source`."""
+    """One source to prepare. Only the fields of its kind are set, as in the manifest's `Source`."""
 
     name: str
     source: str  # as the manifest has it, for messages
@@ -34,12 +34,12 @@ class SourceRequest:
     url: str = ""
     ref: str = ""
     subfolder: str = ""
-    tree: str = ""  # of kind `tree`: it is in the content store
+    tree: str = ""  # of kind `tree`: a tree that is in the content store
     secret: str | None = None
-    unpack: bool = False  # whether a source that is one file is an archive
+    unpack: bool = False  # whether a source of one file is an archive
     suite: dict[str, Any] | None = None
     format: str = "auto"
-    judged: tuple[str, ...] = ()  # trees on which the suite's verdict is known
+    judged: tuple[str, ...] = ()  # trees for which the suite's result is known
 
     def made(self) -> bool:
         """Return whether the program makes its files, and not the copy."""
@@ -48,12 +48,12 @@ class SourceRequest:
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """Everything that one pod is asked for."""
+    """The request to one pod."""
 
     sources: tuple[SourceRequest, ...]
-    protocols: tuple[str, ...] = ("https",)  # over which git may fetch
-    memory_bytes: int = 1 << 30  # of the process that judges one source
-    seconds: int = 1800  # the same
+    protocols: tuple[str, ...] = ("https",)  # that git may use to fetch
+    memory_bytes: int = 1 << 30  # for the process that judges one source
+    seconds: int = 1800  # for the same process
     limit_files: int = LIMIT_FILES
 
     def to_json(self) -> str:
@@ -68,7 +68,7 @@ class PrepareRequest:
 
 @dataclass(frozen=True)
 class Copied:
-    """What the copy made of one source: the tree that is in the store, and where it came from."""
+    """The result of copying one source: its tree in the store, and its origin."""
 
     tree: str | None = None  # None: the program fetches it
     archive: str | None = None  # name of the file below DATA_DIR/<name>.archive
@@ -77,11 +77,11 @@ class Copied:
 
 @dataclass(frozen=True)
 class PrepareWork:
-    """What the copy hands to the program, and keeps for what stores the rest afterwards."""
+    """The input of the program, written by the copy; also kept for storing the rest after the program's end."""
 
     request: PrepareRequest
     copied: Mapping[str, Copied]
-    said: tuple[str, ...] = ()  # for people; the program repeats it, since its log is the one that they see
+    said: tuple[str, ...] = ()  # for users; the program prints it, because users see only its log
 
     def to_json(self) -> str:
         copied = {name: asdict(one) for name, one in self.copied.items()}

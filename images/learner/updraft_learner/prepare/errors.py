@@ -1,4 +1,4 @@
-"""What is wrong with a job's code or data: one error for the pod's containers, with a kind for the platform."""
+"""Define the error for a job's wrong code or data: one class for the pod's containers, with a kind for the platform."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["data", "limit", "refused", "unavailable"]
 
 
 class SourceError(Exception):
-    """A sentence for the job's reason. `kind` says what may be done: only `unavailable` is worth trying again."""
+    """A sentence for the job's reason. `kind` tells what can be done: only `unavailable` is worth another try."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -69,6 +69,6 @@ def tree_errors(what: str) -> Iterator[None]:
     try:
         yield
     except TreeError as exc:
-        # Trees know one kind of error; the sentences about limits all say so.
+        # Trees have one class of errors; messages about limits all contain one of these words.
         limit = "the limit is" in str(exc) or "the limit of" in str(exc)
         raise SourceError("limit" if limit else "data", f"{what}: {exc}") from exc

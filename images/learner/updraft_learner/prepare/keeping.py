@@ -1,7 +1,7 @@
-"""After the program of the pod has ended: the folders that it made become trees of the content store.
+"""Store the folders that the pod's program made as trees of the content store, after the program has ended.
 
-Called by the sidecar, which alone has the credentials. What the program left is hashed and copied, within the source's
-limits, and never read for its meaning.
+Called by the sidecar, which alone has the credentials. The files are hashed and copied, within the source's limits, and
+never interpreted.
 """
 
 from __future__ import annotations

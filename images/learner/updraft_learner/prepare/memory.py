@@ -1,6 +1,6 @@
-"""What sources were found to be: kept in the store, so that what has not changed is neither fetched nor unpacked again.
+"""Remember in the store what sources contained, so that unchanged content is neither fetched nor unpacked again.
 
-It is only a cache: whatever cannot be read is as if it were not there.
+This is only a cache: an unreadable entry counts as missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Listing:
-    """The last listing of a bucket's source with the digests that its objects had."""
+    """The last listing of a bucket's source, with the digests of its objects."""
 
     def __init__(self, store: ObjectStore, keys: Keys, source: str, endpoint: str) -> None:
         self._store, self._keys = store, keys

@@ -1,4 +1,5 @@
-"""Which files of a tree are judged, and as what. Goes by names only, so nothing has to be fetched to decide."""
+"""Choose which files of a tree are judged, and in which format. It uses names only, so that nothing has to be
+fetched."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ SUFFIXES = {
 }
 TABLES = ("csv", "parquet", "jsonl", "json", "npz")
 FORMATS = ("auto", *SUFFIXES, "files")
-_SUITE = ".suite.json"  # may lie beside the data
+_SUITE = ".suite.json"  # a suite may be stored beside the data
 
 
 @dataclass(frozen=True)
 class Selection:
-    format: str  # never auto
+    format: str  # never `auto`
     files: tuple[TreeFile, ...]
 
 

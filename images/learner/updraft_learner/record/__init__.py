@@ -1,5 +1,5 @@
-"""What a learner records and MLflow gets: the journal of metrics, the spool of artifacts, and what sends both.
+"""Hold what a learner records for MLflow: the journal of metrics, the spool of artifacts, and the senders of both.
 
-The sidecar writes and sends them while the pod lives (`updraft_learner.sidecar`); the platform sends what is left
-afterwards (`updraft.tracking.replay`).
+The sidecar writes and sends them while the pod runs (`updraft_learner.sidecar`); the platform sends the rest afterwards
+(`updraft.tracking.replay`).
 """

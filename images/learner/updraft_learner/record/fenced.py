@@ -1,7 +1,7 @@
-"""The error of an attempt that is not the newest any more."""
+"""Define the error of an attempt that is no longer the newest."""
 
 from __future__ import annotations
 
 
 class Fenced(Exception):
-    """A newer attempt exists; nothing of this one may have an effect."""
+    """A newer attempt exists; this one must not change anything any more."""

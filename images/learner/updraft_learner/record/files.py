@@ -20,26 +20,26 @@ from typing import Any, BinaryIO, cast
 from updraft_learner.uploads import read_whole
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Non-blocking, or opening a pipe would wait for its writer.
+# Non-blocking, because opening a pipe would wait for its writer.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-# A hole takes no room on the pod's disk, whose size is limited, and all of its room in the object store, which is
-# everybody's. So much of it is stored below a folder: a small database has some.
+# A hole takes no room on the pod's limited disk, but its full size in the object store, which all share. Sparse files
+# of this total size are stored below a folder, because small databases have holes.
 HOLLOW_BYTES = 1 << 30
-HOLLOW_LEAST_BYTES = 64 << 10  # file systems keep small files without a block of their own
+HOLLOW_LEAST_BYTES = 64 << 10  # file systems may store small files without blocks of their own
 HOLLOW = "is mostly a hole (a sparse file): it takes up more room where it is stored than where it lies"
-# Likewise a further name of a file. Names together add no more than what they name, and that much.
+# Likewise for further names of a file. All of them together may at most double the size of the files that they name.
 REPEATED = "is a link, and all links here take up more than twice the room of what they name where they are stored"
 
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A regular file below a folder. `source` differs from its path where a link inside the folder names it."""
+    """A regular file below a folder. `source` differs from its path if a link inside the folder names it."""
 
     source: str
     size: int
     mtime_ns: int
-    refused: str = field(default="", compare=False)  # why it is not stored
+    refused: str = field(default="", compare=False)  # the reason why it is not stored
 
     def same_content(self, other: FoundFile | None) -> bool:
         return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
@@ -82,7 +82,7 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
     refused: list[str] = []
     hollow: dict[str, int] = {}
     links: list[tuple[str, str]] = []
-    names: dict[tuple[int, int], list[str]] = {}  # of a file that has several, anywhere
+    names: dict[tuple[int, int], list[str]] = {}  # of files with several names, anywhere on the disk
     anchor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def unreadable(exc: OSError) -> None:
@@ -109,7 +109,7 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
                         links.append((prefix + name, target))
                     elif not stat.S_ISDIR(facts.st_mode):
                         refused.append(prefix + name)
-                except FileNotFoundError:  # gone since it was listed
+                except FileNotFoundError:  # deleted after it was listed
                     continue
     except (FileNotFoundError, NotADirectoryError):
         pass
@@ -156,12 +156,12 @@ def _has_hole(root: Path, relative: str) -> bool:
     try:
         with open_below(root, relative) as file:
             return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size
-    except OSError:  # gone, not readable, or a file system that knows no holes
+    except OSError:  # deleted, unreadable, or on a file system without holes
         return False
 
 
 class Within:
-    """A file no further than it was long when it was found: while it is sent, a program may make it longer."""
+    """A file, up to the size that it had when it was found: the program may extend it while it is being sent."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left = file, size

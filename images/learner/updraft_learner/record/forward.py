@@ -1,9 +1,9 @@
-"""Carries the journal to the job's MLflow run: in order, in batches, at least once, and each point seen once.
+"""Send the journal to the job's MLflow run: in order, in batches, at least once, and each point once.
 
-MLflow keeps every point it is given and has no way to delete one, so before a name is first sent, and after a request
-whose effect is unknown, the server is asked which steps it has. That also covers an earlier attempt's points and a
-restart of the sidecar between an answer and the cursor's write. A second point at a step stays in the record only; of
-steps that an earlier attempt had reached that is as it should be, and no warning.
+MLflow keeps every point that it receives and cannot delete one. So before a name is first sent, and after a request
+whose effect is unknown, the server is asked which steps it has. This also covers the points of an earlier attempt, and
+a restart of the sidecar between an answer and the write of the position. A second point at a step stays in the record
+only; at steps that an earlier attempt had reached this is normal, and causes no warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from updraft_learner.record.report import Warnings, log
 MAX_POINTS = 1000
 MAX_TEXTS = 100  # params or tags in one request
 MAX_BYTES = 400_000  # MLflow refuses requests of more than 1 MB
-MIN_SECONDS = 2.0  # between requests, so that points of a fast loop travel together
+MIN_SECONDS = 2.0  # between requests, so that a fast loop's points are sent together
 BACKOFF = Backoff(1.0, 15.0)
 HURRIED_DELAY_SECONDS = 0.5  # between tries while a caller waits
 IDLE_SECONDS = 10.0
@@ -37,7 +37,7 @@ Item = dict[str, Any]
 
 @dataclass
 class Batch:
-    """Items for one request, and where the journal is read on when it is done."""
+    """The items of one request, and the position in the journal after them."""
 
     end: JournalPosition
     metrics: list[Item] = field(default_factory=list)
@@ -53,7 +53,8 @@ class Batch:
 
 
 class Forwarder:
-    """`run` is the loop of its thread; `step` does one request. `flush` may be called from any thread."""
+    """Sends the journal to MLflow. `run` is its thread's loop; `step` makes one request. Any thread may call
+    `flush`."""
 
     def __init__(
         self,
@@ -71,13 +72,13 @@ class Forwarder:
         self._state_file, self._min_seconds, self._clock = state_file, min_seconds, clock
         state = read_json(state_file, {"segment": 1, "offset": 0, "sent": 0, "duplicates": 0, "refused": 0})
         self.position = JournalPosition(int(state["segment"]), int(state["offset"]))
-        self.sent = int(state["sent"])  # metric points
+        self.sent = int(state["sent"])  # number of metric points
         self.duplicates = int(state["duplicates"])
         self.refused = int(state["refused"])
-        self._known: dict[str, dict[int, int]] = {}  # name -> step -> time in ms: what the server has
+        self._known: dict[str, dict[int, int]] = {}  # name -> step -> time in ms of the points on the server
         self._later = attempt > 1
-        self._reached: dict[str, int] = {}  # name -> last step that the server had when it was first asked
-        self._names: set[str] | None = None  # names of which the server has points; None: ask
+        self._reached: dict[str, int] = {}  # name -> last step on the server when it was first asked
+        self._names: set[str] | None = None  # names with points on the server; None: ask
         self._model_points: set[tuple[str, int, str]] = set()
         self._nan_accepted = True
         self._backlog = self._count_backlog()
@@ -262,9 +263,9 @@ class Forwarder:
         if stored.get(item["step"]) == item["timestamp"]:
             return  # the same point again, after an unclear answer
         if item["key"].startswith("system/"):
-            return  # ours: the clock of this node is behind that of an earlier attempt's
+            return  # a system metric: this node's clock is behind that of an earlier attempt's node
         if self._later and item["step"] <= self._reached.get(item["key"], -1):
-            return  # repeated since the checkpoint
+            return  # a step that is repeated since the checkpoint
         self.duplicates += 1
         self._warnings.add(
             "duplicates",

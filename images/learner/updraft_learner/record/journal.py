@@ -1,9 +1,9 @@
-"""The job's record: every metric, param and tag of this learner, in one order, on disk before it is acknowledged.
+"""Record every metric, param and tag of this learner in one order, on disk before it is acknowledged.
 
-Numbered segments of JSON lines, which are also the chunks uploaded to `Keys.metrics`. The endpoint, the tail of the
-metrics file and the sampler append; the forwarder reads behind them; a segment is deleted when it is uploaded and
-forwarded. A sidecar that is killed continues from what is on disk. While the disk is full, what comes waits in memory,
-up to a limit: a program must not end because its metrics have no place.
+The journal consists of numbered segments of JSON lines, which are also the chunks uploaded to `Keys.metrics`. The
+endpoint, the tail of the metrics file and the sampler append to it, and the forwarder reads it. A segment is deleted
+when it is uploaded and forwarded. A restarted sidecar continues from what is on disk. While the disk is full, new
+entries wait in memory, up to a limit: a program must not end because its metrics have no room.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, order=True)
 class JournalPosition:
-    """A place between two lines."""
+    """A position between two lines."""
 
     segment: int = 1
     offset: int = 0
@@ -66,7 +66,7 @@ class Journal:
         self._changed = threading.Condition()
         state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "file_at": [0, 0]})
         self._uploaded = int(state["uploaded"])
-        self._pruned_at: int | None = None  # segment that was being forwarded when there was nothing left to delete
+        self._pruned_at: int | None = None  # segment being forwarded when nothing was left to delete
         self._next_n = int(state["next_n"])
         self.file_at: tuple[int, int] = (int(state["file_at"][0]), int(state["file_at"][1]))
         self.appended_points = 0
@@ -147,7 +147,8 @@ class Journal:
             old = self._clock() - self._opened >= ROLL_SECONDS
             if self._size == 0 or not (force or old or self._size >= ROLL_BYTES):
                 return
-            # A segment is known by its file: without one, a process after this would go on with a closed segment.
+            # The file shows that the segment exists: without it, a restarted process would continue with a closed
+            # segment.
             descriptor = self._open(self._segment + 1)
             if descriptor is None:
                 return
@@ -175,7 +176,7 @@ class Journal:
 
     def prune(self, forwarded: JournalPosition) -> None:
         """Delete what is both uploaded and forwarded."""
-        if self._pruned_at == forwarded.segment or self._held:  # the state would tell of lines that are in memory only
+        if self._pruned_at == forwarded.segment or self._held:  # the state would count lines that are in memory only
             return
         self._pruned_at = forwarded.segment
         gone = [number for number in self._segments() if number <= self._uploaded and number < forwarded.segment]
@@ -235,7 +236,7 @@ class Journal:
         path = self._path(segment)
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # killed in the middle of a line, which was not reported as recorded
+        if whole < len(data):  # killed in the middle of a line, which was not acknowledged
             os.truncate(path, whole)
         for line in data[:whole].splitlines():
             entry = json.loads(line)

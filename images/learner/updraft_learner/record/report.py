@@ -1,4 +1,4 @@
-"""What the sidecar tells people: its own log on stderr, and warnings that travel in status.json."""
+"""Report to users: the sidecar's own log on stderr, and warnings that are sent in status.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def log(text: str, file: TextIO | None = None) -> None:
 
 
 class LogLines(io.TextIOBase):
-    """A file whose lines become lines of the log."""
+    """A file whose lines are written to the log."""
 
     def write(self, text: str) -> int:
         for line in text.splitlines():
@@ -34,7 +34,7 @@ def cut(text: str, characters: int = TEXT_CHARACTERS) -> str:
 
 
 class Warnings:
-    """One line per topic, the newest text of each; bounded, because a program may cause any number of them."""
+    """The newest warning of each topic, one line each; limited in number, because a program may cause any number."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

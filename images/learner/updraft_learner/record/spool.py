@@ -1,7 +1,7 @@
-"""MLflow artifacts on their way to the server: written to disk while the program waits, uploaded when it does not.
+"""Spool MLflow artifacts: write them to disk while the program waits, and upload them afterwards.
 
-In order of arrival, so that the last upload to a path is the one that stays. What the server cannot take before the pod
-ends is handed to the object store (`hand_over`). The endpoint fills it, its own thread empties it.
+They are uploaded in the order of arrival, so that the last upload to a path stays. What the server cannot take before
+the pod ends goes to the object store (`hand_over`). The endpoint fills the spool; the spool's own thread empties it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class Artifact:
 
 
 class Spool:
-    """Args:
-    root_of: path of an owner's artifacts below the server's artifact API; may raise ServerUnavailable.
+    """The artifacts that wait for their upload.
+
+    Args:
+        root_of: Returns the path of an owner's artifacts below the server's artifact API; may raise ServerUnavailable.
     """
 
     def __init__(

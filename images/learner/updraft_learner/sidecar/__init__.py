@@ -1,1 +1,1 @@
-"""The native sidecar: everything that leaves a learner's pod, and the loopback MLflow endpoint the program talks to."""
+"""The native sidecar: everything that leaves a learner's pod, and the loopback MLflow endpoint for the program."""

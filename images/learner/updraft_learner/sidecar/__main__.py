@@ -1,7 +1,7 @@
-"""`python -m updraft_learner.sidecar`: stages, lets the program start, and serves it until SIGTERM, which the kubelet
+"""`python -m updraft_learner.sidecar`: stage, let the program start, and serve it until SIGTERM, which the kubelet
 sends after the program has ended.
 
-A second SIGTERM changes nothing: what is left is stored until SIGKILL ends the pod's grace period.
+A second SIGTERM changes nothing: the sidecar stores the rest until SIGKILL ends the pod's grace period.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from updraft_learner.store import open_store
 from updraft_learner.uploads import UploadBook
 
 NICENESS = 10
-CONTROL_SECONDS = 10.0  # the store's answer while a caller waits
+CONTROL_SECONDS = 10.0  # timeout of the store while a caller waits
 LOOK_SECONDS = 0.2
 
 
@@ -50,7 +50,7 @@ def main() -> int:
     except OSError as exc:
         print(f"updraft-sidecar: cannot start on {config.listen}: {exc}", file=sys.stderr, flush=True)
         return 1
-    os.nice(NICENESS)  # of this thread and those that it starts; not before: the program waits for what came so far
+    os.nice(NICENESS)  # for this thread and those it starts; only now, because the program waited for the work before
     sidecar.start()
     let_program_start(paths)
     stop.wait()
@@ -76,7 +76,7 @@ def _stage(config: PodConfig, paths: PodPaths, credentials: PodCredentials, stop
     thread.start()
     while thread.is_alive():
         if stop.is_set():
-            os._exit(int(ExitCode.DONE))  # not `sys.exit`, which waits for the threads of downloads
+            os._exit(int(ExitCode.DONE))  # not `sys.exit`, which would wait for download threads
         thread.join(LOOK_SECONDS)
     return failures[0] if failures else None
 

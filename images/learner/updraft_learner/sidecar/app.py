@@ -1,4 +1,4 @@
-"""Puts the sidecar together: its threads while the program runs, and the drain when it has ended.
+"""Build the sidecar: its threads while the program runs, and the drain after the program's end.
 
     ingest    metrics file and system metrics -> journal
     forward   journal -> MLflow
@@ -8,8 +8,8 @@
     uploads   checkpoints, results and log files -> object store
     endpoint  the program's MLflow client -> journal and spool
 
-The program starts once the endpoint is served. The completion marker is the last thing written: whoever
-reads it finds everything else stored. A fenced sidecar stores and sends nothing, and waits to be ended.
+The program starts once the endpoint is served. The completion marker is written last: if it exists, everything else is
+stored. A fenced sidecar stores and sends nothing, and waits until it is ended.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UPLOAD_SECONDS = 2.0
 MIRROR_SECONDS = 15.0
 STOP_POLL_SECONDS = 3.0
 IDLE_HEARTBEAT_SECONDS = 10.0
-MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow is away
+MLFLOW_FLUSH_SECONDS = 20.0  # at the end, while MLflow does not answer
 LAST_TRY_SECONDS = 1.0
 ARTIFACT_FLUSH_SECONDS = 120.0
 LONGEST_DELAY_SECONDS = 15.0
@@ -64,7 +64,8 @@ TRIES = 3
 
 
 class Sidecar:
-    """`start`, then `drain` once; `publish` and the `poll_` methods are one round of a thread each.
+    """The sidecar of one learner. Call `start`, then `drain` once; `publish` and each `poll_` method are one round of a
+    thread.
 
     Args:
         endpoint_token: what clients of the MLflow endpoint have to send.
@@ -125,7 +126,7 @@ class Sidecar:
         results = keys.results(config.job_id, config.role, config.learner)
         self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)
         self.logs = self._mirror(contract.LOG_DIR, keys.files(*place), {})
-        # An earlier attempt's unfinished uploads; those of this pod are this pod's to go on with.
+        # Clean up unfinished uploads of earlier attempts, but not this pod's own: it continues them after a restart.
         self._must_clean = config.attempt > 1 and not self._counts_file.exists()
         self._phase = "running"
         self._last_status: LearnerStatus | None = None
@@ -205,11 +206,12 @@ class Sidecar:
 
             self._insist("trees", lambda: keep_trees(self._config, self._paths, self._store))
         self.journal.write_held()
-        # What waited for MLflow all the time will not get it now; a next attempt may be waiting for this one's end.
+        # MLflow has already been unreachable for `failing_seconds`: wait less, because a next attempt may wait for this
+        # end.
         mlflow_seconds = max(mlflow_seconds - self.forwarder.failing_seconds, LAST_TRY_SECONDS)
         while before := self.forwarder.pending:
             self.forwarder.flush(mlflow_seconds, patient=True)
-            if self.forwarder.pending >= before:  # MLflow is away; the points stay in the record
+            if self.forwarder.pending >= before:  # MLflow does not answer; the points stay in the record
                 break
         if not self.spool.wait_empty(ARTIFACT_FLUSH_SECONDS):
             self.spool.wait_empty(mlflow_seconds, patient=True)
@@ -276,7 +278,7 @@ class Sidecar:
     def _heartbeat(self) -> None:
         self._watch_disk()
         status, last = self.status(), self._last_status
-        # The disk's free bytes always change; they travel with the next heartbeat.
+        # Free disk space always changes; it is sent with the next heartbeat.
         same = last is not None and replace(status, t=last.t, disk_free_bytes=last.disk_free_bytes) == last
         due_seconds = IDLE_HEARTBEAT_SECONDS if same else self._config.heartbeat_seconds
         if last is None or not 0 <= status.t - last.t < due_seconds:

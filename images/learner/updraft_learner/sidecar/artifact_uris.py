@@ -1,4 +1,4 @@
-"""Where artifacts lie, as the program sees it: below the endpoint, whatever the server's own layout is."""
+"""Convert artifact locations to what the program sees: below the endpoint, whatever the server's own layout is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from updraft_learner.trees import TreeError, safe_path
 
 @dataclass(frozen=True)
 class ArtifactUris:
-    """Artifact locations told to the program. Without a host they lead clients back to the address they talk to."""
+    """The artifact locations of the job. Without a host, clients send their requests to the address they talk to."""
 
     run_id: str
     experiment_id: str

@@ -1,4 +1,4 @@
-"""What a program's own manifest says of a finished checkpoint, compared with the files that are there."""
+"""Read a program's own manifest of a finished checkpoint, and compare it with the files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from updraft_learner.sidecar.snapshot import FolderSnapshot
 from updraft_learner.trees import TreeError, safe_path
 
 SHOWN_CHARACTERS = 150  # of a path, in a reason
-HEAD_BYTES = 8 << 10  # of JSON, of all that is neither file nor metric
-ENTRY_BYTES = 120  # of JSON for each file, beside its path: names, digest, size
+HEAD_BYTES = 8 << 10  # of JSON, for everything except files and metrics
+ENTRY_BYTES = 120  # of JSON for each file, besides its path: names, digest, size
 
 
 class Damaged(Exception):
-    """A checkpoint's files are not those that its manifest describes."""
+    """A checkpoint's files do not match its manifest."""
 
 
 class Unusable(Exception):
-    """A checkpoint that cannot be stored whole."""
+    """A checkpoint that cannot be stored completely."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """What the program's manifest says; nothing where it wrote none."""
+    """The content of the program's manifest; empty if the program wrote none."""
 
-    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # digest and size
+    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # path -> digest and size
     step: int | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     created: str | None = None
@@ -128,7 +128,7 @@ def _step(value: Any) -> int:
 
 
 def _plain(value: float) -> float | None:
-    return value if value - value == 0 else None  # NaN and infinities are no JSON
+    return value if value - value == 0 else None  # JSON has no NaN and no infinities
 
 
 def _moment(value: object) -> str | None:

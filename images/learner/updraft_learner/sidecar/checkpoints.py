@@ -1,10 +1,10 @@
-"""Uploads finished checkpoints: verified, in the background, and complete in the store or not there at all.
+"""Upload finished checkpoints in the background, verified; in the store, a checkpoint is complete or does not exist.
 
-A folder in CHECKPOINT_DIR with the file COMPLETE is finished. Its files are uploaded and hashed on the way, compared
-with the program's own manifest where there is one and with what the store has, and MANIFEST.json is written last. One
-that does not match its manifest is set aside. Of a checkpoint in parts each learner's sidecar stores its own, and
-`checkpoint_store` makes one of them. Old local copies are removed when they are stored. The format on disk is
-`checkpoint_format`'s; retention in the store is the platform's.
+A folder in CHECKPOINT_DIR with the file COMPLETE is finished. Its files are uploaded and hashed at the same time,
+compared with the program's own manifest, if there is one, and with the store. MANIFEST.json is written last. A
+checkpoint that does not match its manifest is quarantined. If a checkpoint is saved in parts, each learner's sidecar
+stores its own part, and `checkpoint_store` joins them. Old local copies are removed once they are stored.
+`checkpoint_format` defines the format on disk; the platform removes old checkpoints from the store.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from updraft_learner.store import ObjectStore, StorageError
 
 KEEP_LOCAL = 2
 SHOWN = 50
-JOIN_SECONDS = 5.0  # between looks whether the other learners' parts are stored
+JOIN_SECONDS = 5.0  # between two checks whether the other learners' parts are stored
 FOLDER = str(Path(contract.CHECKPOINT_DIR).relative_to(contract.ROOT_DIR))
 
 
 class Changed(Exception):
-    """A checkpoint was rewritten while it was uploaded; it is taken up again later."""
+    """A checkpoint was rewritten during its upload; it is uploaded again later."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """A finished checkpoint on disk. `identity` changes when the program writes it anew."""
+    """A finished checkpoint on disk. `identity` changes if the program rewrites it."""
 
     name: str
     identity: str
@@ -85,7 +85,7 @@ class CheckpointUploader:
         self._state: dict[str, dict[str, Any]] = read_json(self._state_file, {})
         self._restored: dict[str, str] = read_json(paths.restored_file, {})
         self._waiting: dict[str, int] = {}  # local name -> bytes
-        # Of the upload that was broken off: path -> what was sent and its digest. It goes on where it was.
+        # Of an interrupted upload: path -> the file that was sent, and its digest. The upload continues from there.
         self._sent: tuple[Local, dict[str, tuple[FoundFile, str]]] | None = None
         self._next_join = 0.0
         self._tell_program()
@@ -114,7 +114,7 @@ class CheckpointUploader:
         """Upload what is finished, the newest first; raises StorageError, and goes on at the next call."""
         seen: set[Local] = set()
         while True:
-            # Looked at again after each: with a slow store there is a newer one by now.
+            # Listed again after each upload: if the store is slow, there may be a newer checkpoint.
             finished = self._finished()
             todo = [local for local in finished if not self._is_stored(local)]
             self._waiting = {local.name: self._size(local) for local in todo}
@@ -177,7 +177,7 @@ class CheckpointUploader:
     def _is_stored(self, local: Local) -> bool:
         known = self._state.get(local.name)
         if known is None and local.name == self._restored.get("local"):
-            # Laid there by staging: it is in the store under its first name.
+            # Staging restored it: the store has it under its original name.
             entry = {"identity": local.identity, "stored": self._restored["name"], "step": _step_of(local.name)}
             self._state[local.name] = {**entry, "bytes": 0, "files": 0, "version": 1, "order": 0}
             return True
@@ -212,13 +212,13 @@ class CheckpointUploader:
             if not recordable(name):
                 raise Unusable(f"its name is not printable, or with its attempt longer than {NAME_CHARS} characters")
             key = self._keys.checkpoint(self._config.job_id, name)
-            # Each part would bring its own; the marker is made anew where the checkpoint is laid out.
+            # Each part has such a marker; it is made again when the checkpoint is restored.
             left_out = {contract.CHECKPOINT_LOCAL_MARKER} if described.parts > 1 else set()
             files = {path: file for path, file in held.found.items() if path not in left_out}
             require_room(files, described)
             digests = self._send(local, held, files, described, key)
             untouched = held.still_there() and local in self._finished()
-            # Removed or replaced as a whole meanwhile: what was sent is as its manifest describes it, if there is one.
+            # If the folder was removed or replaced, the sent files still count if they match the program's manifest.
             if held.written_to() or not (untouched or described.files):
                 raise Changed(local.name)
             self._confirm(key, files)
@@ -373,7 +373,7 @@ class CheckpointUploader:
         """Write which folders are stored: with a slow store, learners that save together wait for each other's
         sidecars."""
         names = sorted(name for name, entry in self._state.items() if entry["stored"])
-        with suppress(OSError):  # it is no more than a hint
+        with suppress(OSError):  # only a hint for the program
             write_below(self._paths.root, f"{self._paths.io.relative_to(self._paths.root)}/{STORED_FILE}", names)
 
 

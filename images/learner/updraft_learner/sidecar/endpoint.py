@@ -1,7 +1,7 @@
-"""The loopback MLflow endpoint: HTTP around `Routes`, and the artifact API.
+"""Serve the loopback MLflow endpoint: HTTP around `Routes`, and the artifact API.
 
-Listens on the pod's loopback address, and takes requests that `Guard` lets in. A client's Authorization header goes no
-further; what goes to the server is made anew with the job's credentials.
+It listens on the pod's loopback address, and accepts requests that pass `Guard`. A client's Authorization header is not
+passed on; requests to the server are signed with the job's credentials.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BODY_LIMIT_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 20
 REFUSED_BODY_BYTES = 64 << 10
 POLL_SECONDS = 30.0
-OPEN_PATHS = (HEALTH_PATH, "/health")  # need no token; they say "ok", and nothing of the job
+OPEN_PATHS = (HEALTH_PATH, "/health")  # these need no token; they answer "ok", and nothing about the job
 _PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 
 
@@ -70,7 +70,7 @@ class Artifacts:
 
 
 class Endpoint:
-    """The listening server; `port` is the real one when 0 was asked for. Clients need `token`."""
+    """The listening server. `port` is the actual port if 0 was requested. Clients need `token`."""
 
     def __init__(self, listen: str, token: str, routes: Routes, artifacts: Artifacts) -> None:
         host, _, port = listen.rpartition(":")
@@ -85,7 +85,7 @@ class Endpoint:
         threading.Thread(target=serve, name="endpoint", daemon=True).start()
 
     def stop(self) -> None:
-        # A request wakes the server, which looks seldom whether it is to end.
+        # The server rarely checks whether it should end, so wake it with a connection.
         shutdown = threading.Thread(target=self._server.shutdown, daemon=True)
         shutdown.start()
         while shutdown.is_alive():
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "updraft-sidecar"
     sys_version = ""
     disable_nagle_algorithm = True
-    timeout = 300  # an idle keep-alive connection
+    timeout = 300  # of an idle keep-alive connection
 
     def do_GET(self) -> None:
         self._answer()
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 self.wfile.write(chunk)
             except OSError as exc:
-                raise _ClientGone from exc  # not to be taken for a failure of the server
+                raise _ClientGone from exc  # not a failure of the server
 
     def _read_json(self) -> dict[str, Any]:
         raw = self._read_body()
@@ -259,13 +259,13 @@ class _Handler(BaseHTTPRequestHandler):
             yield chunk
 
     def _reply(self, status: int, body: dict[str, Any]) -> None:
-        if self._begun:  # a download that broke: the client sees that it is short
+        if self._begun:  # a download broke off: the client sees that it is too short
             self.close_connection = True
             return
         self._send(status, json.dumps(body).encode(), "application/json")
 
     def _send(self, status: int, data: bytes, kind: str) -> None:
-        if self._unread:  # an error before the body was read: what is left of it must not be taken for a request
+        if self._unread:  # the body was not read: its rest must not be taken for the next request
             self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Type", kind)

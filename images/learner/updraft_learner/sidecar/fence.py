@@ -1,9 +1,9 @@
-"""The wall between attempts: an attempt that is no longer the job's newest has no effect outside its pod.
+"""Fence off older attempts: an attempt that is no longer the newest of its role changes nothing outside its pod.
 
-The platform writes `Keys.fence` before the pods of an attempt exist. Everything that the sidecar changes in the object
-store goes through `FencedStore`, everything that it sends to MLflow through `check_before_sending`; both look at the
-fence first. An attempt whose number is older falls silent for good. While the fence cannot be read nothing is sent:
-a twin behind a lost network must not speak, and what waits is kept.
+The platform writes `Keys.fence` before the pods of an attempt exist. The sidecar makes every change in the object store
+through `FencedStore`, and calls `check_before_sending` before every request to MLflow; both read the fence first. An
+older attempt never sends anything again. While the fence cannot be read, nothing is sent and everything is kept: behind
+a network failure, a newer attempt may be running.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from updraft_learner.mlflow_rest import ServerUnavailable
 from updraft_learner.record.fenced import Fenced
 from updraft_learner.store import READ_LIMIT_BYTES, ObjectStore, StorageError, StoredObject
 
-FRESH_SECONDS = 1.0  # for so long a reading counts
+FRESH_SECONDS = 1.0  # how long a reading counts
 
 
 class Fence:
-    """Thread-safe.
+    """The fence of one attempt; thread-safe.
 
     Args:
-        store: of its own, with short timeouts: the caller waits for the answer.
-        on_fenced: called once, by the thread that finds the newer attempt.
+        store: A store of its own with short timeouts, because callers wait for the answer.
+        on_fenced: Called once, by the thread that finds the newer attempt.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Fence:
             newest = 0
             if not self.fenced and (self._read_at is None or now - self._read_at >= FRESH_SECONDS):
                 newest = self._read()
-                self._read_at = now  # when it was asked for: the answer is as old as that
+                self._read_at = now  # the time of the request: the answer is at least that recent
                 self.fenced = newest > self._attempt
         if newest > self._attempt:
             self._on_fenced(newest)
@@ -127,7 +127,7 @@ class FencedStore:
 
 
 class _CheckedFile:
-    """A file on its way to the store: a large one takes longer than a look at the fence stays fresh."""
+    """A file that checks the fence at each read: the upload of a large file takes longer than a reading counts."""
 
     def __init__(self, file: BinaryIO, fence: Fence) -> None:
         self._file, self._fence = file, fence

@@ -1,8 +1,8 @@
-"""Who may use the loopback MLflow endpoint: requests with the launch's token, addressed to the endpoint itself.
+"""Decide who may use the loopback MLflow endpoint: requests with the launch's token, addressed to the endpoint itself.
 
-A pod's loopback address is its own on a cluster, but on the local node every user of the machine reaches it, and web
-pages in a browser there do too: by a form, or by a name of theirs that they point to 127.0.0.1. The token keeps
-processes out, `Host` and `Origin` keep web pages out. Called by `endpoint` before it reads a request's body.
+In a cluster, only the pod reaches its loopback address. On the local node, every user of the machine does, and so do
+web pages in a browser there: with a form, or with a host name of theirs that they point to 127.0.0.1. The token keeps
+other processes out; `Host` and `Origin` keep web pages out. Called by `endpoint` before it reads a request's body.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BASIC = (
 
 
 class Guard:
-    """Checks the headers of a request to the endpoint on `port`.
+    """Checks the headers of requests to the endpoint on `port`.
 
     Raises ValueError for an empty token.
     """

@@ -1,4 +1,4 @@
-"""Keeps a folder of the program in the object store: results and log files, when they have changed and are stable."""
+"""Mirror a folder of the program to the object store: results and log files that have changed and are stable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 200  # characters of a path, in a warning
 
 
 class Mirror:
-    """Called by one thread.
+    """The mirror of one folder. Call it from one thread only.
 
     Args:
         baseline: files that were there before the program started, and are stored.
@@ -45,7 +45,7 @@ class Mirror:
         self._root, self._folder, self._store, self._prefix = root, folder, store, prefix
         self._state_file, self._warnings, self._disk, self._hollow_bytes = state_file, warnings, disk, hollow_bytes
         self._baseline, self._owned = baseline or {}, owned
-        self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size, mtime_ns as stored
+        self._state: dict[str, list[int]] = read_json(state_file, {})  # path -> size and mtime_ns of the stored file
         self._unsaved = False
         self._before: dict[str, FoundFile] = {}
         self._waiting: dict[str, FoundFile] = {}
@@ -96,7 +96,7 @@ class Mirror:
                     continue
                 file = self._waiting.pop(path)
                 self._state[path], self._unsaved = [file.size, file.mtime_ns], True
-                # Not after each: with many files, writing down which are stored would take longer than storing them.
+                # Not after each file: with many files, writing this list would take longer than storing them.
                 if time.monotonic() - saved >= SAVE_SECONDS:
                     self._save()
                     saved = time.monotonic()

@@ -1,7 +1,7 @@
-"""Logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
+"""Handle logged models (`mlflow.<flavour>.log_model(name=...)`): only those of the job's own run.
 
-The one that the platform makes of the checked export belongs to that run too; a program may read it and no more.
-The server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
+The model that the platform makes from the checked export also belongs to that run; a program may only read it. The
+server gives a model its id, so creating one needs the server; everything else follows the endpoint's rules.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from updraft_learner.sidecar.refusals import EndpointError
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
 
-TAG_JOB = "updraft.job_id"  # what the platform's own model has
+TAG_JOB = "updraft.job_id"  # tag of the platform's own model
 
 Json = dict[str, Any]
 
 
 class LoggedModels:
-    """Knows where the server keeps each model's artifacts; remembered in `state_file`."""
+    """The logged models of the job, with the server's path of each model's artifacts; remembered in `state_file`."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class LoggedModels:
         self._state_file, self._disk = state_file, disk
         self._roots: dict[str, str] = read_json(state_file, {})
         self._lock = threading.Lock()
-        self.before_finalising: list[Any] = []  # called first, so that a model is ready only when its files are there
+        self.before_finalising: list[Any] = []  # called first, so that a ready model has all its files
 
     def answer(self, method: str, rest: str, body: Mapping[str, Any]) -> Json:
-        """Answer a request below `logged-models`; raises Refused or ServerUnavailable."""
+        """Answer a request below `logged-models`; raises EndpointError or ServerUnavailable."""
         if (method, rest) == ("POST", ""):
             return self._create(body)
         if (method, rest) == ("POST", "search"):
@@ -67,11 +67,13 @@ class LoggedModels:
         return self._localised(answer) if "model" in answer else answer
 
     def root_of(self, model_id: str, *, write: bool = False) -> str:
-        """Return the path of a model's artifacts below the server's artifact API. Raises Refused when the model is not
-        the job's, or is the platform's and is to be written."""
+        """Return the path of a model's artifacts below the server's artifact API.
+
+        Raises EndpointError if the model is not the job's, or if it is the platform's and `write` is set.
+        """
         with self._lock:
             root = self._roots.get(model_id)
-        if root is not None:  # a program's own; the platform's has its tags from the first
+        if root is not None:  # the program's own; the platform's has its tag from the beginning
             return root
         answer = self._own(model_id)
         if not _is_platforms(answer["model"]):

@@ -1,6 +1,6 @@
-"""Turns what the program reports into entries of the journal, and remembers what a status or a `runs/get` asks for.
+"""Convert what the program reports to journal entries, and remember what the status and `runs/get` show.
 
-The only place that knows how names, NaN and reserved tags are treated. The endpoint, the tail and the sampler call it.
+Only this module handles names, NaN and reserved tags. The endpoint, the tail and the sampler call it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from updraft_learner.contract import NAN_TAG, STATUS_METRICS_BYTES
 from updraft_learner.record.journal import Entry, Journal
 from updraft_learner.record.report import Warnings
 
-NAMES_PER_ENTRY = 500  # a batch to MLflow holds 1,000
+NAMES_PER_ENTRY = 500  # a batch to MLflow has room for 1,000
 KNOWN_NAMES = 2000  # how many names are remembered for the status and for local answers
 NAMES_ALLOWED = "names hold letters, digits, '_', '-', '.', ' ', ':' and '/', and no empty, '.' or '..' part"
 _NAME = re.compile(r"[/\w.\- :]+")
@@ -54,7 +54,7 @@ def as_text(value: float) -> float | str:
 
 
 class Recorder:
-    """Builds entries with the `*_entries` methods and appends them with `record`."""
+    """Makes entries with the `*_entries` methods, and appends them with `record`."""
 
     def __init__(self, journal: Journal, warnings: Warnings, *, learner: int = 1) -> None:
         self._journal, self._warnings = journal, warnings
@@ -63,11 +63,11 @@ class Recorder:
         self.nan = 0
         self.bad_lines = 0
         self._nan_tagged = False
-        self._latest: dict[str, tuple[float | str, int, float]] = {}  # value, step, t
+        self._latest: dict[str, tuple[float | str, int, float]] = {}  # value, step, time
         self._params: dict[str, str] = {}
         self._tags: dict[str, str] = {}
         self._progress: dict[str, int] = {}
-        self._steps: dict[str, dict[str, int]] = {}  # of "progress" and "metrics": first and last
+        self._steps: dict[str, dict[str, int]] = {}  # of "progress" and "metrics": first and last step
 
     def record(self, entries: Sequence[Entry]) -> None:
         """Append to the journal; raises OSError when the disk is full."""
@@ -192,7 +192,7 @@ class Recorder:
         return [{"t": t, "source": source, kind: {name: values[name] for name in part}} for part in parts]
 
     def _learn(self, entry: Entry) -> None:
-        # MLflow's clients say 0 when the program named no step.
+        # MLflow's clients send 0 if the program named no step.
         told = entry["source"] == "file" or (entry["source"] == "mlflow" and entry.get("step") != 0)
         if told and "metrics" in entry and "model" not in entry:
             steps = self._steps.setdefault("metrics", {"first": entry["step"], "last": entry["step"]})

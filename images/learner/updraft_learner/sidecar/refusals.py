@@ -1,4 +1,4 @@
-"""Errors of the loopback endpoint, in the form that MLflow's clients turn into their own exceptions."""
+"""Define the errors of the loopback endpoint, in the form that MLflow's clients convert to their own exceptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 
 class EndpointError(Exception):
-    """A request that is answered with an error."""
+    """A request was refused; this is the answer."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""What the loopback endpoint answers: MLflow's REST API as far as the job's own run goes, and nothing else.
+"""Answer requests to the loopback endpoint: MLflow's REST API, limited to the job's own run.
 
-Writes are recorded and acknowledged at once; reads go to the server with the job's credentials, after what is recorded
-was sent. The program cannot end, rename or delete the run; a new or nested run is the job's run again. No HTTP here:
-`endpoint` parses requests and calls `Routes.answer`.
+Writes are recorded and acknowledged at once. Reads go to the server with the job's credentials, after the recorded
+writes were sent. The program cannot end, rename or delete the run; if it creates a new or nested run, it gets the job's
+run. This module uses no HTTP: `endpoint` parses requests and calls `Routes.answer`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """One request: `path` without the API's prefix."""
+    """One request. `path` lacks the API's prefix."""
 
     method: str
     path: str
@@ -50,7 +50,7 @@ class Call:
 
 
 class Routes:
-    """Stateless but for its parts; used by many threads."""
+    """The routes. They have no state besides their parts; many threads use them."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Routes:
         return self._queued(call)
 
     def _record_metrics(self, items: list[Mapping[str, Any]]) -> None:
-        # A metric of a model is written into the model's own record, which may be another job's.
+        # A model's metric is written to the model's own record, and the model may belong to another job.
         for model_id in {str(item["model_id"]) for item in items if item.get("model_id")}:
             self._models.root_of(model_id, write=True)
         groups: dict[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]] = {}

@@ -1,6 +1,6 @@
-"""What the platform asks of the program: to stop, and to show what its threads are doing.
+"""Pass the platform's requests to the program: to stop, and to show what its threads are doing.
 
-Objects in the store become files in IO_DIR, which the program, or `updraft_learner` inside it, looks at.
+Objects in the store become files in IO_DIR, which the program, or `updraft_learner` inside it, reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from updraft_learner.store import ObjectStore
 
 
 class SignalReader:
-    """`poll` is called by one thread, `stop` by any."""
+    """Reads the platform's requests. One thread calls `poll`; any thread may call `stop`."""
 
     def __init__(self, config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:
         keys, place = Keys(config.prefix), (config.job_id, config.role, config.attempt, config.learner)

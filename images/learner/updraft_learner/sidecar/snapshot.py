@@ -1,4 +1,4 @@
-"""A folder's files, held open while they are uploaded: what was complete stays readable when the program removes it."""
+"""Hold a folder's files open during their upload, so that complete files stay readable if the program removes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, BinaryIO, cast
 
 from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, Within, find_below, open_below
 
-HOLD_AT_MOST = 256  # files; further ones are opened when their turn comes
+HOLD_AT_MOST = 256  # files; further ones are opened when they are read
 
 
 class FolderSnapshot:
-    """`found` is what was there when it was opened, `refused` the names of what is no file of the folder."""
+    """The files of a folder. `found` is what existed when it was opened; `refused` are names of links and special
+    files."""
 
     def __init__(self, root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> None:
         self._root, self._folder, self._hollow_bytes = root, folder, hollow_bytes
@@ -55,7 +56,7 @@ class FolderSnapshot:
 
 
 class Hashing:
-    """A file for reading that knows the digest of what was read from it."""
+    """A file for reading that computes the digest of everything read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.size = file, hashlib.sha256(), 0

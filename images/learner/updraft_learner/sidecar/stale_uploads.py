@@ -1,4 +1,4 @@
-"""Uploads of large files that earlier attempts began and never finished: the store keeps their parts until told."""
+"""Abort uploads of large files that earlier attempts never finished: the store keeps their parts until then."""
 
 from __future__ import annotations
 

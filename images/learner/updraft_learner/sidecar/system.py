@@ -1,10 +1,9 @@
-"""System metrics, under the names that MLflow's own monitor uses: `system/node_0/cpu_utilization_percentage`.
+"""Sample system metrics, with the names of MLflow's own monitor: `system/node_0/cpu_utilization_percentage`.
 
-The values are the node's, those of the program's own memory (`learner_memory_...`), which MLflow has no name for, and
-those of its GPUs. The last two are what its pod's probe has left in MEMORY_FILE and GPU_FILE, where the program may
-write too (`updraft.kubernetes.samples`). A step is a second since this learner's first attempt began
-(`first_seen`), so the points of a later attempt go on behind those of the earlier one, at their true distance, and
-never fall on them.
+The values are the node's, the program's own memory (`learner_memory_...`, for which MLflow has no name), and the
+program's GPUs. The pod's probe writes the last two to MEMORY_FILE and GPU_FILE, where the program may write too
+(`updraft.kubernetes.samples`). A step is a second since this learner's first attempt began (`first_seen`). So the
+points of a later attempt follow those of the earlier one at their true distance, and never overlap them.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.store import ObjectStore
 
-SHORTEST_SECONDS = 1.0  # that a sample averages over
-OLDEST_SAMPLES = 3  # a sample from before that says nothing about now
+SHORTEST_SECONDS = 1.0  # the shortest interval that a sample averages over
+OLDEST_SAMPLES = 3  # intervals: an older sample says nothing about now
 FILE_LIMIT_BYTES = 16 << 10
-NO_LIMIT_BYTES = 1 << 60  # control groups of version 1 have such a number in place of none
+NO_LIMIT_BYTES = 1 << 60  # control groups of version 1 show a number above this if there is no limit
 MOST_GPUS = 64
-MOST = 1e9  # percent, MiB or watts; a file that the program wrote may say anything
+MOST = 1e9  # percent, MiB or watts; larger values are ignored, because the program can write the file
 
 
 def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float] = time.time) -> float:
@@ -53,7 +52,7 @@ def first_seen(config: PodConfig, store: ObjectStore, clock: Callable[[], float]
 
 
 class SystemMetrics:
-    """Samples once `begin` was called; does nothing when the interval is 0 or psutil is missing."""
+    """Samples after `begin` was called. Does nothing if the interval is 0 or psutil is missing."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class SystemMetrics:
         self._every_seconds = config.system_metrics_seconds
         self._prefix = f"system/node_{config.learner - 1}/"
         self._began: float | None = None
-        self._due = clock() + self._every_seconds  # the first interval has nothing to average over
+        self._due = clock() + self._every_seconds  # the first sample needs an interval to average over
         self._last_step = -1
         self._psutil: Any = None
         self._network_start: Any = None
@@ -86,7 +85,7 @@ class SystemMetrics:
         now = self._clock()
         early_seconds = max(self._every_seconds - SHORTEST_SECONDS, 0) if last else 0
         if self._began is None or early_seconds < self._due - now <= self._every_seconds:
-            return  # a sample that is due later than that is due now: the clock was set back
+            return  # if it is due later than one interval from now, the clock was set back: sample now
         self._due = now + self._every_seconds
         step = int(now - self._began)
         if step <= self._last_step:
@@ -103,7 +102,7 @@ class SystemMetrics:
             self._warnings.add("psutil", "no system metrics: psutil is not installed beside the sidecar")
             self._every_seconds = 0
             return False
-        psutil.cpu_percent()  # the first call gives no value
+        psutil.cpu_percent()  # the first call returns no value
         self._psutil, self._network_start = psutil, psutil.net_io_counters()
         return True
 

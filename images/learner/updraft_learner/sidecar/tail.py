@@ -1,4 +1,4 @@
-"""Follows the metrics file that the program appends to (format in `contract`), line by line, each line once."""
+"""Follow the metrics file to which the program appends (format: `contract`), line by line, each line once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))
 
 
 class BadLine(ValueError):
-    """The message is the reason, without the line's content."""
+    """A line cannot be used. The message is the reason, without the line's content."""
 
 
 class MetricsTail:
-    """How far the file is read lives in the journal, with the points themselves, so none is lost or read twice."""
+    """The tail of the metrics file. The journal stores the position with the points, so none is lost or read twice."""
 
     def __init__(self, root: Path, journal: Journal, recorder: Recorder, warnings: Warnings) -> None:
         self._root, self._recorder, self._warnings = root, recorder, warnings
         self._generation, self._offset = journal.file_at
-        self._line = 0  # of this process, for messages
+        self._line = 0  # counted in this process, for messages
         self._skipping = False
 
     def poll(self, *, final: bool = False) -> None:
@@ -115,7 +115,7 @@ class MetricsTail:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    # Not splitlines(), which also splits at a carriage return.
+    # Not splitlines(), which also splits at carriage returns.
     *whole, rest = data.split(b"\n")
     return [line + b"\n" for line in whole] + ([rest] if rest else [])
 

@@ -1,7 +1,7 @@
-"""The pages for people: the list of jobs and the page of one job.
+"""Make the pages for users: the list of jobs and the page of one job.
 
-`jobs_page` and `job_page` turn records into what a page shows; the HTML is in `templates/` (Jinja2, every value is
-escaped). The only script is ours (`static/pages.js`), and a page asks no other server for anything.
+`jobs_page` and `job_page` convert records to a page's content; the HTML is in `templates/` (Jinja2, which escapes every
+value). The only script is `static/pages.js`, and a page sends no request to another server.
 """
 
 from updraft.api.pages.job import PageFacts, job_page

@@ -1,4 +1,4 @@
-"""Metrics of a job as curves: one small SVG picture for each metric, one line for each attempt."""
+"""Draw a job's metrics as curves: one small SVG picture for each metric, one line for each attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from updraft.lifecycle.workflow import TRAIN_ROLE
 from updraft.schemas import Attempt, MetricPoint
 
 SHOWN = 6
-POINTS = 400  # of one line; more cannot be told apart
+POINTS = 400  # of one line; more are not visible
 WIDTH, HEIGHT = 420, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 22
 COLOURS = ("#4a7dbd", "#d9822b", "#2e8b57", "#8e44ad", "#d0342c", "#3a9a94")

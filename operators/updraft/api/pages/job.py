@@ -1,4 +1,4 @@
-"""The page of one job."""
+"""Make the page of one job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = list[tuple[str, float | None]]
 
 @dataclass(frozen=True)
 class PageFacts:
-    """What the page of a job shows beside the job. `trouble`: what each part that did not answer said."""
+    """What a job's page shows besides the job. `trouble`: the errors of the parts that did not answer."""
 
     attempts: Sequence[Attempt] = ()
     checkpoints: Sequence[Checkpoint] = ()
@@ -36,9 +36,9 @@ class PageFacts:
 
 @dataclass(frozen=True)
 class MetricsSection:
-    """The program's metrics, as curves and last values, and those of the platform, folded away by their source.
+    """The program's metrics, as curves and last values, and the platform's metrics, folded by their source.
 
-    `more`: how many metrics of the program are not drawn; 0 where none is.
+    `more`: the number of the program's metrics that are not drawn; 0 if none is drawn.
     """
 
     curves: str

@@ -1,4 +1,4 @@
-"""The list of jobs: one row for each job, which the page's script filters and sorts."""
+"""Make the list of jobs: one row for each job, which the page's script filters and sorts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADINGS = ("Job", "State", "Metric", "Progress", "Duration", "Submitted (UTC)",
 
 @dataclass(frozen=True)
 class ShownMetric:
-    """The one metric of a job that its row shows."""
+    """The one metric that a job's row shows."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class ShownMetric:
 
 @dataclass(frozen=True)
 class Row:
-    """One job of the list. `seconds`: from its submission until its end, or until now."""
+    """One job of the list. `seconds`: from its submission to its end, or to now."""
 
     job: JobSummary
     seconds: float

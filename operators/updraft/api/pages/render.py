@@ -1,4 +1,4 @@
-"""The templates' environment: every value is escaped, and an unknown name is an error."""
+"""Render the templates: every value is escaped, and an unknown name is an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A job's life as a picture: one bar for each attempt, its checkpoints, what it repeated, and what the platform did.
+"""Draw a job's life: one bar for each attempt, its checkpoints, the steps it repeated, and what the platform did.
 
-HTML and CSS, no script. Places are shares of the time from the submission until now or the job's end.
+HTML and CSS, without a script. Positions are shares of the time from the submission to the job's end, or to now.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from updraft.schemas import Attempt, Checkpoint, JobDetail
 SHOWN_ATTEMPTS = 40
 TICKS = 6
 TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-MARK_SHARE = 0.5  # per cent of the width: marks that are closer are one
-LABEL_SHARE = 9.0  # a narrower stretch has no room for its word
+MARK_SHARE = 0.5  # per cent of the width: marks that are closer than this are drawn as one
+LABEL_SHARE = 9.0  # per cent of the width: a narrower segment gets no label
 CAUSES = {
     "done": "done",
     "infrastructure": "lost to infrastructure",
@@ -29,7 +29,7 @@ CAUSES = {
     "cancelled": "cancelled",
     "deadline": "out of time",
 }
-ASKED = ("halted", "cancelled")  # by a person: no failure to look up
+ASKED = ("halted", "cancelled")  # ended by a user: these are not in the failure catalogue
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Line:
-    """An attempt in words: what it resumed from, its steps, how it ended, and what the platform did then.
+    """The description of an attempt: what it resumed from, its steps, how it ended, and what the platform did then.
 
-    `end` says how long an attempt took that ended well; `cause`, `label` and `reason` say why another one ended.
+    `end` says how long a successful attempt took; `cause`, `label` and `reason` say why another one ended.
     """
 
     checkpoint: str = ""
@@ -80,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """The lane of an attempt and the line below it."""
+    """The lane of an attempt, and the description below it."""
 
     attempt: Attempt
     shapes: tuple[Shape, ...]
@@ -119,7 +119,7 @@ def told(attempt: Attempt) -> Line:
             begun.append("from the beginning")
         if attempt.resume.repeats:
             begun.append(f"{attempt.resume.repeats} steps repeated")
-    if attempt.first_step is not None and training:  # an evaluation reports all that it has at one step
+    if attempt.first_step is not None and training:  # an evaluation reports all its values at one step
         begun.append(f"steps {attempt.first_step} to {attempt.last_step}")
     if attempt.revision:
         begun.append(f"revision {attempt.revision} of the manifest")
@@ -154,7 +154,7 @@ def _ticks(scale: Scale) -> Iterator[tuple[datetime, str]]:
         step = 86_400 * -(-int(scale.seconds) // (86_400 * TICKS))
     for number in range(int(scale.seconds // step) + 1):
         seconds = number * step
-        if 100 * seconds / scale.seconds < 93 or number == 0:  # the last one would have no room for its label
+        if 100 * seconds / scale.seconds < 93 or number == 0:  # a later label would have no room
             yield scale.since + timedelta(seconds=seconds), _after(seconds) if number else f"{scale.since:{first}}"
 
 

@@ -1,1 +1,1 @@
-"""One router per resource. `updraft.api.app` puts the authorisation on every one of them."""
+"""Define one router per resource. `updraft.api.app` puts authorisation on all of them."""

@@ -1,4 +1,4 @@
-"""/jobs/{id}/files: results, the exported model and checkpoints, listed and streamed."""
+"""/jobs/{id}/files: list and stream results, the exported model and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_file(reader: ReaderDep, job_id: str, path: str, kind: Kind = "results")
     deadline = reader.parts.deadline
     file = deadline.call("storage", lambda: store.file(job.tenant, job.id, kind, path))
     content = deadline.call("storage", lambda: store.read(file))
-    # Never shown by the browser: a result may be any program's HTML, on Airflow's own origin.
+    # The browser must not show a file: a result may be HTML of any program, and it would run on Airflow's own origin.
     headers = {
         "Content-Length": str(file.size_bytes),
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.path.rpartition('/')[2], safe='')}",

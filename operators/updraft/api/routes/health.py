@@ -1,4 +1,4 @@
-"""GET /health: asked by the CLI before it submits anything."""
+"""GET /health: the health of each part. The CLI asks for it before it submits."""
 
 from __future__ import annotations
 

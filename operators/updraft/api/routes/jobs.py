@@ -1,4 +1,4 @@
-"""/jobs: what jobs are, how they came here, what they said, measured and kept."""
+"""/jobs: read jobs, their history, logs, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_logs(
 ) -> LogPage:
     job = reader.job(job_id)
     chosen, latest = reader.attempt(job, role, attempt)
-    if learner > (count := len(chosen.membership.ever)):  # numbered from 1 without gaps
+    if learner > (count := len(chosen.membership.ever)):  # learners are numbered from 1 without gaps
         raise NotFoundError(f"job {job_id} has no learner {learner} in {role}; it has {count}")
     parts = reader.parts
     where = (job.tenant, job.id, role, chosen.number, learner)

@@ -1,4 +1,4 @@
-"""/validate and /manifest.schema.json: what a manifest may be, here."""
+"""/validate and /manifest.schema.json: check a manifest, and return its schema."""
 
 from __future__ import annotations
 

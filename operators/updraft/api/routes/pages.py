@@ -1,4 +1,4 @@
-"""/jobs: pages for people, shown inside Airflow's UI, behind the same log-in (its cookie comes along)."""
+"""/jobs: the pages for users, shown inside Airflow's UI and behind the same log-in (by its cookie)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def show_job(
     """Show a job. While MLflow or the store does not answer, the page says so and has no metrics or log."""
     job = reader.detail(job_id)
     airflow_url = reader.parts.settings.airflow_public_uri.rstrip("/")
-    if not job.transitions:  # accepted, and not recorded: there is nothing more
+    if not job.transitions:  # accepted, but not recorded: nothing else is known
         return answer(lambda nonce: job_page(job, PageFacts(), airflow_url, datetime.now(UTC), nonce=nonce))
     known = reader.job(job_id)
     trouble: list[str] = []
@@ -79,7 +79,7 @@ def show_job(
     logs: LogPage | None = None
     try:
         metrics = read_metrics(reader, job_id)
-        # Those that the training logs have more than one point; those of the evaluation have one.
+        # Prefer the training's metrics, which have many points; the evaluation's have one.
         names = dict.fromkeys([*known.shown.metrics, *job.metrics, *sorted(metrics.last)])
         keys = [name for name in curves.own(list(names)) if name in metrics.last][: curves.SHOWN]
         metrics = read_metrics(reader, job_id, keys) if keys else metrics
@@ -88,7 +88,7 @@ def show_job(
     try:
         logs = _end_of_log(reader, job_id, role, attempt)
     except NotFoundError:
-        pass  # nothing was launched, or not so often
+        pass  # there is no attempt, or no attempt with this number
     except UnavailableError as exc:
         trouble.append(str(exc))
     facts = PageFacts(

@@ -1,4 +1,4 @@
-"""/possible and /planned: what of a manifest cannot run here, and what it would create, before anything is queued."""
+"""/possible and /planned: say what of a manifest cannot run here, and what it would create, before it is submitted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from updraft.kubernetes.objects import Launch
 from updraft.manifest import Manifest, ManifestError, image_of, named_secrets, parse_any
 from updraft.schemas import FieldError, Planned, PlannedRole, PossibleBody, Validation
 
-LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls no other
+LOCAL_NODE = "updraft.dev/local"  # label of a node that has its images from a catalogue and pulls none
 
 router = APIRouter(tags=["manifests"])
 
@@ -78,7 +78,7 @@ def planned(
     check_owner(request.app.state.policy, caller, manifest.tenant, f"tenant {manifest.tenant!r}")
     api_server = parts.deadline.call("cluster", parts.cluster.addresses) if parts.settings.network_policy else ()
 
-    import_client("cluster")  # and KubernetesPodOperator with it, also where the cluster is not asked
+    import_client("cluster")  # imports KubernetesPodOperator too, needed even without a request to the cluster
 
     def template(launch: Launch, program: Program) -> dict[str, Any]:
         return base_pod_outside_a_task(launch, program, parts.settings.kubernetes_conn_id)

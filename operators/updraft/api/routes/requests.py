@@ -1,4 +1,4 @@
-"""/jobs/{id}/halt, /resume, /cancel: what people ask of a job. Rows in the ledger, which the job's trigger obeys."""
+"""/jobs/{id}/halt, /resume, /cancel: record users' requests in the ledger; the job's trigger obeys them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def resume_job(
     """Resume a halted job. The changes are merged into its manifest; null sets a value back to its default. The result
     is validated as a whole: 422 with every wrong field, and every field that may not change."""
     job = reader.job(job_id)
-    # A job that has ended is refused by the ledger, whatever should change.
+    # For a job that has ended, the ledger refuses the request, so its changes are not checked.
     changes = {} if body is None or job.ended else body.changes
     brought = revision(job.manifest, changes, tenants=reader.parts.settings.tenants)
     request = reader.parts.deadline.call(

@@ -1,4 +1,4 @@
-"""/secrets: named secrets of a tenant. Values go in; only names ever come out."""
+"""/secrets: store, list and delete a tenant's named secrets. Values are never returned; only names are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from updraft.exceptions import LimitError, RefusedError
 from updraft.schemas import SecretBody, SecretList
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-LIMIT_BYTES = 1024 * 1024  # of Kubernetes
+LIMIT_BYTES = 1024 * 1024  # Kubernetes' limit
 
 router = APIRouter(tags=["secrets"])
 
@@ -33,7 +33,7 @@ def put_secret(
 ) -> None:
     wrong = [key for key in body.data if not KEY.fullmatch(key)]
     if wrong:
-        # Not repeated: a user who mistakes key for value would find the value in a log.
+        # The key is not repeated: a user may have confused key and value, and this message may be logged.
         raise RefusedError(f"secret {name!r}: {len(wrong)} key is not allowed; use letters, digits, '-', '_' and '.'")
     if sum(len(key) + len(value.encode()) for key, value in body.data.items()) > LIMIT_BYTES:
         raise LimitError(f"secret {name!r}: larger than the limit of {LIMIT_BYTES} bytes")

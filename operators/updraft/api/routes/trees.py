@@ -1,4 +1,4 @@
-"""/trees and /blobs: what a client uploads before it submits. Names are digests, so sending twice is harmless."""
+"""/trees and /blobs: store what a client uploads before it submits. Names are digests, so sending twice is harmless."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def put_tree(parts: PartsDep, caller: CallerDep, tenant: TenantDep, sha256
 
 
 class _Counted:
-    """The chunks of a request's body, each counted in the room that the upload holds."""
+    """The chunks of a request's body; each is counted against the room that the upload holds."""
 
     def __init__(self, request: Request, held: Held) -> None:
         self._chunks, self._held = request.stream(), held

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that `updraft.ledger.migrate` hands over, inside its transaction."""
+"""Run Alembic on the connection that `updraft.ledger.migrate` passes in, inside its transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from updraft.ledger.migrate import VERSION_TABLE
 from updraft.ledger.tables import metadata
 
 if context.is_offline_mode():
-    # Prints the SQL instead, for an administrator who runs it by hand.
+    # Print the SQL instead of running it, for an administrator who runs it by hand.
     context.configure(
         dialect_name=context.config.attributes.get("dialect", "postgresql"),
         target_metadata=metadata,

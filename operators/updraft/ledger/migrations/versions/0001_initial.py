@@ -1,4 +1,4 @@
-"""Jobs, their transitions, grants, attempts, checkpoints, validations, effects, and the lock of the allocation."""
+"""Create jobs, transitions, grants, attempts, checkpoints, validations, effects, and the lock of the allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relaunches, resume plans, requests of people, revisions, the guardian's lease, and messages to MLflow."""
+"""Add relaunches, resume plans, users' requests, revisions, the guardian's lease, and messages to MLflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ depends_on = None
 ID, WORD, NAME = sa.String(250), sa.String(100), sa.String(250)
 TIME = sa.DateTime(timezone=True)
 
-REVISION = "revision"  # counted from 0, also in rows that were there before; whatever else is added may be empty
+REVISION = "revision"  # counted from 0, also in existing rows; all other new columns may be empty
 ADDED: dict[str, dict[str, Any]] = {
     "jobs": {REVISION: sa.Integer, "guardian_seen_at": TIME, "guardian_what": NAME, "override": sa.JSON},
     "attempts": {

@@ -1,4 +1,4 @@
-"""The role is part of an attempt's key: those of `prepare` are counted by themselves; a training's begin with 1."""
+"""Make the role part of an attempt's key: `prepare` counts its own attempts, and a training's begin with 1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a list of jobs shows of a manifest is kept beside it: a list of many jobs reads no manifests.
+"""Store what a list of jobs shows of a manifest beside it, so that a list of many jobs reads no manifests.
 
-Empty in rows that a part of an earlier version writes; they are read with their manifest.
+The column is empty in rows that an earlier version writes; for these the manifest is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The planner's decision about a waiting job stands in the job's row, and a counter tells when there is news to plan.
+"""Store the planner's decision about a waiting job in the job's row, and a counter that shows when to plan.
 
-The row of `queue` replaces the lock row of allocations.
+The row of `queue` replaces the lock row of the allocation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Each attempt has a membership: who belongs to it, by generation.
+"""Store each attempt's membership: its learners, by generation.
 
-Empty in attempts that an earlier version made; their members are those of the job's manifest.
+The column is empty for attempts of an earlier version; their members come from the job's manifest.
 """
 
 from __future__ import annotations
