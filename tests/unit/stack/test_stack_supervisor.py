@@ -23,7 +23,7 @@ from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 from updraft.stack.parts import Part, Probe, Stamp
 from updraft.stack.records import PartFailure, PartState
 from updraft.stack.supervisor import StartFailedError, Supervisor, hold_lock
-from updraft.stack.watchdog import WatchTiming, Watchdog
+from updraft.stack.watchdog import Watchdog, WatchTiming
 
 SERVER = """
 import http.server, os, subprocess, sys
