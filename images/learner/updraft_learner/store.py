@@ -145,9 +145,10 @@ class S3Store:
         attempts: How often a call is tried while the server cannot be reached.
         sleep: Waits some seconds; replaced in tests.
         client: botocore's, or one like it; by default a new one of botocore's.
-        uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
-            part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
-        part_bytes: a file of this size or more goes up in parts of it.
+        uploads: The book of unfinished uploads. With it, a large file whose upload was interrupted, because the server
+            or a process failed, continues at the unfinished part when it is put again. Without it, the upload is
+            aborted and starts again.
+        part_bytes: A file of this size or more is uploaded in parts.
     """
 
     def __init__(

@@ -94,9 +94,9 @@ class Uploader:
 
     Args:
         client: botocore's, or `s3.S3Client`.
-        insist: calls a function, again while the server cannot be reached; raises StorageError.
-        book: without one, an upload that fails is given up at once.
-        part_bytes: of each of the first thousand parts; later ones are larger.
+        insist: Calls a function, and retries while the server cannot be reached; raises StorageError.
+        book: Without it, a failed upload is aborted at once.
+        part_bytes: The size of each of the first thousand parts; later ones are larger.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Uploader:
                 if self._book is not None:
                     self._book.keep(upload)
             count += 1
-            # A server takes 10,000 parts: later ones are larger.
+            # A server takes at most 10,000 parts, so later parts are larger.
             data = read_whole(file, self.part_bytes * (1 + count // 1000))
         parts = [{"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)]
         finish = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts})

@@ -16,7 +16,7 @@ from airflow.jobs import triggerer_job_runner
 
 from updraft.airflow_seams.switch import applies
 
-TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
+TURN_SECONDS = 0.1  # the least time between two turns of the loop: triggers that end together are handled together
 CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 

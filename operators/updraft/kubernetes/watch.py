@@ -37,11 +37,11 @@ LaunchKey = tuple[str, str, str]  # job, role, attempt
 
 
 class PodWatch:
-    """Keeps the facts of every learner's pod of one namespace; `changed` wakes the launch's subscribers.
+    """The facts of every learner's pod in one namespace. A subscriber is woken when a pod of its launch changes.
 
     Args:
-        connect: creates the client from what the Airflow connection says at that moment.
-        backoff: the pauses after refused requests, unless the cluster asks for longer ones.
+        connect: Creates the client from the current Airflow connection.
+        backoff: The pauses after refused requests, unless the cluster asks for longer ones.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Timing:
-    """How often parts are asked, and for how long one that does no work may fail."""
+    """How often parts are asked, and how long a part that does no work may fail."""
 
     pause_seconds: float = PAUSE_SECONDS
     answer_seconds: float = ANSWER_SECONDS

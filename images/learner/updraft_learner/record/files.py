@@ -1,4 +1,4 @@
-"""Reading what the program wrote, without being led elsewhere, and the sidecar's own small state files.
+"""Read the program's files safely, and the sidecar's own small state files.
 
 The program owns its folders and may put a link or a pipe anywhere in them, while the sidecar can read the credentials.
 So every folder between the pod's root and a file is opened without following links, and only regular files are read.

@@ -68,10 +68,10 @@ class Sidecar:
     thread.
 
     Args:
-        endpoint_token: what clients of the MLflow endpoint have to send.
-        control: the same store with short timeouts, for what a caller waits for.
-        held_limit_bytes: what the journal may hold in memory while the disk is full.
-        sleep: seconds; called between tries of `drain`.
+        endpoint_token: The token that clients of the MLflow endpoint have to send.
+        control: The same store with short timeouts, for requests whose caller waits.
+        held_limit_bytes: The limit for journal entries in memory while the disk is full.
+        sleep: Waits some seconds between two tries of `drain`.
     """
 
     def __init__(

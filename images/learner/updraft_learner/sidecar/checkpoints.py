@@ -60,10 +60,10 @@ class Local:
 
 
 class CheckpointUploader:
-    """`poll` is called by one thread; the rest may be read from others.
+    """Uploads one learner's checkpoints. One thread calls `poll`; other threads may read the rest.
 
     Args:
-        hollow_bytes: see `find_below`.
+        hollow_bytes: See `find_below`.
     """
 
     def __init__(
