@@ -111,7 +111,7 @@ class NodePool:
             self.find(name)
 
     def cordon(self, name: str | None, *, unschedulable: bool) -> Json:
-        """Return all nodes without a name. Raises StatusError 404."""
+        """Set whether a node takes new pods; without a name, all nodes. Raises StatusError 404."""
         names = [name] if name is not None else self._names()
         for each in names:
             self._store.get("nodes", "", each)

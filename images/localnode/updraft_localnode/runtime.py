@@ -47,7 +47,7 @@ class Runtime:
                     task.cancel()
 
     def sync(self) -> None:
-        """Start and stops workers so that they match the pods."""
+        """Start and stop workers so that they match the pods."""
         away = self._kubelet.away
         pods = {pod["metadata"]["uid"]: pod for pod in self._kubelet.store.items("pods")} | away.pods
         gone: set[str] = set()
@@ -72,7 +72,7 @@ class Runtime:
         self._with_folder = (self._with_folder & self._workers.keys()) | known
 
     def _remove(self, pod: Json) -> set[str]:
-        """Return the kubelet's last word about a pod that was to be deleted; its uid if nothing is left of it."""
+        """Remove a pod that has ended and was to be deleted. Return its uid, or nothing if the API cannot hear of it yet."""
         store, away, meta = self._kubelet.store, self._kubelet.away, pod["metadata"]
         if meta["uid"] not in away.pods:
             store.delete("pods", meta["namespace"], meta["name"])

@@ -62,7 +62,7 @@ def retain(
     every_nth: int | None = None,
     protected: Collection[str] = (),
 ) -> dict[str, str]:
-    """Name and reason of each checkpoint that may be deleted; each learner's newest is never among them.
+    """Return the name of each checkpoint that may be deleted, with the reason; never a learner's newest one.
 
     The newest has the highest step; among equal steps the attempt and then the time decide, so that a folder without
     a step that is written again and again keeps its latest version. `latest` and `best` count checkpoints; `mode` is

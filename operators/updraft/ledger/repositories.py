@@ -364,7 +364,7 @@ class Attempts(_Repository):
 
 
 class Leases(_Repository):
-    """Locks across all processes that expire by themselves."""
+    """Locks that all processes share, and that expire by themselves."""
 
     def lock(
         self, name: str, *, lease_seconds: float = leases.LEASE_SECONDS, wait_seconds: float = leases.WAIT_SECONDS

@@ -29,7 +29,7 @@ def request(
     revision: Mapping[str, Any] | None,
     now: datetime,
 ) -> Request:
-    """Record the request, or finds the one of this kind that is unanswered. Raises RefusedError with advice."""
+    """Record the request, or return the unanswered one of this kind. Raises RefusedError with advice."""
     if kind not in get_args(RequestKind):
         raise RefusedError(f"request: {kind!r} is none of {', '.join(get_args(RequestKind))}")
     bounds.identifier("by", by, NAME_LENGTH)

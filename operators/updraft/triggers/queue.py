@@ -217,7 +217,7 @@ def _give_lease(services: Services, owner: str) -> None:
 
 
 def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
-    """Plan if there is something to plan; whether it did."""
+    """Plan if there is something to plan; return whether there was."""
     if not anew and not services.ledger.queue.plan_is_due():
         return False
     if isinstance(basis, str):
