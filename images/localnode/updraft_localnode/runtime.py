@@ -72,7 +72,10 @@ class Runtime:
         self._with_folder = (self._with_folder & self._workers.keys()) | known
 
     def _remove(self, pod: Json) -> set[str]:
-        """Remove a pod that has ended and was to be deleted. Return its uid, or nothing if the API cannot hear of it yet."""
+        """Remove a pod that has ended and was to be deleted.
+
+        Return its uid, or nothing while the API cannot reach the pod's node.
+        """
         store, away, meta = self._kubelet.store, self._kubelet.away, pod["metadata"]
         if meta["uid"] not in away.pods:
             store.delete("pods", meta["namespace"], meta["name"])
