@@ -33,7 +33,7 @@ class Runtime:
         self._with_folder: set[str] = set()  # uids of pods that have a folder
 
     async def run(self) -> None:
-        """Go on for ever. Begins with what an earlier local node left."""
+        """Run for ever. Begins with what an earlier local node left."""
         await asyncio.to_thread(self._remove_unknown_folders)
         while True:
             self._ended.clear()
@@ -205,7 +205,7 @@ class Runtime:
         asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
 
     def _remove_unknown_folders(self) -> None:
-        """End and remove pods that were deleted by force while no node ran: their processes must not go on."""
+        """End and remove pods that were deleted by force while no local node ran: their processes must not continue."""
         uids = [*(pod["metadata"]["uid"] for pod in self._kubelet.store.items("pods")), *self._kubelet.away.pods]
         known = {self._kubelet.pod_folder(uid).name for uid in uids}
         folders = self._kubelet.pods_dir.iterdir() if self._kubelet.pods_dir.exists() else ()

@@ -59,9 +59,9 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
 
 
 def install(runner: Any = triggerer_job_runner) -> bool:
-    """Change this process, and the one that it forks for triggers; return whether that was done.
+    """Change this process, and the one that it forks for triggers; return whether it was changed.
 
-    runner: the module, which uses `anyio` for that pause only: it takes the loop's event and its limit from there.
+    runner: the module of Airflow's triggerer. It uses `anyio` only for the loop's event and the limit of its wait.
     """
     if not applies("trigger_events"):
         return False

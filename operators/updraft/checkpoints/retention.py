@@ -33,12 +33,12 @@ class Kept:
 
     @property
     def age(self) -> tuple[int, int, datetime]:
-        """Sort older before newer, as the choice of the checkpoint to go on from does; names say nothing."""
+        """Sort older before newer, in the order in which checkpoints to resume from are chosen; names do not count."""
         return (self.step, self.attempt, self.created_at)
 
 
 def keep_of(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what `retain` is told by a manifest; None where it says nothing of checkpoints, and all are kept."""
+    """Return the arguments of `retain` for a manifest; None if it has no `checkpoints`, so that all are kept."""
     asked = manifest.checkpoints
     if asked is None:
         return None

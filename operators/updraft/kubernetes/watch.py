@@ -92,8 +92,8 @@ class PodWatch:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
     def last_seen(self, key: LaunchKey) -> list[PodFacts]:
-        """Return the pods of a subscribed launch, and those that are gone as the cluster last reported them. Pods whose
-        program has ended come first, in the order in which that was seen."""
+        """Return the pods of a subscribed launch, and its deleted pods as the cluster last reported them. Pods whose
+        program has ended come first, in the order in which their ends were seen."""
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
         ended = self._ends.get(key, {})
         first = [replace(found.pop(name), asked_to_leave=asked) for name, asked in ended.items() if name in found]

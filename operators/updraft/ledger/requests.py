@@ -109,7 +109,8 @@ def _refuse_what_cannot_be(connection: Connection, job: Job, kind: RequestKind) 
 
 
 def _cancel(connection: Connection, job: Job, by: str, now: datetime) -> Request:
-    """Record a cancellation; the first one stays. A job that has ended stays as it is, and the request says so."""
+    """Record a cancellation; the first one stays. For a job that has ended, only the request is recorded and
+    answered."""
     for earlier in list_requests(connection, job.id):
         if earlier.kind == "cancel":
             return earlier

@@ -114,8 +114,8 @@ class Watchdog:
         threads: bool = True,
         timing: Timing = Timing(),
     ) -> None:
-        """Create a watchdog. `queue` returns what is wrong when the scheduler, which has so many processes of tasks,
-        does not start tasks."""
+        """Create a watchdog. `queue` gets the number of task processes, and returns what is wrong if the scheduler
+        starts no tasks."""
         self._queue = queue
         self._ask = ask
         self._measure = measure

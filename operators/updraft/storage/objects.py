@@ -64,8 +64,7 @@ class Exported:
 def read_status(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> LearnerStatus | None:
-    """Return the learner's newest status; None if there is none yet, if it cannot be read now, or if it is too large.
-    """
+    """Return the learner's newest status; None if there is none yet, if it is unreadable now, or if it is too large."""
     text = _word(store, Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)

@@ -157,7 +157,7 @@ def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
 def metrics_of(
     client: MlflowClient, experiment_ids: Sequence[str], run_ids: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the last value of each metric of each run, by run, in one request. Runs that are gone are left out."""
+    """Return the last value of each metric of each run, by run, in one request. Deleted runs are left out."""
     listed = ",".join(f"'{run_id}'" for run_id in run_ids)
     with answering(client):
         found = client.search_runs(

@@ -154,7 +154,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         return None
 
     def _tell(self) -> None:
-        """Send MLflow the job's messages beside the work, which does not wait for it; the reaper sends what is left."""
+        """Start sending the job's messages to MLflow, without waiting for it; the reaper sends the rest."""
 
         async def tell() -> None:
             with suppress(UnavailableError):
@@ -253,7 +253,7 @@ class GangTrigger(UsesServices, BaseTrigger):
     # --- one attempt --------------------------------------------------------------------------------------------
 
     def _keep_in_mind(self, watch: PodWatch, attempt: Attempt | None) -> None:
-        """Keep the attempt's pods that are gone from one look to the next, until the attempt is over."""
+        """Make the watch remember the attempt's deleted pods between two looks, until the attempt is over."""
         key = None if attempt is None else (self.job_id, self.role, str(attempt.number))
         if self._followed is not None and self._followed[0] != key:
             watch.unsubscribe(*self._followed)

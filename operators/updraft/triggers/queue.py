@@ -71,7 +71,7 @@ class WaitingJob:
         self._news.set()
 
     async def news(self) -> Admission | None:
-        """Wait for what is told next. None: look at the job in the ledger."""
+        """Wait for the next news. None: look at the job in the ledger."""
         try:
             async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.8, 1.2)):  # not all at the same moment
                 await self._news.wait()

@@ -135,8 +135,7 @@ class Journal:
             position = JournalPosition(position.segment + 1, 0)
 
     def settle(self, position: JournalPosition) -> JournalPosition:
-        """Return the same place, told as the beginning of the next segment when `position` is the end of a closed
-        one."""
+        """Return the same position; the end of a closed segment becomes the beginning of the next one."""
         with self._changed:
             while position.segment < self._segment and position.offset >= self._size_of(position.segment):
                 position = JournalPosition(position.segment + 1, 0)

@@ -334,7 +334,7 @@ class Sidecar:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def _attempt(self, name: str, work: Callable[[], None]) -> Exception | None:
-        """Do a round; a failure becomes a warning that stands until a round succeeds."""
+        """Do one round; a failure becomes a warning that stays until a round succeeds."""
         try:
             work()
         except Fenced as exc:

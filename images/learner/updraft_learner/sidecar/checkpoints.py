@@ -111,7 +111,7 @@ class CheckpointUploader:
         return tuple((done + waits)[-SHOWN:])
 
     def poll(self) -> None:
-        """Upload what is finished, the newest first; raises StorageError, and goes on at the next call."""
+        """Upload finished checkpoints, the newest first. Raises StorageError; the next call continues."""
         seen: set[Local] = set()
         while True:
             # Listed again after each upload: if the store is slow, there may be a newer checkpoint.
