@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Timing:
+class WatchTiming:
     """How often parts are asked, and how long a part that does no work may fail."""
 
     pause_seconds: float = PAUSE_SECONDS
@@ -112,7 +112,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         threads: bool = True,
-        timing: Timing = Timing(),
+        timing: WatchTiming = WatchTiming(),
     ) -> None:
         """Create a watchdog. `queue` gets the number of task processes, and returns what is wrong if the scheduler
         starts no tasks."""

@@ -23,7 +23,7 @@ from updraft.stack.layout import MARK_VARIABLE, PART_VARIABLE, Home
 from updraft.stack.parts import Part, Probe, Stamp
 from updraft.stack.records import PartFailure, PartState
 from updraft.stack.supervisor import StartFailedError, Supervisor, hold_lock
-from updraft.stack.watchdog import Timing, Watchdog
+from updraft.stack.watchdog import WatchTiming, Watchdog
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -143,7 +143,7 @@ def test_a_part_that_dies_is_started_again_on_its_port_and_its_children_are_ende
 
 def test_a_part_that_is_stopped_is_killed_and_started_again(home: Home) -> None:
     service = server(home, "service", child=True)
-    watchdog = Watchdog(timing=Timing(pause_seconds=0.1, answer_seconds=1.0, hung_seconds=3.0))
+    watchdog = Watchdog(timing=WatchTiming(pause_seconds=0.1, answer_seconds=1.0, hung_seconds=3.0))
     supervisor = Supervisor(home, (service,), watchdog=watchdog)
     step_until(supervisor, lambda: state(home, "service") is PartState.READY)
     first = pid(home, "service")
