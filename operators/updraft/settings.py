@@ -72,7 +72,7 @@ class Credentials(BaseModel):
 
 
 def _split(value: object) -> object:
-    """Take a variable's text apart at its commas; anything else is judged as it is."""
+    """Split a variable's text at its commas; return any other value unchanged."""
     return tuple(t.strip() for t in value.split(",") if t.strip()) if isinstance(value, str) else value
 
 

@@ -88,7 +88,8 @@ def _fetch(git: Git, url: str, ref: str) -> str | None:
 
 
 def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
-    """Return the full SHA of a short one, or of one that the server hides; commits are fetched without their files."""
+    """Return the full SHA of a short one, or of one that the server does not offer. Fetches commits without their
+    files."""
     git("remote", "add", "source", url)
     try:
         if not git.succeeds("fetch", "--filter=tree:0", "source", *_EVERYTHING):

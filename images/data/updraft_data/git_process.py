@@ -93,8 +93,11 @@ class Git:
         return output.strip() if code == 0 else None
 
     def entries(self, *arguments: str) -> Generator[str, None, None]:
-        """Yield what a listing with `-z` says, entry by entry, while it says it: none is kept. Close the iterator to
-        end git before it is through. Raises SourceError for a failure, and for an entry of more than ENTRY_BYTES."""
+        """Yield the entries of a listing with `-z` while git prints them; none is kept.
+
+        Close the iterator to end git early. Raises SourceError for a failure, and for an entry of more than
+        ENTRY_BYTES.
+        """
         errors = bytearray()
         with self._process(arguments) as process:
             rest = b""

@@ -18,8 +18,10 @@ Say = Callable[[str], None]
 
 
 def do(work: PrepareWork, paths: PodPaths, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
-    """Return the report: the commit of each repository, and what each suite said. Raises SourceError for a source that
-    cannot be had; data that cannot be judged is a judgement."""
+    """Return the report: the commit of each repository, and the result of each suite.
+
+    Raises SourceError if a source cannot be fetched. If data cannot be judged, that is its result.
+    """
     commits: dict[str, str] = {}
     judged: dict[str, dict[str, Any]] = {}
     for source in work.request.sources:

@@ -20,7 +20,7 @@ class Backoff:
     limit_seconds: float
 
     def seconds(self, failures: int) -> float:
-        """Return the pause after so many failures in a row; 0.0 after none."""
+        """Return the pause after this many consecutive failures; 0.0 after none."""
         if failures < 1:
             return 0.0
         return float(min(self.limit_seconds, self.first_seconds * 2 ** min(failures - 1, MOST_DOUBLINGS)))

@@ -82,7 +82,7 @@ def slug(image: str) -> str:
 
 
 def environment_path(images_dir: Path, image: str) -> Path:
-    """Return the folder of the virtual environment that stands for `image`."""
+    """Return the folder of the virtual environment that replaces `image`."""
     return images_dir / slug(image)
 
 

@@ -135,13 +135,13 @@ class Checkpointer:
     earlier processes.
 
     Args:
-        every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
-        directory: by default CHECKPOINT_DIR.
-        keep_on_disk: how many of its own newest checkpoints stay in the directory; older folders are removed there.
-            On the platform the sidecar also removes uploaded ones, except for the newest two.
-        all_ranks: save on every rank; by default rank 0 alone saves and `save` on the others does nothing.
-        clock: monotonic seconds.
-        background: runs the saves; by default one of its own.
+        every_seconds: How often `due()` returns True; by default the manifest's `checkpoints.every`, else 60.
+        directory: By default CHECKPOINT_DIR.
+        keep_on_disk: How many of its own newest checkpoints stay in the directory; older folders are removed from it.
+            On the platform, the sidecar also removes uploaded ones, except the newest two.
+        all_ranks: Save on every rank; by default only rank 0 saves, and `save` on other ranks does nothing.
+        clock: Returns monotonic seconds.
+        background: Runs the saves; by default one of its own.
 
     Raises:
         ValueError: `every_seconds` is negative or `keep_on_disk` is below 1.

@@ -217,7 +217,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether all parts of it lie in this folder; says nothing about their content."""
+    """Return whether all parts of the checkpoint are in this folder; their content is not checked."""
     names = _manifests(path)
     parts = part_of(names[0]) if names else None
     return parts is None or len(names) >= parts[1]
@@ -234,7 +234,7 @@ def quarantine(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint in such a way that it is at no moment half there. One that is gone already is no error."""
+    """Remove a checkpoint, never leaving a part of it under its name. A missing checkpoint is no error."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}old-{path.name}-{os.getpid()}")
     try:
         path.rename(aside)

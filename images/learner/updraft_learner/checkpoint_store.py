@@ -32,12 +32,12 @@ class PartsDisagree(Exception):
 
 
 def join_parts(store: ObjectStore, keys: Keys, job_id: str, name: str) -> Joined:
-    """Write the manifest if all parts are stored in full. Twice, or by several at once, is harmless.
+    """Write the manifest if all parts are stored in full. It may be called twice, or by several processes at once.
 
-    "gone" when no part is there any more: it was deleted or quarantined.
+    Returns "gone" if no part exists any more: the checkpoint was deleted or quarantined.
 
     Raises:
-        PartsDisagree: they will never be one.
+        PartsDisagree: the parts can never be one checkpoint.
         StorageError: the store did not answer.
     """
     prefix = f"{keys.checkpoint(job_id, name)}/"

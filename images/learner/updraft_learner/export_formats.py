@@ -83,7 +83,7 @@ def require_arithmetic(operators: Iterable[str]) -> None:
 
 
 def write_torch(program: Any, weights: Path, folder: Path) -> Path:
-    """Write the loaded program and the job's weights anew to `folder`; returns the program's file.
+    """Write the loaded program and the job's weights to `folder` again; return the program's file.
 
     Raises:
         ModelError: the weights are no safetensors file.

@@ -106,7 +106,7 @@ class PodPaths:
 
     @property
     def restored_file(self) -> Path:
-        """Return the file in which `stage` names the folder of CHECKPOINT_DIR that came from the store, so that it is
+        """Return the file in which `stage` names the folder of CHECKPOINT_DIR that it restored, so that the folder is
         not stored again."""
         return self.private / "restored.json"
 

@@ -38,10 +38,12 @@ Document = dict[str, Any]
 
 
 class S3Client:
-    """Args:
-    credentials: with both keys; without an endpoint, AWS's of the region.
-    read_seconds: how long the server may be silent.
-    clock: seconds since 1970; each signature holds the time.
+    """A client of one S3 server.
+
+    Args:
+        credentials: Both keys; without an endpoint, AWS's endpoint of the region is used.
+        read_seconds: How long the server may send nothing.
+        clock: Returns seconds since 1970; each signature contains the time.
     """
 
     def __init__(
@@ -244,7 +246,7 @@ class S3Client:
     def _sign(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         """Return the headers of a signed request (AWS Signature Version 4, in the form that S3 requires)."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
-        # TLS protects the content; without it, the signature does.
+        # TLS protects the content; without TLS, the signature does.
         digest = "UNSIGNED-PAYLOAD" if self._https and body else hashlib.sha256(body).hexdigest()
         scope = f"{stamp[:8]}/{self._region}/s3/aws4_request"
         names = "host;x-amz-content-sha256;x-amz-date"

@@ -48,11 +48,11 @@ class ShardedCheckpointer:
     The ranks of one learner share its directory; outside the platform all ranks do, unless their LEARNER_ID differs.
 
     Args:
-        every_seconds: how often `due()` says yes; by default the manifest's `checkpoints.every`, else 60.
-        directory: by default CHECKPOINT_DIR.
-        keep_on_disk: how many of its own newest checkpoints stay in the directory.
-        clock: monotonic seconds.
-        background: runs the saves; by default one of its own.
+        every_seconds: How often `due()` returns True; by default the manifest's `checkpoints.every`, else 60.
+        directory: By default CHECKPOINT_DIR.
+        keep_on_disk: How many of its own newest checkpoints stay in the directory.
+        clock: Returns monotonic seconds.
+        background: Runs the saves; by default one of its own.
 
     Raises:
         CheckpointError: PyTorch is missing, or there are several learners and no process group.

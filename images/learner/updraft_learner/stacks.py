@@ -70,7 +70,7 @@ class StackWatch:
         threading.Thread(target=self._run, name="updraft-stacks", daemon=True).start()
 
     def poll(self) -> bool:
-        """Answer a new request; whether there was one."""
+        """Answer a new request; return whether there was one."""
         number = self._number()
         if number is None or number == self._answered:
             return False

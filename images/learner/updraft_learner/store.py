@@ -47,9 +47,9 @@ class ObjectStore(Protocol):
         """Store a file's content. `source` may be a function that opens it."""
 
     def get_bytes(self, key: str, limit_bytes: int = READ_LIMIT_BYTES) -> bytes | None:
-        """Return the content of a small object, or None when there is none.
+        """Return the content of a small object, or None if it does not exist.
 
-        Raises StorageError of kind "too large", having read nothing, for one that is longer than the limit.
+        Raises StorageError of kind "too large", without reading it, if it is larger than the limit.
         """
 
     def open(self, key: str) -> BinaryIO:
@@ -59,7 +59,7 @@ class ObjectStore(Protocol):
         """Yield the objects whose key begins with `prefix`, in order of their keys."""
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that does not exist is no error."""
+        """Delete an object; a missing object is no error."""
 
     def abort_uploads(self, prefix: str, stale: Callable[[str], bool]) -> int:
         """Give up unfinished uploads below `prefix` whose key is `stale`; returns how many there were."""
@@ -145,9 +145,10 @@ class S3Store:
         attempts: How often a call is tried while the server cannot be reached.
         sleep: Waits some seconds; replaced in tests.
         client: botocore's, or one like it; by default a new one of botocore's.
-        uploads: a large file whose upload was broken off, because the server or a process was away, goes on with the
-            part at which it was, when it is put again. Without a book it is cleaned up and begins anew.
-        part_bytes: a file of this size or more goes up in parts of it.
+        uploads: The book of unfinished uploads. With it, a large file whose upload was interrupted, because the server
+            or a process failed, continues at the unfinished part when it is put again. Without it, the upload is
+            aborted and starts again.
+        part_bytes: A file of this size or more is uploaded in parts.
     """
 
     def __init__(

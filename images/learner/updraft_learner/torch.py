@@ -181,7 +181,7 @@ class ShardBuffers:
 
 
 def write_shards(state: Any, folder: Path, ranks: Ranks) -> None:
-    """Write every rank's shards into its `folder`, flushed, and on rank 0 also what tells them apart. Runs in the
+    """Write every rank's shards into its `folder`, flushed, and on rank 0 also their description. Runs in the
     background."""
     import torch.distributed.checkpoint as dcp
 

@@ -58,7 +58,7 @@ class UploadBook:
                 self._uploads[raw["key"]] = Upload(str(raw["key"]), str(raw["upload_id"]), parts)
 
     def take(self, key: str) -> Upload | None:
-        """Return what is known of a key; it is kept again when it makes progress or is broken off."""
+        """Remove and return what is known of a key; `keep` stores it again when it makes progress or is interrupted."""
         return self._uploads.pop(key, None)
 
     def keep(self, upload: Upload) -> None:
@@ -94,9 +94,9 @@ class Uploader:
 
     Args:
         client: botocore's, or `s3.S3Client`.
-        insist: calls a function, again while the server cannot be reached; raises StorageError.
-        book: without one, an upload that fails is given up at once.
-        part_bytes: of each of the first thousand parts; later ones are larger.
+        insist: Calls a function, and retries while the server cannot be reached; raises StorageError.
+        book: Without it, a failed upload is aborted at once.
+        part_bytes: The size of each of the first thousand parts; later ones are larger.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Uploader:
         self.part_bytes = part_bytes
 
     def put(self, key: str, first: bytes, file: BinaryIO) -> None:
-        """Send `first` and what is left of a file, one part in memory at a time; each is tried again by itself.
+        """Send `first` and the rest of a file, one part in memory at a time; each part is retried by itself.
 
         Raises:
-            UploadForgotten: the server was started anew and knows nothing of the upload; begin again.
+            UploadForgotten: the server was restarted and does not know the upload; begin again.
             StorageError: it cannot be stored now.
         """
         known = self._book.take(key) if self._book is not None else None
@@ -156,7 +156,7 @@ class Uploader:
             self._abort(upload)
 
     def _begin(self, upload: Upload, *, unheard: bool) -> None:
-        """Begin an upload. `unheard`: a request before this one may have begun an upload whose answer was lost; it is
+        """Begin an upload. `unheard`: an earlier request may have begun an upload, but its answer was lost; it is
         aborted."""
 
         def create() -> Any:
@@ -184,7 +184,7 @@ class Uploader:
                 if self._book is not None:
                     self._book.keep(upload)
             count += 1
-            # A server takes 10,000 parts: later ones are larger.
+            # A server takes at most 10,000 parts, so later parts are larger.
             data = read_whole(file, self.part_bytes * (1 + count // 1000))
         parts = [{"PartNumber": number, "ETag": tag} for number, (tag, _) in enumerate(upload.parts[:count], start=1)]
         finish = partial(self._client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts})

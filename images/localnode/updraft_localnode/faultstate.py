@@ -63,7 +63,8 @@ class FaultState:
         self._pulls, self._pulls_left = fault, fault.count
 
     def pull_problem(self, pod_uid: str, image: str) -> str | None:
-        """Return why a pod's image cannot be pulled now. The first questions of so many pods begin their bad time."""
+        """Return why a pod's image cannot be pulled now. Pulls fail for the first `count` pods that ask, from their
+        first question on."""
         fault = self._pulls
         if fault is None:
             return None

@@ -111,7 +111,7 @@ class NodePool:
             self.find(name)
 
     def cordon(self, name: str | None, *, unschedulable: bool) -> Json:
-        """Return all nodes without a name. Raises StatusError 404."""
+        """Set whether a node takes new pods; without a name, all nodes. Raises StatusError 404."""
         names = [name] if name is not None else self._names()
         for each in names:
             self._store.get("nodes", "", each)
@@ -189,7 +189,7 @@ class NodePool:
         self._store.delete(*key)
 
     def _shrink(self) -> None:
-        """Remove a node that was found again beside its replacement once nothing runs there any more."""
+        """Remove a node that was found again and has a replacement, once nothing runs on it any more."""
         for name in self._leaving():
             orphans = any(p["spec"]["nodeName"] == name for p in self._away.pods.values())
             if not self._pods_on(name) and not orphans:

@@ -56,7 +56,7 @@ class Partition:
         return self.nodes.get(pod["spec"].get("nodeName", ""))
 
     def report(self, uid: str, status: Json) -> Json:
-        """Return the kubelet's newest word about a pod."""
+        """Store the kubelet's newest status of a pod, and return the pod."""
         return self._keep({**self.pods[uid], "status": status})
 
     def unseen(self) -> list[Json]:
@@ -107,7 +107,7 @@ def _to_be_ended(pod: Json) -> Json:
 
 
 def _conditions(told: Json, current: Json) -> list[Json]:
-    """Return the kubelet's own conditions as it tells them, all others as they are."""
+    """Return the kubelet's own conditions as it reports them, and all others unchanged."""
     old = {c["type"]: c for c in current.get("conditions") or []}
     own = [c for c in told.get("conditions") or [] if c["type"] in KUBELET_CONDITIONS]
     merged = []

@@ -76,7 +76,7 @@ class PodReport:
         self.kubelet.events.record(self.pod, type_, reason, message, field_path=path)
 
     def publish(self, why: tuple[str, str] = ("", "")) -> None:
-        """Write the status, unless the pod is gone. `why` is reason and message of a pod that was stopped."""
+        """Write the status, if the pod still exists. `why` is the reason and message of a pod that was stopped."""
         if self.phase == "Pending" and any(r.role == MAIN and "waiting" not in r.state for r in self.records):
             self.phase = "Running"
         if (unseen := self.kubelet.away.pods.get(self.uid)) is not None:

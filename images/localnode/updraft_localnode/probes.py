@@ -97,8 +97,8 @@ async def keep_asking(
     unhealthy: Callable[[str], None],
     before: Callable[[], None],
 ) -> None:
-    """Ask a readiness probe until it is cancelled, and tells whether the container is ready. `before` is called in a
-    thread before each question."""
+    """Run a readiness probe until it is cancelled, and report whether the container is ready. `before` is called in a
+    thread before each run."""
     await asyncio.sleep(probe.get("initialDelaySeconds") or 0)
     failures = 0
     while True:

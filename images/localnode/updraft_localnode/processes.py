@@ -46,7 +46,7 @@ class ProcessId:
             return None
 
     def process(self) -> psutil.Process | None:
-        """Return the process, or None if it is gone. A zombie counts as gone."""
+        """Return the process, or None if it no longer exists. A zombie counts as ended."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.created) > 0.05 or process.status() == psutil.STATUS_ZOMBIE:
@@ -172,7 +172,7 @@ def kill_out_of_memory(process: ContainerProcess) -> None:
 
 
 def freeze(process: ContainerProcess) -> None:
-    """Stop every process of the container, also those that are being forked meanwhile; `thaw` lets them go on."""
+    """Stop every process of the container, also processes that are forked in the meantime; `thaw` continues them."""
     (process.folder / "frozen").touch()
     for _ in range(FREEZE_ROUNDS):
         moving = [m for m in _members(process) if _status(m) not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)]

@@ -33,7 +33,7 @@ class Runtime:
         self._with_folder: set[str] = set()  # uids of pods that have a folder
 
     async def run(self) -> None:
-        """Go on for ever. Begins with what an earlier local node left."""
+        """Run for ever. Begins with what an earlier local node left."""
         await asyncio.to_thread(self._remove_unknown_folders)
         while True:
             self._ended.clear()
@@ -47,7 +47,7 @@ class Runtime:
                     task.cancel()
 
     def sync(self) -> None:
-        """Start and stops workers so that they match the pods."""
+        """Start and stop workers so that they match the pods."""
         away = self._kubelet.away
         pods = {pod["metadata"]["uid"]: pod for pod in self._kubelet.store.items("pods")} | away.pods
         gone: set[str] = set()
@@ -72,7 +72,10 @@ class Runtime:
         self._with_folder = (self._with_folder & self._workers.keys()) | known
 
     def _remove(self, pod: Json) -> set[str]:
-        """Return the kubelet's last word about a pod that was to be deleted; its uid if nothing is left of it."""
+        """Remove a pod that has ended and was to be deleted.
+
+        Return its uid, or nothing while the API cannot reach the pod's node.
+        """
         store, away, meta = self._kubelet.store, self._kubelet.away, pod["metadata"]
         if meta["uid"] not in away.pods:
             store.delete("pods", meta["namespace"], meta["name"])
@@ -202,7 +205,7 @@ class Runtime:
         asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
 
     def _remove_unknown_folders(self) -> None:
-        """End and remove pods that were deleted by force while no node ran: their processes must not go on."""
+        """End and remove pods that were deleted by force while no local node ran: their processes must not continue."""
         uids = [*(pod["metadata"]["uid"] for pod in self._kubelet.store.items("pods")), *self._kubelet.away.pods]
         known = {self._kubelet.pod_folder(uid).name for uid in uids}
         folders = self._kubelet.pods_dir.iterdir() if self._kubelet.pods_dir.exists() else ()

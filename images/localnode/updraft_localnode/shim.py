@@ -50,7 +50,7 @@ class LineLog:
         self._rest = b""
 
     def read(self) -> bool:
-        """Read what is there; return False at the end of the stream."""
+        """Read what is available; return False at the end of the stream."""
         data = os.read(self.fd, 65536)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
@@ -109,10 +109,10 @@ def _parents() -> dict[int, int]:
 
 
 def _is_waiting_shell(pid: int) -> bool:
-    """Return whether the process is a shell without a trap for SIGTERM, which would die of it beside what it runs;
-    False if /proc does not tell.
+    """Return whether the process is a shell without a trap for SIGTERM, which the signal would end together with what
+    it runs; False if /proc does not say.
 
-    bash handles SIGTERM and SIGALRM too while it has a trap for its exit, and dies of them all the same.
+    bash also handles SIGTERM and SIGALRM while it has a trap for its exit, and is ended by them all the same.
     """
     try:
         name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))

@@ -191,7 +191,8 @@ class ResourceStore:
         self._changed = None
 
     async def changed(self, since: int, timeout_seconds: float | None = None) -> bool:
-        """Wait for a write after version `since`, also one that is past already; False when the time ran out first."""
+        """Wait for a write after version `since`, which may already have happened; return False if the time runs out
+        first."""
         if self.version != since:
             return True
         if self._changed is None:

@@ -38,8 +38,8 @@ class WatchStream:
         return self.selector.matches(obj)
 
     def events_since(self, version: int) -> list[Json]:
-        """Return the events after `version`. An object that begins to match the selector is added, one that ceases to
-        match is deleted."""
+        """Return the events after `version`. An object that begins to match the selector is reported as added, one that
+        no longer matches as deleted."""
         events = []
         for change in self.store.changes_since(version):
             if change.resource != self.resource:
@@ -101,9 +101,9 @@ class LogBrokenError(Exception):
 async def until_disconnected(
     request: Request, chunks: AsyncIterator[bytes], lost: Callable[[], LostNode | None]
 ) -> AsyncIterator[bytes]:
-    """End a followed log whose reader has gone, which the next line alone would show.
+    """End a followed log whose reader has disconnected, which otherwise only the next line would show.
 
-    The log of a node that is lost falls silent, and breaks off in the middle when the API server notices.
+    The log of a lost node becomes silent, and breaks off when the API server notices.
     """
     following = asyncio.ensure_future(anext(chunks, None))
     try:

@@ -36,7 +36,7 @@ class PodWorker:
 
     @property
     def records(self) -> Sequence[ContainerRecord]:
-        """Return the pod's containers, as they are now."""
+        """Return the pod's containers in their current state."""
         return self._report.records
 
     # --- The life -------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class PodWorker:
 
     # --- Stopping -------------------------------------------------------------------------------------
     async def _stop_containers(self) -> None:
-        """Main containers first, then sidecars in reverse order; each with what is left of the grace period."""
+        """Stop the main containers, then the sidecars in reverse order, each within the rest of the grace period."""
         self._adopt_all()
         await self._end_of([r for r in self.records if r.role != SIDECAR], 0.0)
         for record in reversed([r for r in self.records if r.role == SIDECAR]):

@@ -38,7 +38,7 @@ class RunningTask:
 
 def run_task(run: Callable[..., int], workload: Any, server: str) -> None:
     """Run one workload by the executor's `run_workload`; the process exits with 0 unless this raises."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as LocalExecutor: Ctrl-C lets running tasks end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in LocalExecutor: after Ctrl-C, running tasks may end
     if sys.platform == "linux":
         _end_task_with(os.getpid())
     run(

@@ -16,7 +16,7 @@ from airflow.jobs import triggerer_job_runner
 
 from updraft.airflow_seams.switch import applies
 
-TURN_SECONDS = 0.1  # at least, between two turns of the loop: what ends together is handed over together
+TURN_SECONDS = 0.1  # the least time between two turns of the loop: triggers that end together are handled together
 CANCEL_SECONDS = 1.0  # Airflow's own pace
 
 
@@ -59,9 +59,9 @@ class PromptTriggerRunner(triggerer_job_runner.TriggerRunner):
 
 
 def install(runner: Any = triggerer_job_runner) -> bool:
-    """Change this process, and the one that it forks for triggers; return whether that was done.
+    """Change this process, and the one that it forks for triggers; return whether it was changed.
 
-    runner: the module, which uses `anyio` for that pause only: it takes the loop's event and its limit from there.
+    runner: the module of Airflow's triggerer. It uses `anyio` only for the loop's event and the limit of its wait.
     """
     if not applies("trigger_events"):
         return False

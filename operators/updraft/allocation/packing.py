@@ -45,7 +45,7 @@ def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
 
 
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """Return what is left on each node in a placement of all requests; None when no placement was found."""
+    """Return what is left on each node when all requests are placed; None if no placement was found."""
     if not _sums_allow(requests, nodes):
         return None
     total = [max(1, sum(node.amounts[i] for node in nodes)) for i in range(3)]
@@ -97,8 +97,7 @@ def _slack(space: _Space, need: Amounts) -> tuple[int, float]:
 
 
 def add_to(free: Mapping[str, Amounts], request: GangRequest, nodes: Sequence[Node]) -> dict[str, Amounts] | None:
-    """Return what is left when the request is put beside a placement of which `free` was left; None if it does not fit
-    so."""
+    """Return what is left if the request is added to a placement that left `free`; None if it does not fit."""
     return _best_fit([request], nodes, free)
 
 

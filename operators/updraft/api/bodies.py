@@ -35,7 +35,7 @@ class TextBody:
     """A dependency that reads the body as JSON text without parsing it; `model` only documents it.
 
     Raises HTTPException 408 (not all of it came within `seconds`), 413 (too large) or 415 (not JSON). `limit_values`
-    bounds the values of the document before it is parsed: `[],[],[]` takes 30 times its size.
+    limits the number of values in the document before it is parsed: `[],[],[]` takes 30 times its size in memory.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class JsonBody(TextBody, Generic[T]):
         seconds: float = SECONDS,
     ) -> None:
         super().__init__(kind, limit_bytes=limit_bytes, limit_values=limit_values, optional=optional, seconds=seconds)
-        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not know type variables
+        wanted: Any = Optional[kind] if optional else kind  # noqa: UP045 - `|` does not accept type variables
         self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
 
     async def __call__(self, request: Request) -> T:

@@ -47,7 +47,7 @@ class Cluster(Protocol):
         """Return the nodes as the API lists them, in plain JSON."""
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
-        """Raise RefusedError for a claim that so many learners cannot read."""
+        """Raise RefusedError if this many learners cannot read the claim."""
 
     def addresses(self) -> Sequence[str]:
         """Return the known addresses of the API server."""

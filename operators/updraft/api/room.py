@@ -59,9 +59,9 @@ class UploadRoom:
     async def hold(
         self, tenant: str, announced_bytes: int | None, settings: Settings, measure: Measure
     ) -> AsyncIterator[Held]:
-        """Hold room for an upload while it goes on; `measure` gives the bytes that the tenant has stored.
+        """Reserve room for an upload while it runs; `measure` returns the bytes that the tenant has stored.
 
-        Raises LimitError (413) beyond the tenant's quota, HTTPException 507 when the disk has no room.
+        Raises LimitError (413) beyond the tenant's quota, HTTPException 507 if the disk has no room.
         """
         held = Held(self, tenant, settings, measure, announced_bytes)
         self._ongoing.add(held)
@@ -74,7 +74,7 @@ class UploadRoom:
             self._ongoing.discard(held)
 
     async def check(self, held: Held, more_bytes: int) -> None:
-        """Raise as `hold` does unless `held` may take so many bytes more than it has."""
+        """Raise as `hold` does unless `held` may take this many bytes more."""
         await self._check_quota(held, more_bytes)
         outstanding_bytes = sum(other.reserved_bytes - other.received_bytes for other in self._ongoing)
         reserve_bytes = held.settings.upload_disk_reserve_bytes

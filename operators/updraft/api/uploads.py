@@ -25,7 +25,7 @@ _of_users: RunVar[dict[tuple[str, str], CapacityLimiter]] = RunVar("updraft_uplo
 
 
 def user_slot(user: str) -> AbstractAsyncContextManager[None]:
-    """Hold one of the user's own places, so that one user's uploads, slow or idle, leave threads to the others."""
+    """Hold one of the user's upload slots, so that one user's uploads, slow or idle, leave threads to other users."""
     return _slot("upload", user, USER_UPLOADS)
 
 

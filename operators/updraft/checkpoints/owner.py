@@ -15,9 +15,10 @@ def learner_of(name: str) -> int:
 
 
 def for_learner(chosen: str, learner: int, good: Iterable[str]) -> str:
-    """Return the checkpoint that `learner` goes on from when the job goes on from `chosen`.
+    """Return the checkpoint from which `learner` resumes when the job resumes from `chosen`.
 
-    Its own of the same folder and attempt, if it stored one that is `good`; else the chosen one, as everybody's.
+    This is the learner's own checkpoint of the same folder and attempt, if it stored one that is in `good`; otherwise
+    the chosen one.
     """
     wanted = parse_name(chosen)
     if wanted is None or wanted.in_parts or wanted.learner == learner:

@@ -33,12 +33,12 @@ class Kept:
 
     @property
     def age(self) -> tuple[int, int, datetime]:
-        """Sort older before newer, as the choice of the checkpoint to go on from does; names say nothing."""
+        """Sort older before newer, in the order in which checkpoints to resume from are chosen; names do not count."""
         return (self.step, self.attempt, self.created_at)
 
 
 def keep_of(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what `retain` is told by a manifest; None where it says nothing of checkpoints, and all are kept."""
+    """Return the arguments of `retain` for a manifest; None if it has no `checkpoints`, so that all are kept."""
     asked = manifest.checkpoints
     if asked is None:
         return None
@@ -62,7 +62,7 @@ def retain(
     every_nth: int | None = None,
     protected: Collection[str] = (),
 ) -> dict[str, str]:
-    """Name and reason of each checkpoint that may be deleted; each learner's newest is never among them.
+    """Return the name of each checkpoint that may be deleted, with the reason; never a learner's newest one.
 
     The newest has the highest step; among equal steps the attempt and then the time decide, so that a folder without
     a step that is written again and again keeps its latest version. `latest` and `best` count checkpoints; `mode` is

@@ -94,7 +94,7 @@ def say(text: str, style: str | None = None) -> None:
 
 
 def note(text: str) -> None:
-    """Print what the command is doing, beside its own output."""
+    """Print what the command is doing, apart from its own output."""
     err().print(typed(plain(text)), markup=False)
 
 

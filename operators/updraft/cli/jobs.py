@@ -97,7 +97,7 @@ def validate(
 
 
 def _judged(client: Client, loaded: Loaded) -> Validation:
-    """Return what the platform says of the manifest and of what it needs; the manifest alone to whoever may not start
+    """Return the platform's check of the manifest and of what it needs; only of the manifest, if the user may not start
     jobs."""
     try:
         return client.possible(loaded.manifest.canonical(), secrets=loaded.secrets)

@@ -325,7 +325,7 @@ def stage_note(stage: Stage) -> str:
 
 
 def last_metrics(client: Client, job: JobDetail) -> dict[str, float | None]:
-    """Return the final values as MLflow has them, or the learners' own last word where it does not answer."""
+    """Return the final values from MLflow, or the learners' newest values if it does not answer."""
     if not job.attempt:
         return {}
     try:

@@ -75,7 +75,7 @@ def resume(
     timeout: TimeoutOption = WAIT_SECONDS,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a halted job go on from its checkpoint, as it was or with changes."""
+    """Resume a halted job from its checkpoint, unchanged or with changes."""
     from updraft.client import Client
 
     changes = read_changes(settings or (), params or ())

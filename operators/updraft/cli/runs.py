@@ -165,9 +165,11 @@ def logs(
 
 
 def _attempt_to_read(client: Client, job: str, role: str, learner: int, follow: bool) -> tuple[int | None, str]:
-    """Return the newest attempt that has lines, where there are several and none is named, and what is to be said of
-    the others. None: the latest, whatever it has; a log that is followed begins with that one and goes on to newer
-    ones."""
+    """Choose the attempt whose log is shown if none is named; return its number, and a sentence about the others.
+
+    It is the newest attempt with lines. None: the newest attempt, whatever it has; a followed log begins with it and
+    continues with later ones.
+    """
     try:
         numbers = [item.number for item in client.attempts(job).attempts if item.role == role]
         if len(numbers) < 2:

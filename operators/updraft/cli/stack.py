@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command, taking OPTIONS; those that were given reach it as `ports`, `node` and `cluster`."""
+    """Return the command with OPTIONS; the given ones are passed to it as `ports`, `node` and `cluster`."""
 
     @functools.wraps(command)
     def run(as_json: bool, **values: Any) -> None:

@@ -19,8 +19,8 @@ FILE_BYTES = 1 << 20
 
 
 def export_warning(manifest: Manifest, code: Path) -> str | None:
-    """Name the call that `export` needs and that no file that is uploaded of `code` has; None where one has it, or
-    nobody can say."""
+    """Return a warning if `export` needs a call that no uploaded file of `code` has; None if one has it, or if this
+    cannot be decided."""
     if manifest.export is None or manifest.export.trust_code or not code.is_dir():
         return None
     try:

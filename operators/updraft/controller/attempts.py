@@ -75,7 +75,8 @@ def begin(services: Services, job: Job, role: str, after: Attempt | None) -> Att
 
 
 def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
-    """Decide from which checkpoint the next attempt of the training resumes; None for other roles, which begin anew."""
+    """Decide from which checkpoint the next attempt of the training resumes; None for other roles, which start
+    again."""
     if role != TRAIN_ROLE:
         return None
     book = services.ledger
@@ -105,9 +106,9 @@ def resume_plan(services: Services, job: Job, role: str) -> ResumePlan | None:
 def conclude(
     services: Services, core: CoreV1Api, job_id: str, role: str, number: int, seen: EndSignal
 ) -> Attempt | None:
-    """Judge the attempt, record how it ended and what follows, and stop what is left of it.
+    """Judge the attempt, record its outcome and what follows, and stop its remaining pods.
 
-    None when nothing has ended: the learners live, and are to be watched on.
+    Returns None if nothing has ended: the learners run and have to be watched further.
     """
     book = services.ledger
     job = book.jobs.get(job_id)

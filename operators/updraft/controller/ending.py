@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 def end(services: Services, job: Job, verdict: Verdict) -> Job:
-    """Write the verdict, then free what the job holds and tell MLflow. The verdict needs neither the cluster nor
-    MLflow, so that neither can keep the job from its end.
+    """Write the verdict, then release what the job holds and tell MLflow. The verdict needs neither the cluster nor
+    MLflow, so neither can delay the job's end.
 
-    Raises UnavailableError when something is left to do; the same call again does it.
+    Raises UnavailableError if something is left to do; calling it again does the rest.
     """
     ended = services.ledger.jobs.finish(job.id, job.verdict or verdict)
     verdict = ended.verdict or verdict

@@ -142,10 +142,11 @@ def _lines(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
-    """Yield what is not recorded yet, until the log ends or its time is over, whether a line has ended or not.
+    """Yield the lines that are not recorded yet, until the log ends or the time is over; also a last line without a
+    newline.
 
-    No faster than the flow. What is recorded comes first and costs its bytes only: counted as lines too, a whole file
-    of short ones takes a minute, and the last words come after it.
+    The rate is that of `flow`. Recorded lines come first and count as bytes only: if they counted as lines too, a whole
+    file of short lines would take a minute, and the last lines would come after it.
     """
     rest = b""
     for part in response.stream(PART_BYTES, decode_content=False):

@@ -111,7 +111,7 @@ def _is_made(source: Source) -> bool:
 
 
 def _data(number: int, item: Data) -> dict[str, str]:
-    """Return a data set as it is recorded once it is staged."""
+    """Return a data set in the form in which it is recorded once it is staged."""
     source = item.parsed()
     if source.kind == "pvc":
         return {"claim": source.claim, "path": source.key, "mount": item.mount}

@@ -124,9 +124,9 @@ def deployed_seconds(services: Services, attempt: Attempt) -> float:
 
 
 def remove_older(services: Services, core: CoreV1Api, launch: Launch) -> None:
-    """Delete the pods of attempts before this one, and of no later one: this process may have been taken for dead.
+    """Delete the pods of earlier attempts, but not of later ones: this process may have been taken for dead.
 
-    A node that does not answer keeps its containers; the fence silences them.
+    A node that does not answer keeps its containers; the fence stops them.
     """
     of_role = [a.number for a in services.ledger.attempts.of_job(launch.job_id) if a.role == launch.role]
     older = [str(number) for number in of_role if number < launch.attempt]
@@ -156,7 +156,7 @@ def _avoid_nodes(services: Services, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _restores(services: Services, job_id: str, checkpoint: str | None, learners: Sequence[int]) -> dict[int, str]:
-    """Return the checkpoint that each learner goes on from: its own, where each has stored one."""
+    """Return the checkpoint from which each learner resumes: its own, if each has stored one."""
     if checkpoint is None:
         return {}
     good = [c.name for c in services.ledger.checkpoints.of_job(job_id)]

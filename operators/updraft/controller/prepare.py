@@ -36,7 +36,8 @@ def recorded(services: Services, job: Job) -> PreparePlan | None:
 
 
 def record(services: Services, job: Job, plan: PreparePlan) -> PreparePlan:
-    """Keep the plan; the first one stands and is returned. Suites are left out: they are the manifest's."""
+    """Record the plan and return the recorded one; the first one stays. Suites are left out: they are in the
+    manifest."""
     bare = replace(plan, requests=tuple(replace(request, suite=None) for request in plan.requests))
     return services.ledger.idempotency.record(job.id, _key(job.revision), bare)
 
@@ -57,8 +58,11 @@ def data_limit_bytes(settings: Settings, item: Data) -> int:
 def hand_over(
     services: Services, core: CoreV1Api, job: Job, manifest: Manifest, attempt: Attempt
 ) -> dict[str, dict[str, str]]:
-    """Put the request where the attempt's pod reads it; returns the values of the secrets that it copies buckets with,
-    which go into the launch's own secret. Raises NotFoundError for a secret that is gone, UnavailableError."""
+    """Write the request where the attempt's pod reads it, and return the values of the secrets for its buckets.
+
+    The values go into the launch's own secret. Raises NotFoundError for a secret that no longer exists,
+    UnavailableError.
+    """
     from updraft.kubernetes.secrets import read_secret
     from updraft.storage.prepared import put_request
 

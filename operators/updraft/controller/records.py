@@ -32,8 +32,11 @@ def memory_mib(manifest: Manifest) -> int:
 
 
 def disk_amounts(settings: Settings, manifest: Manifest) -> tuple[str, str]:
-    """Return what one learner's pod requests of its node's disk, and its limit, as Kubernetes writes them. What a
-    manifest names is set aside. The platform's limit alone is not: nodes with less disk would take no learner."""
+    """Return the disk that one learner's pod requests, and its limit, in Kubernetes' notation.
+
+    A limit that the manifest names is also requested. The platform's default limit is not, because nodes with less disk
+    would take no learner.
+    """
     named = manifest.resources.disk_bytes
     limit = f"{-(-(named or settings.learner_disk_bytes) // 1024**2)}Mi"
     return (limit if named else "0"), limit

@@ -17,8 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def wanted(services: Services, job_id: str) -> tuple[Job, Request | None]:
-    """Return the job as it is now, and a halt that waits for its answer. A resume that withdrew a halt in time is
-    answered."""
+    """Return the job in its current state, and a halt that has no answer yet. Answers a resume that withdrew a halt."""
     book = services.ledger
     job, halt = book.jobs.get(job_id), book.requests.pending(job_id, "halt")
     if halt is None and job.state is not State.HALTED:
@@ -41,8 +40,8 @@ def ask_to_stop(services: Services, job: Job, attempt: Attempt) -> None:
 
 
 def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
-    """Halt the job once its learners are gone: release its grant, show HALTED, answer the request. Returns False if the
-    job goes on."""
+    """Halt the job once its learners have ended: release its grant, show HALTED, answer the request. Return False if
+    the job continues."""
     book = services.ledger
     checkpoints = book.checkpoints.of_job(job_id)
     kept = (
@@ -54,9 +53,9 @@ def rest(services: Services, job_id: str, attempt: Attempt | None) -> bool:
 
 
 def resumed(services: Services, job_id: str) -> Request | None:
-    """Return the resume request of a halted job, if one waits. The job is in the queue again when this returns one.
+    """Return the resume request of a halted job, or None. If there is one, the job is in the queue again.
 
-    Its revision, if it brings one, is the job's manifest from here on.
+    If the request brings a revision, that is the job's manifest from now on.
     """
     book = services.ledger
     request = book.requests.pending(job_id, "resume")

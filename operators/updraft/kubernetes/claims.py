@@ -85,7 +85,7 @@ def why_not(found: Manifest | None, name: str, namespace: str, learners: int) ->
 
 
 def read_claim(core: CoreV1Api, namespace: str, name: str, learners: int) -> Manifest:
-    """Return the claim in API form. Raises RefusedError for one that learners cannot read."""
+    """Return the claim in API form. Raises RefusedError if learners cannot read it."""
     answer = calls.call(
         f"read claim {name}", core.read_namespaced_persistent_volume_claim, name, namespace, ok=calls.GONE
     )

@@ -108,10 +108,9 @@ async def async_client(conn_id: str) -> AsyncApiClient:
 
 
 def _context(path: str | None, inside: str | Mapping[str, Any] | None, context: str | None) -> str | None:
-    """Return the one that is meant in the connection's kubeconfig; the client alone would take the one that kubectl
-    used last.
+    """Return the chosen context of the connection's kubeconfig; the client alone would use kubectl's current one.
 
-    Takes what FIELDS hold. Raises RefusedError as `choose` does.
+    The arguments are the values of FIELDS. Raises RefusedError as `choose` does.
     """
     from updraft.kubernetes.kubeconfig import choose, choose_inside
 

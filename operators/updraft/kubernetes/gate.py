@@ -35,7 +35,8 @@ def gated(command: str) -> list[str]:
 
 
 def started_probe() -> dict[str, Any]:
-    """Tell the cluster when the wait is over: until then the container runs and has not started."""
+    """Return the startup probe that succeeds when the wait is over; until then the container runs but is not
+    started."""
     return {
         "exec": {"command": ["/bin/sh", "-c", f"test -e {contract.STAGED_FILE}"]},
         "periodSeconds": 1,

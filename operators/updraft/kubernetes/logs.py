@@ -212,7 +212,7 @@ async def record(
                         flushes.add(full)
                         full.add_done_callback(flushes.discard)
                         await asyncio.shield(full)
-                        if characters > pending_characters:  # the store is away
+                        if characters > pending_characters:  # the store does not answer
                             await sleep(flush_seconds)
                 if ended:
                     break
@@ -227,7 +227,7 @@ async def record(
             pause_seconds = max(asked_seconds, BACKOFF.seconds(failures + 1))
             if ended or asked_seconds:
                 await sleep(pause_seconds)
-            else:  # a stream often ends just before the watch tells why: then nothing is left but one last look
+            else:  # a stream often ends just before the watch reports why; then only one last look is left
                 with suppress(TimeoutError):
                     await asyncio.wait_for(finished.wait(), pause_seconds)
     finally:

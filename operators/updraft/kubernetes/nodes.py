@@ -51,7 +51,7 @@ async def nodes_of(
     ends.
     """
     answer = _answers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Answer())
-    async with answer.lock:  # of callers at the same time, one asks the cluster
+    async with answer.lock:  # of several callers at a time, one asks the cluster
         if clock() >= answer.until:
             answer.until = await _renew(answer, connect(conn_id)) + clock()
         if answer.problem is not None:
@@ -81,7 +81,7 @@ async def _list(client: ApiClient) -> list[dict[str, Any]]:
     from kubernetes_asyncio.client import ApiException, CoreV1Api
 
     async with client as api:
-        # Version 0: from the server's memory. As plain JSON: the client's objects take long to be made.
+        # Version 0: from the server's cache. As plain JSON: building the client's objects takes long.
         response: Any = await CoreV1Api(api).list_node(
             resource_version="0", _request_timeout=TIMEOUT_SECONDS, _preload_content=False
         )

@@ -260,9 +260,9 @@ def require(
     rights: Sequence[rbac.Right] = rbac.NAMESPACED,
     tolerations: Sequence[Toleration] = (),
 ) -> None:
-    """Raise RefusedError for a cluster that cannot run the job, UnavailableError for one that does not answer.
+    """Raise RefusedError if the cluster cannot run the job, UnavailableError if it does not answer.
 
-    `rights`: those that the platform uses there; `tolerations`: of the site, for learners.
+    `rights`: the rights that the platform uses there; `tolerations`: the site's, for learners.
     """
     body = {"spec": {"namespace": namespace}}
     ask = core.create_self_subject_rules_review

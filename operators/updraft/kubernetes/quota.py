@@ -16,10 +16,9 @@ _EXCEEDED = re.compile(
 
 
 def never_fits(words: str, learners: int) -> str | None:
-    """Return why a launch of so many learners finds no room even when all others have left, from the words of a
-    refusal.
+    """Return why a launch with this many learners can never fit into the quota, from the message of a refusal.
 
-    None if it would, or if the words do not tell. Learners are alike, so one pod's request stands for each.
+    None if it can fit, or if the message does not say. Learners are alike, so one pod's request counts for each.
     """
     if (found := _EXCEEDED.search(words)) is None:
         return None

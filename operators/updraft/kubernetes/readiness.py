@@ -18,8 +18,7 @@ ANYTHING = {"spec": {"resourceAttributes": {"verb": "list", "group": "", "resour
 
 
 def still_starting(api_client: ApiClient) -> bool:
-    """Return whether what the cluster forbids now says nothing, because it is not ready to judge, or does not
-    answer."""
+    """Return whether the cluster's refusals mean nothing now, because it is not ready to judge or does not answer."""
     from kubernetes.client import AuthorizationV1Api
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError

@@ -20,7 +20,7 @@ def asked_pause_seconds(failed: BaseException | None) -> float:
 
 
 def throttled(failed: BaseException) -> bool:
-    """Return whether the client itself came back as often as it does, and was sent away each time."""
+    """Return whether the client library itself retried, and got 429 each time."""
     from urllib3.exceptions import MaxRetryError, ResponseError
 
     told = failed.reason if isinstance(failed, MaxRetryError) else None

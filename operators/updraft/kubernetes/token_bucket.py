@@ -42,7 +42,7 @@ class TokenBucket:
         self.shared, self._clock, self._sleep, self._at = shared, clock, sleep, clock()
 
     def owed_seconds(self, size_bytes: int, lines: int) -> float:
-        """Return how long to wait, now that so much has been read."""
+        """Return how long to wait after reading this many bytes and lines."""
         now = self._clock()
         passed, self._at = max(0.0, now - self._at), now
         owed = 0.0
@@ -54,5 +54,5 @@ class TokenBucket:
         return owed if owed >= LEAST_PAUSE_SECONDS else 0.0
 
     async def pass_on(self, size_bytes: int, lines: int) -> None:
-        """Wait until so many bytes and lines may pass; other callers get their turns meanwhile."""
+        """Wait until this many bytes and lines may pass; other callers get their turns in the meantime."""
         await self._sleep(self.owed_seconds(size_bytes, lines))

@@ -37,11 +37,11 @@ LaunchKey = tuple[str, str, str]  # job, role, attempt
 
 
 class PodWatch:
-    """Keeps the facts of every learner's pod of one namespace; `changed` wakes the launch's subscribers.
+    """The facts of every learner's pod in one namespace. A subscriber is woken when a pod of its launch changes.
 
     Args:
-        connect: creates the client from what the Airflow connection says at that moment.
-        backoff: the pauses after refused requests, unless the cluster asks for longer ones.
+        connect: Creates the client from the current Airflow connection.
+        backoff: The pauses after refused requests, unless the cluster asks for longer ones.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class PodWatch:
         return sorted(self._pods.get(key, {}).values(), key=lambda facts: facts.learner)
 
     def last_seen(self, key: LaunchKey) -> list[PodFacts]:
-        """Return the pods of a subscribed launch, and those that are gone as the cluster last reported them. Pods whose
-        program has ended come first, in the order in which that was seen."""
+        """Return the pods of a subscribed launch, and its deleted pods as the cluster last reported them. Pods whose
+        program has ended come first, in the order in which their ends were seen."""
         found = {**self._gone.get(key, {}), **self._pods.get(key, {})}
         ended = self._ends.get(key, {})
         first = [replace(found.pop(name), asked_to_leave=asked) for name, asked in ended.items() if name in found]

@@ -113,7 +113,7 @@ def plan_is_due(connection: Connection) -> bool:
 
 
 def admission(connection: Connection, job_id: str) -> Admission:
-    """Return what the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+    """Return the newest plan's decision about the job. Raises RefusedError if the job is not in the queue."""
     row = _row(connection, job_id)
     if row is None or row.released_at is not None:
         raise RefusedError(f"job: {job_id!r} is not in the queue; enqueue it first")

@@ -35,10 +35,10 @@ def ensure_attempt(
     learners: int,
     now: datetime,
 ) -> Attempt:
-    """Return the attempt that follows the closed attempt `after`, made once for all callers, with so many learners.
+    """Return the attempt that follows the closed attempt `after`, created once for all callers.
 
-    The newest attempt is returned as it is when it is open, or when it is not `after`: another process was first.
-    Raises RefusedError when the job has ended, a cancel was requested, or the job is halted or in the queue again.
+    If the newest attempt is open or is not `after`, another process was first, and that attempt is returned. Raises
+    RefusedError if the job has ended, a cancel was requested, or the job is halted or in the queue.
     """
     job = job_rows.get(connection, job_id, lock=True)
     if job.ended:
@@ -89,11 +89,10 @@ def close_attempt(
     closure: AttemptClosure,
     now: datetime,
 ) -> Attempt:
-    """Close the attempt, once: the first closure stands.
+    """Close the attempt once; the first closure stays.
 
-    A job whose grant is released joins the end of the queue when its back-off is over (`admission.requeue`).
-
-    Raises StaleAttemptError when a newer attempt of the role exists.
+    A job whose grant is released joins the end of the queue when its back-off is over (`admission.requeue`). Raises
+    StaleAttemptError if a newer attempt of the role exists.
     """
     job = job_rows.get(connection, job_id, lock=True)
     current = current_attempt(connection, job_id, role)

@@ -17,8 +17,8 @@ DOCUMENT_BYTES = 1024 * 1024
 
 
 def identifier(field: str, value: str, limit_chars: int) -> str:
-    """Return an identifier. Raises RefusedError for one that is empty, too long, or has characters that no identifier
-    has."""
+    """Return a valid identifier. Raises RefusedError if it is empty, too long, or has characters that are not
+    allowed."""
     if not value or len(value) > limit_chars or not value.isprintable():
         shown = value if len(value) <= 60 else f"{value[:60]}…"
         raise RefusedError(f"{field}: {shown!r} must be 1 to {limit_chars} printable characters")

@@ -98,7 +98,7 @@ def mark_checkpoint_deleted(connection: Connection, job_id: str, name: str, reas
 
 
 def quarantine_checkpoint(connection: Connection, job_id: str, name: str, reason: str, now: datetime) -> Checkpoint:
-    """Set a damaged or incomplete checkpoint aside: it is kept as it is, and no attempt resumes from it. The first
+    """Quarantine a damaged or incomplete checkpoint: its files are kept, and no attempt resumes from it. The first
     reason stays."""
     return _mark(connection, job_id, name, quarantined_at=now, quarantine_reason=bounds.message(reason))
 
@@ -150,7 +150,7 @@ def idempotency_record(connection: Connection, job_id: str, key: IdempotencyKey[
 
 
 def put_idempotency_record(connection: Connection, job_id: str, key: IdempotencyKey[T], value: T, now: datetime) -> T:
-    """Record `value` unless the job has a record of this key, and return the record that stands."""
+    """Record `value` unless the job has a record of this key, and return the recorded value."""
     job_rows.get(connection, job_id, lock=True)
     stored = idempotency_record(connection, job_id, key)
     if stored is not None:
@@ -162,7 +162,8 @@ def put_idempotency_record(connection: Connection, job_id: str, key: Idempotency
 
 
 def _mark(connection: Connection, job_id: str, name: str, **values: Any) -> Checkpoint:
-    """Return the time, which is named first, says whether it was marked before; then the first mark stands."""
+    """Mark a checkpoint and return it. The first of `values`, a time, shows whether it was marked; the first mark
+    stays."""
     job_rows.get(connection, job_id, lock=True)
     key = (checkpoints.c.job_id == job_id) & (checkpoints.c.name == name)
     unmarked = checkpoints.c[next(iter(values))].is_(None)

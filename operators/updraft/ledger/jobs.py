@@ -233,7 +233,7 @@ def note(
 
 
 def override(connection: Connection, job_id: str, what: Mapping[str, Any]) -> Job:
-    """Return what a person made Airflow say; the newest stands. It changes neither state nor verdict."""
+    """Record the result that a user set in Airflow; the newest stays. It changes neither state nor verdict."""
     get(connection, job_id, lock=True)
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(override=bounds.evidence(what)))
     return get(connection, job_id)

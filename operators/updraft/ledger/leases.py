@@ -36,7 +36,7 @@ def lease(
     wait_seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Wait for the lock, holds it, gives it back. Raises UnavailableError after `wait_seconds`."""
+    """Wait for the lock and hold it until the block is left. Raises UnavailableError after `wait_seconds`."""
     owner = secrets.token_hex(16)
     deadline = time.monotonic() + wait_seconds
     while not take_lease(engine, name, owner, clock(), lease_seconds):

@@ -135,7 +135,7 @@ class Jobs(_Repository):
             return endings.finish(connection, job_id, verdict, self._clock())
 
     def override(self, job_id: str, what: Mapping[str, Any]) -> Job:
-        """Return what a person made Airflow say against the evidence; the newest stands."""
+        """Record the result that a user set in Airflow against the evidence; the newest stays."""
         with self._writing() as connection:
             return jobs.override(connection, job_id, what)
 
@@ -176,7 +176,7 @@ class Jobs(_Repository):
             return halting.rejoin(connection, job_id, seq, place, self._clock())
 
     def revise(self, job_id: str, manifest: Mapping[str, Any], changes: Mapping[str, Any], by: str) -> Revision:
-        """Return the job's manifest from now on; the one that it has already is no new revision."""
+        """Make this the job's manifest from now on, and return its revision. An unchanged manifest adds no revision."""
         with self._writing() as connection:
             return revisions.revise(connection, job_id, manifest, changes, by, self._clock())
 
@@ -260,7 +260,7 @@ class Queue(_Repository):
             return admission.plan_is_due(connection)
 
     def admission(self, job_id: str) -> Admission:
-        """Return what the newest plan says of the job. Raises RefusedError for one that is not in the queue."""
+        """Return the newest plan's decision about the job. Raises RefusedError if the job is not in the queue."""
         with self._reading() as connection:
             return admission.admission(connection, job_id)
 
@@ -364,7 +364,7 @@ class Attempts(_Repository):
 
 
 class Leases(_Repository):
-    """Locks across all processes that expire by themselves."""
+    """Locks that all processes share, and that expire by themselves."""
 
     def lock(
         self, name: str, *, lease_seconds: float = leases.LEASE_SECONDS, wait_seconds: float = leases.WAIT_SECONDS
@@ -450,6 +450,6 @@ class IdempotencyRecords(_Repository):
             return facts.idempotency_record(connection, job_id, key)
 
     def record(self, job_id: str, key: IdempotencyKey[T], value: T) -> T:
-        """Record `value` unless there is a record, and return the one that stands."""
+        """Record `value` unless there is a record, and return the recorded value."""
         with self._writing() as connection:
             return facts.put_idempotency_record(connection, job_id, key, value, self._clock())

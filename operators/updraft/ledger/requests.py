@@ -29,7 +29,7 @@ def request(
     revision: Mapping[str, Any] | None,
     now: datetime,
 ) -> Request:
-    """Record the request, or finds the one of this kind that is unanswered. Raises RefusedError with advice."""
+    """Record the request, or return the unanswered one of this kind. Raises RefusedError with advice."""
     if kind not in get_args(RequestKind):
         raise RefusedError(f"request: {kind!r} is none of {', '.join(get_args(RequestKind))}")
     bounds.identifier("by", by, NAME_LENGTH)
@@ -109,7 +109,8 @@ def _refuse_what_cannot_be(connection: Connection, job: Job, kind: RequestKind) 
 
 
 def _cancel(connection: Connection, job: Job, by: str, now: datetime) -> Request:
-    """Record a cancellation; the first one stays. A job that has ended stays as it is, and the request says so."""
+    """Record a cancellation; the first one stays. For a job that has ended, only the request is recorded and
+    answered."""
     for earlier in list_requests(connection, job.id):
         if earlier.kind == "cancel":
             return earlier

@@ -70,7 +70,7 @@ class Membership:
 
     @property
     def learners(self) -> tuple[int, ...]:
-        """Return the numbers of those that belong, ascending."""
+        """Return the numbers of the current members, ascending."""
         return tuple(member.learner for member in self.members if member.belongs)
 
     @property
@@ -81,7 +81,7 @@ class Membership:
 
     @property
     def joined_later(self) -> tuple[int, ...]:
-        """Return the numbers of those that belong and were not there at the attempt's begin."""
+        """Return the numbers of the current members that joined after the attempt's start."""
         return tuple(member.learner for member in self.members if member.belongs and member.since > 1)
 
     @property
@@ -90,7 +90,7 @@ class Membership:
         return len(self.learners)
 
     def rank(self, learner: int) -> int:
-        """Return the learner's rank, from 0. Raises ValueError for one that does not belong."""
+        """Return the learner's rank, from 0. Raises ValueError if it is no current member."""
         return self.learners.index(learner)
 
     def missing(self, present: Iterable[int]) -> tuple[int, ...]:

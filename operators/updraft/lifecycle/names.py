@@ -17,8 +17,8 @@ def is_job_id(text: str) -> bool:
 
 
 def job_id(name: str, now: datetime, entropy: bytes) -> str:
-    """Create an id such as `digits-cnn-261231-235959-1a2b3c`. `now` has a time zone; `entropy` tells equal moments
-    apart."""
+    """Create an id such as `digits-cnn-261231-235959-1a2b3c`. `now` has a time zone; `entropy` distinguishes equal
+    times."""
     moment = now.astimezone(UTC).strftime("%y%m%d-%H%M%S")
     return f"{_head(name)}-{moment}-{hashlib.sha256(entropy).hexdigest()[:6]}"
 

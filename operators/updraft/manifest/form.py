@@ -147,7 +147,8 @@ def _empty_text(name: str, value: object, defaults: Mapping[str, Any]) -> bool:
 
 
 def _read_params(stated: dict[str, Any], defaults: Mapping[str, Any]) -> list[FieldError]:
-    """Replace params that were written as text by values of their defaults' types; returns those that are none."""
+    """Convert params that were written as text to the types of their defaults; return an error for each that cannot
+    be."""
     wrong = []
     for name, value in stated.items():
         default = defaults.get(name)
@@ -161,7 +162,7 @@ def _read_params(stated: dict[str, Any], defaults: Mapping[str, Any]) -> list[Fi
 
 
 def _overrides(stated: Mapping[str, Any], defaults: Mapping[str, Any], box: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form's values that a person (or a REST client) meant, as opposed to defaults that came along."""
+    """Return the form's values that a user (or a REST client) set, without defaults that Airflow sent along."""
     changed = {name for name, value in stated.items() if value != defaults.get(name)}
     whole = bool(box.get("name"))
     left = () if whole else (name for name in stated if _get(box, _path_of(name)) is None)

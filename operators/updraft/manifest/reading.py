@@ -67,8 +67,10 @@ def _parse(raw: dict[str, Any], base_dir: Path | None, source: str) -> Manifest:
 
 
 def _all_wrong(exc: ValidationError, raw: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield what is wrong with single fields, then what is wrong between those that are not named yet. Lazy, because
-    ManifestError takes no more than it reports."""
+    """Yield the errors of single fields, then the errors between fields that have none yet.
+
+    It is a generator because ManifestError takes no more errors than it reports.
+    """
     known: set[str] = set()
     for error in field_errors(exc):
         known.add(error.path)

@@ -74,7 +74,7 @@ def unknown_params(given: object, known: Mapping[str, Any]) -> list[FieldError]:
 
 
 def _retyped(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
-    """Return the values as of the types of those that they replace, and an error for each that cannot be."""
+    """Return the values with the types of those they replace, and an error for each that cannot be converted."""
     values, wrong = dict(given), []
     for name, value in given.items():
         found = retyped(name, value, known[name]) if name in known else value
@@ -129,7 +129,7 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _agree_on_size(merged: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Drop the size or the single values, whichever was not changed: a size stands for four values."""
+    """Drop either the size or the single values, whichever was not changed: a size stands for four values."""
     given, resources = changes.get("resources"), merged.get("resources")
     if not isinstance(given, Mapping) or not isinstance(resources, dict):
         return

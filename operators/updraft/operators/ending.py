@@ -23,7 +23,7 @@ class EndTaskError(AirflowFailException):
 
 
 def say_last_lines(title: str, lines: Sequence[str]) -> None:
-    """Log the last `lines` that the program wrote, below `title`: the cause often stands above the last line."""
+    """Log the program's last `lines` below `title`: the cause is often above the last line."""
     if lines:
         log.error("%s", title)
     for line in lines:

@@ -63,7 +63,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         self.role = role
 
     def execute(self, context: Context) -> None:
-        """Launch the role's learners, or re-attach to those that run, and defer until the role has ended."""
+        """Launch the role's learners, or re-attach to running ones, and defer until the role has ended."""
         with ends_job(self.services, context, FailureClass.CONFIGURATION, must_run=True) as job:
             manifest = manifest_of(job)
             command = command_of(manifest, self.role)
@@ -78,8 +78,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             self._go_on(context, job, manifest, command_of(manifest, self.role) or "")
 
     def _go_on(self, context: Context, job: Job, manifest: Manifest, command: str) -> None:
-        """Continue from where the ledger says that the role stands. A second call changes nothing. Returns when the
-        role has ended well."""
+        """Continue from the role's state in the ledger. A second call changes nothing. Returns when the role has
+        succeeded."""
         attempt = self.services.ledger.attempts.current(job.id, self.role)
         halt_asked = self.services.ledger.requests.pending(job.id, "halt") is not None
         where = next_action(job, attempt, halt_asked=halt_asked, now=self.services.ledger.now())
@@ -158,8 +158,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
         self.log.info("%s: %s", self.role, attempt.reason)
 
     def _say_last_lines(self, job: Job, attempt: Attempt) -> None:
-        """Log the last lines of the learner that failed; the trigger has shown all lines as they came, mixed with those
-        of other learners."""
+        """Log the last lines of the learner that failed; the trigger has logged them mixed with those of other
+        learners."""
         from updraft.storage import objects
 
         learner = next((number for number, code in attempt.evidence.exit_codes.items() if code), None)

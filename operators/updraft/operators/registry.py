@@ -151,8 +151,11 @@ class PromoteOperator(UsesServices, BaseOperator):
             self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)
 
     def _promote(self, job: Job, client: MlflowClient, mine: VersionRef, export: Export) -> Promotion:
-        """Decide once, move the alias at most once: the decision is recorded with the champion that it was made
-        against, so a second run moves the alias only while that one still holds it."""
+        """Decide once, and move the alias at most once.
+
+        The decision is recorded with the champion it was compared to, so a second run moves the alias only while that
+        version is still the champion.
+        """
         from updraft import tracking
         from updraft.manifest import decide
 

@@ -42,7 +42,7 @@ DEFAULT_ARGS: dict[str, Any] = {
     "weight_rule": "upstream",  # workers and triggerers serve jobs that have begun before jobs in the queue
 }
 # About two hours. After the launch, an outage of some part of the platform must not cost the work done, and the job has
-# to be ended properly. Before the launch, users are better told early.
+# to be ended properly. Before the launch, an early error is better for the user.
 PATIENT_RETRIES = 30
 DAG_ARGS: dict[str, Any] = {
     "catchup": False,

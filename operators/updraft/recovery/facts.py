@@ -102,9 +102,8 @@ class PodFacts:
 
 
 def with_last_seen(pods: Sequence[PodFacts], last: Sequence[PodFacts]) -> list[PodFacts]:
-    """Return the pods as they are, and those that are gone as they were `last` seen, where that tells how their program
-    ended or why the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`.
-    """
+    """Return the current pods, and deleted pods in their `last` seen state if that shows how their program ended or why
+    the cluster removed them: a node may remove a pod within a second of its end. In the order of `last`."""
     there = {pod.learner for pod in pods}
     ends = {p.learner: p.asked_to_leave for p in last if p.main.exit_code is not None}
     now = [replace(pod, asked_to_leave=ends.get(pod.learner, pod.asked_to_leave)) for pod in pods]

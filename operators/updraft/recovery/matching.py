@@ -96,14 +96,16 @@ def failure_of(
 
 
 def _staging_failed(tail: Sequence[str], main: ContainerFacts) -> str | None:
-    """Return what the program's container said in place of the program, which then has no line before it."""
+    """Return the reason that the program's container printed instead of starting the program; None if it started."""
     said = next((line for line in (*tail, *main.message.splitlines()) if line.strip()), "")
     return said.removeprefix(STAGING_FAILED).strip() if said.startswith(STAGING_FAILED) else None
 
 
 def _disrupted(pod: PodFacts) -> bool:
-    """Return whether the cluster's removing the pod is what ended it, or hides how it ends. A
-    program that ends with 0 as its pod is deleted has not done its work; one that had ended before has."""
+    """Return whether the pod's removal by the cluster ended it, or hides how it ended.
+
+    A program that exits with 0 while its pod is being deleted has not done its work; one that had ended before has.
+    """
     code = pod.main.exit_code
     if not pod.disruption or code == LEFT:
         return False

@@ -50,15 +50,18 @@ def judge(
     more_memory: str = MORE_TO_TRAIN,
     awaited: Collection[int] = (),
 ) -> Outcome | None:
-    """Return the outcome of a launch whose pods are as observed; None while no member has failed and one still lives.
+    """Return the outcome of a launch from its observed pods; None while no member has failed and one still runs.
 
-    `membership`: who belongs to the attempt now. What became of others, which left it or have not joined it, is
-    evidence and decides nothing.
-    `pods`: in the order in which they were seen to end; the times in them are of their nodes' clocks, and decide
-    nothing. `markers`: completion marker per learner; `tails`: last lines of each learner's log, the more the better,
-    for the cause and for the reason a person reads; `memory`: the limit, as the manifest says it; `rules`: the
-    manifest's `failures`; `more_memory`: what to do where that limit is too low; `awaited`: members whose pods may not
-    have been made yet."""
+    Args:
+        pods: In the order in which their ends were seen; the times in them are those of their nodes, and decide
+        nothing. membership: The current members. Pods of other learners, which left or have not joined, are evidence
+        only. markers: The completion marker of each learner.
+        tails: The last lines of each learner's log, for the cause and for the reason; the more the better.
+        memory: The memory limit, as the manifest writes it.
+        rules: The manifest's `failures`.
+        more_memory: What to do if that limit is too low.
+        awaited: Members whose pods may not have been created yet.
+    """
     seen = evidence(pods, markers)
     pods = [pod for pod in pods if pod.learner in membership.learners]
     absent = membership.missing(pod.learner for pod in pods)
@@ -90,10 +93,10 @@ def judge(
 
 
 def with_checkpoint(outcome: Outcome, final: str | None, ran_seconds: float, every_seconds: float) -> Outcome:
-    """Return the end of a training that is done and whose manifest asks for checkpoints, `final` the newest one.
+    """Return the outcome of a successful training whose manifest asks for checkpoints; `final` is the newest one.
 
-    Failed without any, unless the programs, which ran for `ran_seconds`, were over before one can be said to have been
-    due.
+    Without any checkpoint the training has failed, unless its programs, which ran for `ran_seconds`, ended before one
+    was due.
     """
     if final is not None:
         return replace(outcome, evidence=replace(outcome.evidence, final_checkpoint=final))

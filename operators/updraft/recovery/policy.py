@@ -88,14 +88,15 @@ def decide(
     preempted_before: int = 0,
     had_room: bool = False,
 ) -> Relaunch | Stop:
-    """Return what becomes of a role whose newest attempt ended so.
+    """Return whether a role is launched again after its newest attempt ended with `outcome`.
 
-    `losses`: the attempts before it that were lost; `preempted_before`: how many before it left on request; `had_room`:
-    whether an attempt of the role has found its place before. A preemption costs no budget, but one that comes again
-    and again waits longer each time; so does a want of room, once the role has shown that it fits the cluster: others
-    will leave, and the work done so far waits for that. A quota is a person's, who may raise it at any time: that is
-    waited for from the first launch on, in the queue, without what was granted (`releases_grant`). What infrastructure
-    cost more than a day ago no longer counts, and its nodes are no longer avoided.
+    `losses`: the earlier attempts that were lost; `preempted_before`: how many earlier attempts were preempted;
+    `had_room`: whether an earlier attempt of the role had room in the cluster.
+
+    A preemption uses no budget, but repeated ones wait longer each time. The same is true for a lack of room, once the
+    role has shown that it fits the cluster: others will leave. A person may raise a quota at any time, so the job waits
+    for it from the first launch on, in the queue and without its grant (`releases_grant`). Losses to infrastructure
+    that are older than a day no longer count, and their nodes are no longer avoided.
     """
     losses = [x for x in losses if x.cause is FailureClass.PROGRAM or x.age_seconds <= INFRA_WINDOW_SECONDS]
     if outcome.cause is FailureClass.PREEMPTED:

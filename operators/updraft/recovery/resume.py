@@ -60,10 +60,10 @@ def plan_resume(
 ) -> ResumePlan:
     """Return the newest checkpoint that is not refused.
 
-    `older`: the newest attempt's end calls for a checkpoint before the one that it left behind: before its own newest
-    one, or before the one that it went on from if it stored none. One is refused as well after `tries_per_checkpoint`
-    attempts from it failed without storing anything; a lost node does not count, it says nothing about a checkpoint.
-    What an earlier plan has passed over stays passed over.
+    `older`: the newest attempt's end calls for a checkpoint older than its own newest one, or, if it stored none, older
+    than the one that it resumed from. A checkpoint is also refused after `tries_per_checkpoint` attempts from it failed
+    without storing anything; a lost node does not count, because it says nothing about a checkpoint. A checkpoint that
+    an earlier plan passed over is not used again.
     """
     refused = _refused(stored, tried, tries_per_checkpoint, older=older)
     ordered = sorted(stored, key=lambda s: (s.age, s.name))
@@ -90,7 +90,7 @@ def plan_resume(
 def _refused(
     stored: Sequence[ResumeCandidate], tried: Sequence[Tried], tries_per_checkpoint: int, *, older: bool
 ) -> Mapping[str, str]:
-    """Name and reason of each checkpoint that is not to be used."""
+    """Return the name of each checkpoint that must not be used, with the reason."""
     by_name = {s.name: s for s in stored}
     attempts = sorted(tried, key=lambda t: t.attempt)
     refused: dict[str, str] = {}

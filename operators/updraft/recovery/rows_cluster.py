@@ -17,7 +17,7 @@ API_FAULTS = "tests/cluster/test_cluster_api_faults.py"
 KUBELET = "kubernetes/kubernetes pkg/kubelet"
 DISRUPTIONS = "kubernetes.io: Disruptions, pod disruption conditions"
 
-# The registry does not answer, or not now. What it does answer (not found, denied) has to be mended by a person.
+# The registry does not answer, or not now. If it answers (not found, denied), a person has to fix the cause.
 UNREACHABLE = (
     "timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host",
     "network is unreachable", "tls handshake", "x509:", "tls: ", "temporary failure in name resolution",

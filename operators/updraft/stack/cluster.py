@@ -53,8 +53,7 @@ def pointed_at(current: ClusterConfig | None, given: Mapping[str, str]) -> Clust
 
 
 def answers(cluster: ClusterConfig) -> bool:
-    """Return whether there is an API server still, whatever it says. Raises StackError where the kubeconfig does not
-    tell."""
+    """Return whether an API server still answers, whatever it says. Raises StackError if the kubeconfig is unusable."""
     from updraft.kubernetes import preflight
     from updraft.kubernetes.clients import cluster_api
     from updraft.kubernetes.kubeconfig import choose, client_of

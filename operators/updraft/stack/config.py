@@ -62,7 +62,7 @@ class Config(BaseModel):
     cluster: ClusterConfig | None = None  # used instead of the local node
 
     def url(self, part: str) -> str:
-        """Return where a part listens: those that learners reach may do so beyond this machine."""
+        """Return the address of a part. Parts that learners use may listen on an address that other machines reach."""
         host = self.cluster.address if self.cluster and part in ("s3", "mlflow") else HOST
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{getattr(self.ports, part)}"

@@ -62,7 +62,7 @@ class Stamp:
         return made and self.file.is_file() and self.file.read_text() == self.text
 
     def to_be_made(self) -> bool:
-        """Return whether the service makes all of it anew, so that the task has nothing to bring up to date."""
+        """Return whether the service makes all products itself, so that the task has nothing to update."""
         return self.made_by is not None and not any(product.exists() for product in self.products)
 
     def set_unfinished_aside(self) -> list[Path]:

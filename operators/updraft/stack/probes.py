@@ -51,8 +51,8 @@ def not_ready_because(probe: Probe, *, since: float = 0.0) -> str | None:
 
 
 def heartbeat_age_seconds(component: str, body: bytes, now: float) -> float | None:
-    """Return how old a daemon's last heartbeat is by Airflow's health report; None when the report does not tell, as
-    when Airflow's database does not answer. `now`: unix seconds."""
+    """Return the age of a daemon's last heartbeat in Airflow's health report; None if the report lacks it, as when
+    Airflow's database does not answer. `now`: Unix time in seconds."""
     try:
         beat = datetime.fromisoformat(json.loads(body)[component][f"latest_{component}_heartbeat"])
     except (KeyError, TypeError, ValueError):

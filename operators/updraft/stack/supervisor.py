@@ -176,7 +176,8 @@ class Supervisor:
     # --- starting ---------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Adopt processes that run as configured, and end the others, so that none works for a stack that is gone."""
+        """Adopt processes whose configuration has not changed, and end the others, so that none works for an earlier
+        stack."""
         self._adopt()
         adopted = {w.record.pid for w in self._watched.values() if w.record.pid is not None}
         lost = [

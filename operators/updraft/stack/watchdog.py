@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WatchTiming:
-    """How often parts are asked, and for how long one that does no work may fail."""
+    """How often parts are asked, and how long a part that does no work may fail."""
 
     pause_seconds: float = PAUSE_SECONDS
     answer_seconds: float = ANSWER_SECONDS
@@ -114,8 +114,8 @@ class Watchdog:
         threads: bool = True,
         timing: WatchTiming = WatchTiming(),
     ) -> None:
-        """Create a watchdog. `queue` returns what is wrong when the scheduler, which has so many processes of tasks,
-        does not start tasks."""
+        """Create a watchdog. `queue` gets the number of task processes, and returns what is wrong if the scheduler
+        starts no tasks."""
         self._queue = queue
         self._ask = ask
         self._measure = measure

@@ -64,8 +64,7 @@ class Exported:
 def read_status(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> LearnerStatus | None:
-    """Return the learner's latest word; None before the first one, or when it cannot be read just now, or is too
-    large."""
+    """Return the learner's newest status; None if there is none yet, if it is unreadable now, or if it is too large."""
     text = _word(store, Keys(tenant).status(job_id, role, attempt, learner))
     try:
         return None if text is None else LearnerStatus.from_json(text)
@@ -76,14 +75,16 @@ def read_status(
 def read_done(
     tenant: str, job_id: str, role: str, attempt: int, learner: int, *, store: ObjectStore
 ) -> dict[str, Any] | None:
-    """Return the completion marker: only then is everything of this learner stored."""
+    """Return the completion marker, or None; only if it exists, everything of this learner is stored."""
     text = _word(store, Keys(tenant).done(job_id, role, attempt, learner))
     return None if text is None else _object(text)
 
 
 def _word(store: ObjectStore, key: str) -> bytes | None:
-    """Return what a sidecar says, unless it is larger than what one of ours writes: one process reads it for all
-    learners."""
+    """Return a sidecar's document; None if it is larger than a sidecar ever writes.
+
+    One process reads these documents for all learners, so their size is limited.
+    """
     try:
         with platform_errors():
             return store.get_bytes(key, STATUS_LIMIT_BYTES)

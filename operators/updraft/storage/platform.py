@@ -34,7 +34,7 @@ def platform_store(settings: Settings) -> S3Store:
 
 
 def warm_up() -> None:
-    """Read what making a client reads, once for all processes that are forked from this one."""
+    """Load what making a client needs, once for all processes that are forked from this one."""
     botocore_client(S3Credentials(endpoint="http://127.0.0.1", region="", access_key="none", secret_key="none"))
 
 

@@ -123,7 +123,7 @@ def read_prepared(tenant: str, job_id: str, attempt: int, *, store: ObjectStore)
 
 
 def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> str | None:
-    """Return the reason that the attempt itself gave for its failure, if it gave one that can be read."""
+    """Return the reason that the attempt itself gave for its failure, or None if there is none that can be read."""
     try:
         found = read_prepared(tenant, job_id, attempt, store=store)
     except UnavailableError:

@@ -13,7 +13,7 @@ from updraft_learner.store import ObjectStore
 
 
 def raise_fence(tenant: str, job_id: str, role: str, attempt: int, *, store: ObjectStore) -> None:
-    """Refuse attempts of this role before this one from now on. A fence is never lowered."""
+    """Refuse earlier attempts of this role from now on. A fence is never lowered."""
     key = Keys(tenant).fence(job_id)
     with platform_errors():
         fence = _numbers(store.get_bytes(key, SIGNAL_LIMIT_BYTES))

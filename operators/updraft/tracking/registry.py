@@ -55,11 +55,10 @@ def register(
     tags: Mapping[str, str],
     description: str,
 ) -> VersionRef:
-    """Upload the MLflow model directory as a logged model of the run and make one registry version of it.
+    """Upload the MLflow model folder as a logged model of the run, and make one registry version of it.
 
-    Killed anywhere and called again, it goes on: a version of this run is returned as it is, a logged model that
-    is READY is used, one that never became READY is replaced. The name is the tenant's by `claim`. Raises
-    UnavailableError.
+    It may be interrupted and called again: an existing version of this run is returned, a logged model that is READY is
+    used, and one that never became READY is replaced. The name is the tenant's by `claim`. Raises UnavailableError.
     """
     from mlflow.entities import LoggedModelOutput
 
@@ -169,7 +168,8 @@ def claim(client: MlflowClient, name: str, tenant: str) -> None:
 
 
 def _find(client: MlflowClient, name: str) -> RegisteredModel | None:
-    """Find the model by a search: asked for one that does not exist, the server's authentication answers 403."""
+    """Find the model by a search: if it does not exist, the server's authentication answers a direct request with
+    403."""
     return next((m for m in client.search_registered_models(f"name = '{name}'") if m.name == name), None)
 
 

@@ -87,7 +87,7 @@ class TimeBudget:
             raise Enough(f"it takes longer than {self._seconds:g} s")
 
     def half(self) -> TimeBudget:
-        """Return the first half of what is left."""
+        """Return the first half of the remaining time."""
         return TimeBudget(max(0.0, self._end - self._clock()) / 2, self._clock)
 
 

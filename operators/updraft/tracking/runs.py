@@ -96,10 +96,10 @@ def _error(client: MlflowClient, status: int | None, code: str, text: str) -> Up
 
 
 def experiment_of(client: MlflowClient, name: str, *, pause_seconds: float = GRANT_SECONDS) -> str:
-    """Return the id of the experiment, which is made if there is none.
+    """Return the id of the experiment, which is created if it does not exist.
 
-    The server's authentication grants its maker an experiment a moment after it exists: another first job of the
-    series, asking in between, is refused what is its own a moment later. It asks again after `pause_seconds`.
+    The server's authentication grants a new experiment to its creator a moment after it exists. Another first job of
+    the series that asks in between is refused, and asks again after `pause_seconds`.
     """
     from mlflow.exceptions import MlflowException
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
@@ -157,7 +157,7 @@ def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:
 def metrics_of(
     client: MlflowClient, experiment_ids: Sequence[str], run_ids: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the last value of each metric of each run, by run, in one request. Runs that are gone are left out."""
+    """Return the last value of each metric of each run, by run, in one request. Deleted runs are left out."""
     listed = ",".join(f"'{run_id}'" for run_id in run_ids)
     with answering(client):
         found = client.search_runs(

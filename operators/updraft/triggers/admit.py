@@ -1,7 +1,7 @@
-"""Waits in the queue until the planner has granted the whole gang.
+"""Wait in the queue until the planner has granted room for the whole gang.
 
-A job that is halted while it waits leaves the queue, and takes its place by time of submission again when it is
-resumed."""
+A job that is halted while it waits leaves the queue. When it is resumed, it takes its place by its time of submission
+again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from updraft.triggers.queue import queue
 
 
 class AdmitTrigger(UsesServices, BaseTrigger):
-    """Waits in the queue for a job's whole gang.
+    """Wait in the queue for a job's whole gang.
 
     Args:
         conn_id: Airflow connection of the cluster.
-        job_id: the job.
+        job_id: The job.
 
-    Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. A cluster or ledger that cannot be
-    reached only lengthens the wait.
+    Fires `{"kind": "granted" | "impossible" | "cancelled", "reason": text}` once. If the cluster or the ledger cannot
+    be reached, the wait only takes longer.
     """
 
     def __init__(self, *, conn_id: str, job_id: str) -> None:
@@ -47,7 +47,7 @@ class AdmitTrigger(UsesServices, BaseTrigger):
                     self.log.warning("Waiting: %s", exc)
                     await asyncio.sleep(self.services.timing.admit_retry_seconds)
                     continue
-                except UpdraftError as exc:  # such as a job that left the queue: waiting does not help
+                except UpdraftError as exc:  # for instance, the job left the queue: waiting does not help
                     kind, reason = "impossible", str(exc)
                 except Exception as exc:
                     self.log.exception("Unexpected %s; trying again", type(exc).__name__)

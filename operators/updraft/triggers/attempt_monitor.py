@@ -1,6 +1,7 @@
-"""Watches the learners of one attempt until something ends, and says what; keeps their logs and the job's state.
+"""Watch the learners of one attempt until a detector or a request ends it; store their logs, and update the job's
+state.
 
-It decides nothing about success: the attempt is judged afterwards from evidence read afresh. Used by
+It does not decide about success: the attempt is judged afterwards, from evidence that is read again. Used by
 `updraft.triggers.gang`, in the triggerer's event loop.
 """
 
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
     from updraft.services import Services
 
-EVIDENCE_PODS = 16  # of a larger gang, the first ones stand for all
+EVIDENCE_PODS = 16  # of a larger gang, only the first ones are recorded
 ORDER = (State.DEPLOYING, State.DOWNLOADING, State.PROCESSING, State.STORING)
 WORDS = {EVALUATE_ROLE: "evaluating", EXPORT_ROLE: "exporting"}
 
 
 class AttemptMonitor:
-    """Of one attempt by one trigger. `run` once; times are this process's own."""
+    """Watches one attempt for one trigger. Call `run` once. Times are this process's own."""
 
     def __init__(
         self, services: Services, watch: PodWatch, job: Job, launch: Launch, attempt: Attempt, log: Any
@@ -46,7 +47,7 @@ class AttemptMonitor:
         self._followers = Followers(launch, services.open_store, log, timing=services.timing)
         self._attention = ProgressMonitor(services, job, launch)
         self._members = launch.membership
-        self._since: dict[str, float] = {}  # how long each finding holds
+        self._since: dict[str, float] = {}  # since when each detector's finding holds
         self._halting_since: float | None = None
         self._shown: tuple[State, str] | None = None
 
@@ -76,8 +77,8 @@ class AttemptMonitor:
         key = launch_key(launch)
         seen: set[int] = set()
         started = looked = self._clock()
-        waited = 0.0  # for room or for an environment to be built, which is not the program's time
-        built = 0.0  # of it, for environments
+        waited = 0.0  # for room or for the build of an environment, which is not the program's time
+        built = 0.0  # the part of `waited` for environments
         limit = await asyncio.to_thread(self._runtime_left_seconds)
         grace = await asyncio.to_thread(pods.grace_seconds, self._services, attempt)
         late = self._services.settings.deploy_timeout_seconds - await asyncio.to_thread(
@@ -96,7 +97,7 @@ class AttemptMonitor:
                 found = [pod for pod in found if pod.learner in self._members.learners]
                 known = [p for p in with_last_seen(found, watch.last_seen(key)) if p.learner in self._members.learners]
                 not_running = any(p.main.state in ("absent", "waiting") for p in found)
-                building = any(p.building for p in found)  # bounded by the node
+                building = any(p.building for p in found)  # the local node limits the time of a build
                 built += now - before if building else 0.0
                 view = GangView(
                     found,
@@ -113,7 +114,7 @@ class AttemptMonitor:
                 )
                 if (end := await self._detect(view)) is not None:
                     return end
-            else:  # what is said of pods from here on is news, and has to last anew
+            else:  # later findings come from new facts, and have to last from their start again
                 self._since = {}
             if limit is not None and now - started - waited > limit:
                 return EndKind.DEADLINE, "budget.max_runtime is used up"
@@ -131,7 +132,7 @@ class AttemptMonitor:
         ends, self._since = look(view, self._since, self._clock())
         for detector, reason in ends:
             if detector.kind is EndKind.NO_SECRET and not await self._watch.lacks_secret(self._launch.base_name):
-                self._since.pop(detector.name)  # looked at again after as long a time
+                self._since.pop(detector.name)  # check again after the same time
                 continue
             return detector.kind, reason
         return None
@@ -156,7 +157,7 @@ class AttemptMonitor:
                 await asyncio.to_thread(user_requests.ask_to_stop, self._services, job, self._attempt)
                 return None
             return EndKind.HALTED, f"halted by {halt.by}; its programs did not leave on request and were stopped"
-        except UpdraftError as exc:  # the learners do not need the ledger or the store; asked again
+        except UpdraftError as exc:  # the learners need neither the ledger nor the store; the next look asks again
             self._log.warning("What people ask of the job is not known: %s", exc)
             return None
 
@@ -167,13 +168,13 @@ class AttemptMonitor:
             if await request_poller(self._services).generation(launch.job_id, launch.role) <= self._members.generation:
                 return
             attempt = await asyncio.to_thread(self._services.ledger.attempts.current, launch.job_id, launch.role)
-        except UpdraftError as exc:  # looked at again
+        except UpdraftError as exc:  # the next look asks again
             self._log.warning("The members of the attempt are not known: %s", exc)
             return
         if attempt is None or attempt.number != launch.attempt or attempt.membership == self._members:
             return
         self._members = attempt.membership
-        self._since = {}  # it was said of other members
+        self._since = {}  # the findings were about other members
         self._log.info("Generation %d: learners %s", self._members.generation, list(self._members.learners))
 
     def _runtime_left_seconds(self) -> float | None:
@@ -200,7 +201,7 @@ class AttemptMonitor:
         try:
             evidence = {"pods": [pod.evidence() for pod in found[:EVIDENCE_PODS]]}
             await asyncio.to_thread(self._move, state, reason, evidence, first_look=shown is None)
-        except UpdraftError as exc:  # said again at the next look
+        except UpdraftError as exc:  # the next look tries again
             self._log.warning("%s could not be recorded: %s", state.value, exc)
             return
         self._log.info("%s: %s", state.value, reason)
@@ -210,7 +211,7 @@ class AttemptMonitor:
         book = self._services.ledger
         known = book.jobs.get(self._launch.job_id).state
         if first_look and known in ORDER and ORDER.index(state) < ORDER.index(known):
-            return  # a successor of a dead trigger begins to look at an earlier moment than the ledger's
+            return  # after a trigger died, its successor first sees an earlier state than the ledger has
         with suppress(IllegalTransitionError):
             book.jobs.move(self._launch.job_id, state, reason, evidence)
 

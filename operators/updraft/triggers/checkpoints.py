@@ -1,7 +1,7 @@
-"""Watches a job's checkpoints in the store while its training runs: records each, applies retention.
+"""Watch a job's checkpoints in the store while its training runs: record each, and apply retention.
 
-Only the completion marker counts, and only what the attempt that is open has stored. What an earlier attempt stores
-later is removed, what is damaged is set aside. It never fails a job; it ends when the train task has ended.
+Only checkpoints with a completion marker count, and only those of the open attempt. Checkpoints that an earlier attempt
+stores later are removed; damaged ones are quarantined. The trigger never fails a job; it ends after the train task.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_LOOKS = 5  # tries after the training's end while the store or the ledger is away
+LAST_LOOKS = 5  # tries after the training's end while the store or the ledger does not answer
 TRAIN_ENDS = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 
 class CheckpointTrigger(UsesServices, BaseTrigger):
-    """Records a training's checkpoints and applies retention until the training has ended.
+    """Record a training's checkpoints and apply retention until the training has ended.
 
     Args:
-        job_id: the job.
-        dag_id: DAG of its run.
-        run_id: its run.
-        train_task: id of the task that trains.
-        keep: the manifest's `checkpoints.keep` as JSON; None keeps every checkpoint.
+        job_id: The job.
+        dag_id: The DAG of its run.
+        run_id: Its run.
+        train_task: The id of the task that trains.
+        keep: The manifest's `checkpoints.keep` as JSON; None keeps every checkpoint.
 
     Fires `{"kind": "ended"}` once, after the training has ended and its last checkpoints were read.
     """
@@ -74,7 +74,7 @@ class CheckpointTrigger(UsesServices, BaseTrigger):
         ended, last_looks, next_look = False, 0, timing.clock() + timing.checkpoint_looks.turn_seconds()
         while True:
             try:
-                # Asked first: what is stored before the end is seen by the look after it.
+                # Ask first: then the look that follows also sees what was stored just before the end.
                 ended = ended or await self._train_ended()
                 if not ended and timing.clock() < next_look:
                     await asyncio.sleep(timing.training_end_looks.turn_seconds())
@@ -86,7 +86,7 @@ class CheckpointTrigger(UsesServices, BaseTrigger):
                     )
                 if ended:
                     break
-            except Exception as exc:  # noqa: BLE001 - an unreachable store, ledger or Airflow: looked at again
+            except Exception as exc:  # noqa: BLE001 - the store, the ledger or Airflow cannot be reached: try again
                 self.log.warning("Checkpoints could not be looked at: %s: %s", type(exc).__name__, str(exc)[:200])
                 last_looks += ended
                 if last_looks >= LAST_LOOKS:
@@ -118,7 +118,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
     job = ledger.jobs.get(job_id)
     if job.revision:
         keep = keep_of(manifest_of(job))
-    # Before the store is looked at: what is unfinished now will not be recorded by the end of one of these.
+    # Read before the store: an unfinished checkpoint of an attempt that has already ended is never completed.
     closed = {
         attempt.number
         for attempt in ledger.attempts.of_job(job_id)
@@ -132,7 +132,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
         before = known.get(info.name)
         if before is None:
             fresh += _record(services, job, info)
-        elif before.deleted_at is not None:  # stored once more by learners that were slow
+        elif before.deleted_at is not None:  # slow learners stored it again
             objects.delete_checkpoint(job.tenant, job_id, info.name, store=services.store)
         elif before.quarantined_at is not None:
             objects.quarantine_checkpoint(
@@ -143,7 +143,7 @@ def follow_checkpoints(services: Services, job_id: str, keep: Mapping[str, Any] 
         _set_aside(services, job, name, closed)
     for name in sorted(seen.unfinished):
         if name in known:
-            if known[name].deleted_at is not None:  # half of it; the process that deleted it died
+            if known[name].deleted_at is not None:  # a part of it: the process that deleted it died
                 objects.delete_checkpoint(job.tenant, job_id, name, store=services.store)
         elif _attempt_of(name) in closed:
             log.info("Checkpoint %s of %s was never completed, and is removed: its attempt is over", name, job_id)
@@ -171,7 +171,7 @@ def _record(services: Services, job: Job, info: CheckpointInfo) -> list[Checkpoi
                 created_at=info.created_at,
             )
         ]
-    except StaleAttemptError as exc:  # from learners that were given up and live on somewhere
+    except StaleAttemptError as exc:  # it comes from learners that were given up but still run
         log.warning("%s; it is removed", exc)
         objects.delete_checkpoint(job.tenant, job.id, info.name, store=services.store)
     except RefusedError as exc:
@@ -212,7 +212,7 @@ def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
         and newest.ended_at is not None
         and (newest.relaunch or newest.outcome == FailureClass.HALTED)
     ):
-        return  # another attempt follows: which checkpoint it goes on from is not decided yet
+        return  # another attempt follows, and the checkpoint that it resumes from is not chosen yet
     protected = {str(newest.resume.checkpoint)} if newest is not None and newest.resume is not None else set()
     counts: Counter[int] = Counter()
     live = []
@@ -223,7 +223,7 @@ def _prune(services: Services, job: Job, keep: Mapping[str, Any]) -> None:
         if c.deleted_at is None and c.quarantined_at is None:
             live.append(Kept(c.name, c.step, c.attempt, c.created_at, c.metrics, learner, counts[learner]))
     for name, reason in retain(live, **keep, protected=protected).items():
-        # In this order: what is gone from the store before the ledger says so would pass for damaged.
+        # In this order: a checkpoint missing in the store but not marked in the ledger would count as damaged.
         services.ledger.checkpoints.mark_deleted(job.id, name, reason)
         objects.delete_checkpoint(job.tenant, job.id, name, store=services.store)
 

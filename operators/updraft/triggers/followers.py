@@ -1,7 +1,7 @@
-"""Follows the logs of one launch's learners into the store, each line once, and remembers their last lines.
+"""Follow the logs of one launch's learners into the store, each line once, and remember their last lines.
 
-The whole log is read at a rate. When a container has ended, its last lines are read at once, for the verdict; if the
-reader has not come to them in time, they are recorded behind a line that says how many are missing.
+The whole log is read at a limited rate. When a container has ended, its last lines are also read at once, for the
+verdict. If the reader does not reach them in time, they are recorded after a line that says how many lines are missing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from updraft_learner.store import ObjectStore
 
 Source = tuple[Any, str, str, str]  # API client, namespace, pod, container
-LOG_CLOSE_SECONDS = 20.0  # after the rest of the log, for recording the last lines
+LOG_CLOSE_SECONDS = 20.0  # for recording the last lines, after the time for the rest of the log
 LOG_STOP_SECONDS = 8.0
 END_ATTEMPTS = 4
 TAIL_LINES = 100
-ALL = TokenBucket(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # of this process
+ALL = TokenBucket(ALL_BYTES_PER_SECOND, ALL_LINES_PER_SECOND)  # shared by all logs of this process
 
 
 class Followers:
-    """One task per learner whose log is read. Lives in the triggerer's event loop."""
+    """The tasks that read the logs, one per learner. Lives in the triggerer's event loop."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Followers:
         self._open_store, self._timing, self._shared = open_store, timing, shared
         self._launch, self._log = launch, log
         self._tails: dict[int, deque[str]] = {}
-        self._ends: dict[int, list[str]] = {}  # of containers that have ended
+        self._ends: dict[int, list[str]] = {}  # last lines of containers that have ended
         self._followers: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = {}
-        self.lines: dict[int, int] = {}  # read so far, per learner
+        self.lines: dict[int, int] = {}  # number of lines read so far, per learner
 
     @property
     def tails(self) -> dict[int, list[str]]:
@@ -82,7 +82,7 @@ class Followers:
         tasks = [task for task, _ in self._followers.values()]
         self._followers.clear()
         for task in tasks:
-            task.cancel()  # on its way out a follower stores the lines that it has
+            task.cancel()  # while it is cancelled, a follower stores the lines that it has
         if tasks:
             done, _ = await asyncio.wait(tasks, timeout=LOG_STOP_SECONDS)
             for task in done:
@@ -117,7 +117,7 @@ class Followers:
                     learner,
                     store=self._open_store(),
                 )
-            except UpdraftError as exc:  # where an earlier trigger stopped has to be known
+            except UpdraftError as exc:  # the place where an earlier trigger stopped must be known first
                 self._log.warning("The log of learner %d is not read yet: %s", learner, exc)
                 await asyncio.sleep(self._timing.log_retry_seconds)
 
@@ -142,7 +142,7 @@ class Followers:
             await asyncio.wait((recording,), timeout=self._timing.log_end_seconds)
         finally:
             waiting.cancel()
-            recording.cancel()  # on its way out it stores the lines that it has
+            recording.cancel()  # while it is cancelled, it stores the lines that it has
             await asyncio.wait((recording,))
         if not recording.cancelled() and (error := recording.exception()) is not None:
             raise error
@@ -153,7 +153,7 @@ class Followers:
         for attempt in range(1, END_ATTEMPTS + 1):
             try:
                 end = await logend.read_end(*source)
-            except Exception as exc:  # noqa: BLE001 - the pod may be gone, and the log is read to its end besides
+            except Exception as exc:  # noqa: BLE001 - the pod may be deleted, and the log is also read as a whole
                 self._log.warning("The end of learner %d's log was not read: %s", learner, type(exc).__name__)
                 if attempt < END_ATTEMPTS:
                     await asyncio.sleep(attempt)

@@ -1,7 +1,7 @@
-"""Drives one role of a job from its first launch to its end: watches the learners, and launches again what was lost.
+"""Drive one role of a job from its first launch to its end: watch the learners, and relaunch lost attempts.
 
-Each next step comes from the ledger (`updraft.controller.next_action`). A trigger that dies leaves the pods alone and
-its successor continues; a trigger that was stopped and wakes up beside its successor does no harm.
+Each next step comes from the ledger (`updraft.controller.next_action`). If a trigger dies, the pods stay and its
+successor continues. A trigger that was suspended and wakes up beside its successor does no harm.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
     from updraft.ledger import Attempt, Job
 
 T = TypeVar("T")
-HALTED_TICKS = 15  # a halted job is looked at again after so many, without a request
-# Calls to a cluster or a store that is away take minutes. In threads of their own they keep no other trigger waiting.
+HALTED_TICKS = 15  # ticks after which a halted job is checked without a request
+# Calls to a cluster or a store that does not answer take minutes. In these threads they delay no other trigger.
 CALLS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="controller")
 REVISED = {"kind": "revised", "reason": "the resumed job's manifest has changed"}
 
 
 class GangTrigger(UsesServices, BaseTrigger):
-    """Watches a role's learners, and relaunches them after a loss, until the role has ended.
+    """Watch a role's learners, and relaunch them after a loss, until the role has ended.
 
     Args:
         conn_id: Airflow connection of the cluster.
-        namespace: the tenant's namespace.
-        job_id: the job.
-        role: role of its learners.
+        namespace: The tenant's namespace.
+        job_id: The job.
+        role: The role of its learners.
 
-    Fires once: `{"kind": "ended", "reason": text}`, or `{"kind": "revised"}` when a resume brought another manifest,
-    for which only the task can build pods.
+    Fires once: `{"kind": "ended", "reason": text}`, or `{"kind": "revised"}` if a resume brought another manifest, for
+    which only the task can build pods.
     """
 
     def __init__(self, *, conn_id: str, namespace: str, job_id: str, role: str) -> None:
@@ -73,8 +73,8 @@ class GangTrigger(UsesServices, BaseTrigger):
         self.job_id = job_id
         self.role = role
         self._core: Any = None
-        self._followed: tuple[LaunchKey, asyncio.Event] | None = None  # what the watch keeps in mind for us
-        self._told: object = None  # the back-off that was logged
+        self._followed: tuple[LaunchKey, asyncio.Event] | None = None  # makes the watch remember the attempt's pods
+        self._told: object = None  # the attempt whose back-off was logged
         self._telling: asyncio.Task[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -94,9 +94,10 @@ class GangTrigger(UsesServices, BaseTrigger):
                         stack.callback(self._keep_in_mind, watch, None)
                     event = await self._step(watch)
                 except UnavailableError as exc:
-                    # Whatever is away, the learners do not need it: wait, without an end, and lose nothing.
+                    # The learners do not need the part that is unavailable: wait without a time limit, and lose
+                    # nothing.
                     self.log.warning("Waiting: %s", exc)
-                    self._core = None  # the next one reads the connection again: its token may have been renewed
+                    self._core = None  # then the connection is read again: its token may have been renewed
                 except Exception as exc:
                     self.log.exception("Unexpected %s; trying again", type(exc).__name__)
                 else:
@@ -118,7 +119,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             case Finished(reason):
                 return {"kind": "ended", "reason": reason}
             case Halted(after):
-                if after is not None:  # the process that closed it may have died before its pods were stopped
+                if after is not None:  # the process that closed it may have died before it stopped the pods
                     await self._call(self._stop, await self._cluster(), after, True)
                 if await asyncio.to_thread(user_requests.rest, self.services, self.job_id, after):
                     self._tell()
@@ -144,7 +145,7 @@ class GangTrigger(UsesServices, BaseTrigger):
             case LaunchDue(after):
                 if not await asyncio.to_thread(self._prepared):
                     return REVISED
-                with suppress(RefusedError):  # it ended or was cancelled just now: the ledger says so at the next look
+                with suppress(RefusedError):  # it has just ended or was cancelled: the next look at the ledger shows it
                     await asyncio.to_thread(self._begin, after)
             case Running(attempt):
                 if not await asyncio.to_thread(self._prepared):
@@ -153,7 +154,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         return None
 
     def _tell(self) -> None:
-        """Send MLflow the job's messages beside the work, which does not wait for it; the reaper sends what is left."""
+        """Start sending the job's messages to MLflow, without waiting for it; the reaper sends the rest."""
 
         async def tell() -> None:
             with suppress(UnavailableError):
@@ -185,7 +186,7 @@ class GangTrigger(UsesServices, BaseTrigger):
         attempts.stop(self.services, core, self.services.ledger.jobs.get(self.job_id), attempt, wait=wait)
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
-        here = contextvars.copy_context()  # whose log it is
+        here = contextvars.copy_context()  # so that the thread logs to this trigger's log
         return await asyncio.get_running_loop().run_in_executor(CALLS, partial(here.run, function, *args))
 
     async def _cluster(self) -> CoreV1Api:
@@ -226,11 +227,11 @@ class GangTrigger(UsesServices, BaseTrigger):
                 try:
                     await asyncio.to_thread(
                         user_requests.wanted, self.services, self.job_id
-                    )  # answers a resume that withdrew a halt
+                    )  # also answers a resume that withdrew a halt
                     kind, reason = await asyncio.to_thread(ask, self.services, self.job_id)
                 except (
                     RefusedError
-                ) as exc:  # out of the queue again, by another controller: the ledger says how it stands
+                ) as exc:  # another controller removed it from the queue: the ledger says how it stands
                     self.log.info("%s", exc)
                     return
                 if kind not in ("waiting", "unplanned"):
@@ -252,7 +253,7 @@ class GangTrigger(UsesServices, BaseTrigger):
     # --- one attempt --------------------------------------------------------------------------------------------
 
     def _keep_in_mind(self, watch: PodWatch, attempt: Attempt | None) -> None:
-        """Keep the attempt's pods that are gone from one look to the next, until the attempt is over."""
+        """Make the watch remember the attempt's deleted pods between two looks, until the attempt is over."""
         key = None if attempt is None else (self.job_id, self.role, str(attempt.number))
         if self._followed is not None and self._followed[0] != key:
             watch.unsubscribe(*self._followed)

@@ -1,8 +1,8 @@
-"""The queue, planned once and read once for all jobs of a triggerer that wait in it.
+"""Plan the queue, and read it once for all jobs of a triggerer that wait in it.
 
-One planner at a time: of several triggerers the one that holds a lease in the ledger plans, when the queue or the
-cluster's capacity has changed, and writes each job's place and reason into the ledger. Every triggerer reads the rows
-that changed and wakes those triggers whose job is concerned. So a thousand jobs that wait cost little more than one.
+There is one planner at a time: the triggerer that holds a lease in the ledger. It plans when the queue or the cluster's
+capacity has changed, and writes each job's place and reason into the ledger. Every triggerer reads the rows that
+changed, and wakes only the triggers of these jobs. So a thousand waiting jobs cost little more than one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from updraft.triggers.request_poller import request_poller
 
 T = TypeVar("T")
 LEASE = "planner"
-LEASE_SECONDS = 6.0  # a planner that dies is replaced after this long
+LEASE_SECONDS = 6.0  # after this time, another triggerer replaces a dead planner
 RENEW_SECONDS = 2.0
-TRY_SECONDS = 0.5  # between tries of a triggerer that does not plan
-PLAN_SECONDS = 30.0  # planned again after this long in any case: a change that was not counted is not missed for ever
-LOOK_SECONDS = 300.0  # a job that waits is looked at again after about this long, whatever was or was not told
-# A burst of triggers that look at their jobs fills the loop's own threads; planning and reading do not wait for it.
+TRY_SECONDS = 0.5  # between two tries of a triggerer to get the lease
+PLAN_SECONDS = 30.0  # the planner plans at least this often, in case a change was not counted
+LOOK_SECONDS = 300.0  # a waiting job is checked at least about this often, whatever the news
+# Many triggers that check their jobs at once fill the loop's own threads; planning and reading must not wait for them.
 THREADS = ThreadPoolExecutor(max_workers=3, thread_name_prefix="queue")
 
 log = logging.getLogger(__name__)
 
 
 class WaitingJob:
-    """Of a job that waits: what its trigger has not heard yet."""
+    """A waiting job, with the news that its trigger has not received yet."""
 
     def __init__(self, job_id: str, timing: Timing) -> None:
         self.job_id = job_id
@@ -71,7 +71,7 @@ class WaitingJob:
         self._news.set()
 
     async def news(self) -> Admission | None:
-        """Wait for what is told next. None: look at the job in the ledger."""
+        """Wait for the next news. None: look at the job in the ledger."""
         try:
             async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.8, 1.2)):  # not all at the same moment
                 await self._news.wait()
@@ -84,7 +84,7 @@ class WaitingJob:
 
 
 class QueueReader:
-    """Of one event loop and one cluster. It works while a job waits here."""
+    """The queue of one cluster in one event loop. It works while a job waits here."""
 
     def __init__(self, services: Services, conn_id: str) -> None:
         self._services = services
@@ -94,13 +94,13 @@ class QueueReader:
         self._places: set[WaitingJob] = set()
         self._work: asyncio.Task[None] | None = None
         self._planning: asyncio.Task[None] | None = None
-        self._planned = asyncio.Event()  # there is something to read
+        self._planned = asyncio.Event()  # set when there is a new plan to read
         self._owner = secrets.token_hex(8)
         self._leads = False
         self._renew_at = self._plan_at = 0.0
         self._nodes: list[dict[str, Any]] | None = None
-        self._capacity = Capacity(())  # of these nodes
-        self._basis: Capacity | str | None = None  # what was planned for, or why it is unknown
+        self._capacity = Capacity(())  # computed from `_nodes`
+        self._basis: Capacity | str | None = None  # the capacity of the last plan, or the reason why it was unknown
         self._since: int | None = None
         self._asked: frozenset[str] | None = None
 
@@ -139,7 +139,7 @@ class QueueReader:
                     log.warning("The queue stands still: %s", exc)
                 away = True
             except Exception:
-                # The outermost line of the work: all jobs that wait in this process depend on the next turn.
+                # Outermost line of the work: all jobs that wait in this process depend on the next turn.
                 log.exception("The queue could not be read; trying again")
                 away = True
             await self._pause(self._timing.queue_away_seconds if away else self._timing.queue_turn_seconds)
@@ -158,7 +158,7 @@ class QueueReader:
         if leads:
             try:
                 await asyncio.shield(_call(_give_lease, self._services, self._owner))
-            except Exception as exc:  # noqa: BLE001 - it runs out by itself
+            except Exception as exc:  # noqa: BLE001 - the lease expires by itself
                 log.warning("The planner's lease was not given back: %s", exc)
 
     async def _turn(self) -> None:
@@ -166,8 +166,8 @@ class QueueReader:
             led, self._leads = self._leads, await _call(_take_lease, self._services, self._owner)
             self._renew_at = self._clock() + (RENEW_SECONDS if self._leads else TRY_SECONDS)
             if self._leads and not led:
-                self._basis = None  # another one may have planned meanwhile, and for other nodes
-        # Beside the reading: a cluster that does not answer does not delay users' requests.
+                self._basis = None  # in the meantime another planner may have planned, and for other nodes
+        # Separate from the reading: a cluster that does not answer must not delay users' requests.
         if self._leads and (self._planning is None or self._planning.done()):
             self._planning = asyncio.create_task(self._plan())
         news = await _call(_news, self._services, self._since)
@@ -188,7 +188,7 @@ class QueueReader:
                 self._basis, self._plan_at = basis, self._clock() + PLAN_SECONDS
                 self._planned.set()
         except UnavailableError:
-            pass  # the reading says it
+            pass  # the reading reports it
         except Exception:
             log.exception("The queue could not be planned; trying again")
             await asyncio.sleep(self._timing.queue_away_seconds)
@@ -217,7 +217,7 @@ def _give_lease(services: Services, owner: str) -> None:
 
 
 def _plan(services: Services, basis: Capacity | str, anew: bool) -> bool:
-    """Plan if there is something to plan; whether it did."""
+    """Plan if there is something to plan; return whether there was."""
     if not anew and not services.ledger.queue.plan_is_due():
         return False
     if isinstance(basis, str):

@@ -1,7 +1,7 @@
-"""Finds jobs without a controller: waits until there is something to remove or to deliver, and returns what.
+"""Find jobs without a controller: wait until there is something to remove or to deliver, and return it.
 
-It only finds; the reaper's task does the work. Witnesses are the ledger, the pods, and Airflow's word on the runs of
-those jobs that no controller has touched for a while. Whether that is enough is `updraft.recovery.reaping`'s decision.
+The trigger only finds; the reaper's task acts. The evidence comes from the ledger, the pods, and, for jobs that no
+controller has touched for a while, from Airflow. `updraft.recovery.reaping` decides whether it is enough.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from updraft.lifecycle import State
 
 T = TypeVar("T")
-ASK_AFTER_SECONDS = 60.0  # Airflow is asked about a job that no controller has touched for so long
-UNTOLD = Backoff(30.0, 480.0)  # how long a message is left to its own job's tasks after each try
-FORGET_SECONDS = 120.0  # a longer gap between two looks, and calm has to begin anew
+ASK_AFTER_SECONDS = 60.0  # how long no controller has touched a job before Airflow is asked about it
+UNTOLD = Backoff(30.0, 480.0)  # after each try, how long a message is left to its own job's tasks
+FORGET_SECONDS = 120.0  # after a longer gap between two looks, observations start again
 
 
 @dataclass
 class Memory:
-    """What this triggerer has seen so far. It outlives a trigger, which ends each time that it finds something: calm
-    that began anew with every find would never come on a busy platform."""
+    """What this triggerer has observed so far. It outlives a trigger, which ends at each finding: if the observed times
+    started again with each trigger, they would never become long enough on a busy platform."""
 
     touched: dict[str, tuple[object, float]] = field(
         default_factory=dict
-    )  # job -> controller's last word, first read at
+    )  # job -> the controller's last touch, and when it was first read
     untold: dict[str, float] = field(default_factory=dict)
     looked: float = -math.inf
 
     def begin_look(self, now: float) -> None:
         """Forget everything if the last look, before `now`, was too long ago to know what happened since."""
-        if now - self.looked > FORGET_SECONDS:  # the reaper did not watch meanwhile
+        if now - self.looked > FORGET_SECONDS:  # nobody watched in between
             self.touched.clear()
             self.untold.clear()
         self.looked = now
@@ -53,12 +53,12 @@ _memories: dict[str, Memory] = {}
 
 
 class ReaperTrigger(UsesServices, BaseTrigger):
-    """Looks for jobs without a controller, pods without a job, and messages to MLflow that were not delivered.
+    """Look for jobs without a controller, pods without a job, and messages to MLflow that were not delivered.
 
     Args:
         conn_id: Airflow connection of the cluster.
 
-    Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids]}` once one of both is not empty.
+    Fires `{"reap": {job id: {"reason", "pods", "end", ...}}, "untold": [job ids]}` once one of them is not empty.
     """
 
     def __init__(self, *, conn_id: str) -> None:
@@ -78,7 +78,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
                             watch = self.services.watch_pods(self.conn_id, self.services.settings.namespace(tenant))
                             watches[tenant] = await stack.enter_async_context(watch)
                     found = await self._look(watches)
-                except Exception as exc:  # noqa: BLE001 - outermost line: what cannot be seen is looked at again
+                except Exception as exc:  # noqa: BLE001 - outermost line of the look: the next look tries again
                     self.log.warning("The reaper cannot see: %s: %s", type(exc).__name__, str(exc)[:200])
                 else:
                     if any(found.values()):
@@ -90,7 +90,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
         live = {job.id: job for job in await asyncio.to_thread(self.services.ledger.jobs.live)}
         pods: dict[str, list[OrphanPod]] = {}
         for watch in watches.values():
-            if watch.synced.is_set():  # otherwise what is shown may be of long ago
+            if watch.synced.is_set():  # otherwise its pods may be out of date
                 for (job_id, role, attempt), found in watch.launches().items():
                     number = int(attempt) if attempt.isdigit() else 0
                     pods.setdefault(job_id, []).extend(OrphanPod(pod.name, role, number) for pod in found)
@@ -117,7 +117,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
     async def _ward(
         self, job: Job | None, job_id: str, pods: tuple[OrphanPod, ...], now: float, memory: Memory
     ) -> OrphanCandidate:
-        if job is None:  # ended, or never recorded here: its pods alone are the question
+        if job is None:  # it has ended or was never recorded here: only its pods matter
             state = await asyncio.to_thread(self._state_of, job_id)
             return OrphanCandidate(job_id, state, 0.0, Run.UNKNOWN, pods=pods)
         word = job.controller_seen_at
@@ -171,7 +171,7 @@ class ReaperTrigger(UsesServices, BaseTrigger):
             tasks = await _answer(seconds, RuntimeTaskInstance.get_task_states, dag_id=job.dag_id, run_ids=[job.run_id])
         except AirflowRuntimeError as exc:
             return (Run.GONE if _not_found(exc.error.detail) else Run.UNKNOWN), {}
-        except Exception as exc:  # noqa: BLE001 - whatever it was, Airflow did not say
+        except Exception as exc:  # noqa: BLE001 - whatever the error: Airflow did not answer
             self.log.warning("Airflow does not say how run %s stands: %s", job.run_id, type(exc).__name__)
             return Run.UNKNOWN, {}
         run = Run(state) if state in set(Run) else Run.UNKNOWN

@@ -1,8 +1,8 @@
-"""What every trigger of this process would ask of the ledger every second, asked once for all of them.
+"""Ask the ledger once per second for what all triggers of this process need to know.
 
-With a thousand jobs in one triggerer nearly all answers are "nothing": a trigger looks further only when something is
-asked of its own job. The ledger also hears from here which jobs are guarded. Used by `updraft.triggers.gang` and
-`updraft.triggers.attempt_monitor`, in the triggerer's event loop.
+With a thousand jobs in one triggerer, nearly all answers are "no request": a trigger reads more only if there is a
+request to its own job. The poller also tells the ledger which jobs have a controller. Used by `updraft.triggers.gang`,
+`updraft.triggers.attempt_monitor` and `updraft.triggers.queue`, in the triggerer's event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from updraft.exceptions import UnavailableError, UpdraftError
 from updraft.services import Services
 
-TOUCH_SECONDS = 10.0  # how often the ledger hears that a job is guarded
+TOUCH_SECONDS = 10.0  # how often the ledger is told that a job has a controller
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class _Guard:
 
 
 class RequestPoller:
-    """Of one event loop. A look that fails, or hangs, is not repeated before its time, however many ask."""
+    """The poller of one event loop. A failed or hanging request is not repeated early, however many triggers ask."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -99,7 +99,7 @@ class RequestPoller:
         try:
             guarded = {job_id: guard.what for job_id, guard in self._guarded.items()}
             await asyncio.to_thread(lambda: self._services.ledger.jobs.touch_all(guarded))
-        except Exception as exc:  # noqa: BLE001 - told again soon; the reaper is patient
+        except Exception as exc:  # noqa: BLE001 - it is tried again soon, and the reaper waits much longer
             log.warning("The ledger could not be told which jobs are guarded: %s", exc)
             self._next_touch = self._clock() + self._services.timing.requests_seconds
 

@@ -1,4 +1,4 @@
-"""Waits until a job's controller has answered a request, or until it has been waited for long enough."""
+"""Wait until a job's controller has answered a request, or until the wait is over."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from updraft.services import Services, UsesServices
 
 
 class AnswerTrigger(UsesServices, BaseTrigger):
-    """Waits until a job has answered a request.
+    """Wait until a job has answered a request.
 
     Args:
-        job_id: the job.
-        seq: number of the request among the job's requests.
-        wait_seconds: how long to wait, from the time of the request, by the ledger's clock.
+        job_id: The job.
+        seq: The number of the request among the job's requests.
+        wait_seconds: How long to wait from the time of the request, in the ledger's time.
 
     Fires `{"kind": "answered" | "late", "seq": number}` once; the answer itself is in the ledger.
     """
@@ -27,7 +27,7 @@ class AnswerTrigger(UsesServices, BaseTrigger):
         super().__init__()
         self.job_id = job_id
         self.seq = seq
-        self.wait_seconds = wait_seconds  # from the request on, by the ledger's clock
+        self.wait_seconds = wait_seconds  # from the time of the request, in the ledger's time
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {"job_id": self.job_id, "seq": self.seq, "wait_seconds": self.wait_seconds}
@@ -41,7 +41,7 @@ class AnswerTrigger(UsesServices, BaseTrigger):
     async def _look(self) -> str | None:
         try:
             return await asyncio.to_thread(look, self.services, self.job_id, self.seq, self.wait_seconds)
-        except UpdraftError as exc:  # the ledger is away: asked again
+        except UpdraftError as exc:  # the ledger does not answer: ask again
             self.log.warning("Whether the request was answered is not known: %s", exc)
             return None
 

@@ -1,4 +1,4 @@
-"""Waits for MLflow for a job whose run could not be opened; the job's first task continues once the server answers."""
+"""Wait for MLflow until a job's run can be opened; then the job's first task continues."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from updraft.services import UsesServices
 
 
 class TrackingTrigger(UsesServices, BaseTrigger):
-    """Waits until MLflow answers, for the job `job_id`, whose run could not be opened.
+    """Wait until MLflow answers, for the job `job_id`, whose run could not be opened.
 
-    Fires `{"kind": "again", "reason": text}` once: when MLflow answers, or when the job has ended or is to be
+    Fires `{"kind": "again", "reason": text}` once: when MLflow answers, when the job has ended, or when it is to be
     cancelled.
     """
 

@@ -231,7 +231,7 @@ class TestGang:
         watch.cluster.pods["p-1"]["spec"] = {"nodeName": "n1"}
         waiting = {"name": "updraft-sidecar", "state": {"waiting": {"reason": "PodInitializing"}}}
         watch.cluster.pods["p-1"]["status"] = {"phase": "Pending", "initContainerStatuses": [waiting]}
-        watch.at_look = {400: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
+        watch.at_look = {200: lambda: ledger.requests.make(JOB, "cancel", "bob") and None}
         event = observe(watch)
         name = f"{JOB}-t1"
         if deleted:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from outside import Instead, Outside
 from unit.operators.platform_fakes import FakeCluster
+from unit.triggers.conftest import MANIFEST
 from unit.triggers.trigger_helpers import JOB, events
 
 from updraft.exceptions import RefusedError, UnavailableError
@@ -321,7 +322,7 @@ class TestActs:
 
     @pytest.mark.parametrize("error", [UnavailableError("the cluster is away"), RefusedError("forbidden")])
     def test_one_jobs_trouble_is_not_anothers(self, ledger: Ledger, outside: Outside, error: Exception) -> None:
-        ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, {"name": "digits"}, "ada"))
+        ledger.jobs.record(NewJob(OTHER, "default", "digits", "train_model", OTHER, MANIFEST, "ada"))
 
         def current(job_id: str, role: str) -> Any:
             if job_id == JOB:

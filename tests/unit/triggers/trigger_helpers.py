@@ -17,7 +17,7 @@ class Clock:
         self.now = START
 
     def __call__(self) -> float:
-        self.now += 0.2
+        self.now += 0.1
         return self.now
 
 

@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 5.0
 def copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
     """Copy what the request names into the content store, lay out archives and tables, and write down what was done.
 
-    Raises SourceError after it has told the platform the same; StorageError.
+    Raises SourceError after it has reported the same to the platform; StorageError.
     """
     keys = Keys(config.prefix)
     said: list[str] = []

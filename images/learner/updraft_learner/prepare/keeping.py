@@ -28,10 +28,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
 
 
 def keep_trees(config: PodConfig, paths: PodPaths, store: ObjectStore) -> None:
-    """Store what was made, and tell the platform which trees the sources are. Raises StorageError; twice is harmless.
+    """Store what was made, and report to the platform which trees the sources are. It may be called twice.
 
-    A program that failed has left its reason in its report, and one that was ended in the middle has left none: of
-    neither anything is stored.
+    Nothing is stored of a program that failed, which has left its reason in its report, or of a program that was
+    interrupted, which has left none. Raises StorageError.
     """
     keys = Keys(config.prefix)
     work = PrepareWork.from_json(paths.kept_work_file.read_bytes())

@@ -1,4 +1,4 @@
-"""The pod's disk, as far as the sidecar writes its own files there: the journal's lines and small state files.
+"""Write the sidecar's own files on the pod's disk: the journal's lines and small state files.
 
 The program shares the disk and may fill it, so each call may fail. Called by the sidecar and by `record`.
 """
@@ -16,7 +16,8 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class PodDisk:
-    """Writes files of the sidecar's. A method raises OSError when the disk is full, unless it says otherwise."""
+    """The disk for the sidecar's files. A method raises OSError if the disk is full, unless its docstring says
+    otherwise."""
 
     def open_to_append(self, path: Path) -> int:
         """Return a descriptor of a file, which is created when it is missing."""

@@ -1,4 +1,4 @@
-"""Reading what the program wrote, without being led elsewhere, and the sidecar's own small state files.
+"""Read the program's files safely, and the sidecar's own small state files.
 
 The program owns its folders and may put a link or a pipe anywhere in them, while the sidecar can read the credentials.
 So every folder between the pod's root and a file is opened without following links, and only regular files are read.
@@ -133,9 +133,9 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
 
 
 def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int], hollow_bytes: int) -> list[str]:
-    """Return the largest of these files that have holes, beyond what is stored of them.
+    """Return the largest of these files that have holes, beyond the size that is stored.
 
-    A file system may tell late how many blocks a file has, so a hole has to be found in it.
+    A file system may report a file's blocks late, so a hole has to be found in the file.
     """
     if sum(sizes.values()) <= hollow_bytes:
         return []

@@ -25,7 +25,7 @@ from updraft_learner.store import ObjectStore
 ROLL_BYTES = 256 * 1024
 ROLL_SECONDS = 5.0
 READ_BYTES = 256 * 1024
-HELD_BYTES = 8 << 20  # in memory, while the disk is full
+HELD_BYTES = 8 << 20  # of entries in memory, while the disk is full
 Entry = dict[str, Any]
 
 
@@ -45,10 +45,11 @@ def points(entry: Entry) -> int:
 
 
 class Journal:
-    """Thread-safe. `file_at` is how far the metrics file is recorded: (generation of the file, offset).
+    """The journal of one learner; thread-safe. `file_at` says how far the metrics file is recorded: (generation,
+    offset).
 
     Args:
-        held_limit_bytes: what may wait in memory while the disk is full.
+        held_limit_bytes: The limit for entries in memory while the disk is full.
     """
 
     def __init__(
@@ -134,8 +135,7 @@ class Journal:
             position = JournalPosition(position.segment + 1, 0)
 
     def settle(self, position: JournalPosition) -> JournalPosition:
-        """Return the same place, told as the beginning of the next segment when `position` is the end of a closed
-        one."""
+        """Return the same position; the end of a closed segment becomes the beginning of the next one."""
         with self._changed:
             while position.segment < self._segment and position.offset >= self._size_of(position.segment):
                 position = JournalPosition(position.segment + 1, 0)

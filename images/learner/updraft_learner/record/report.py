@@ -15,7 +15,7 @@ from updraft_learner.contract import TEXT_CHARACTERS, TEXTS
 def log(text: str, file: TextIO | None = None) -> None:
     """Write a line to `file`, by default stderr."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with suppress(OSError):  # a log on a full disk
+    with suppress(OSError):  # the log may be on a full disk
         print(f"{stamp} updraft-sidecar: {text}", file=file or sys.stderr, flush=True)
 
 

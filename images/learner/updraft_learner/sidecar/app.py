@@ -68,10 +68,10 @@ class Sidecar:
     thread.
 
     Args:
-        endpoint_token: what clients of the MLflow endpoint have to send.
-        control: the same store with short timeouts, for what a caller waits for.
-        held_limit_bytes: what the journal may hold in memory while the disk is full.
-        sleep: seconds; called between tries of `drain`.
+        endpoint_token: The token that clients of the MLflow endpoint have to send.
+        control: The same store with short timeouts, for requests whose caller waits.
+        held_limit_bytes: The limit for journal entries in memory while the disk is full.
+        sleep: Waits some seconds between two tries of `drain`.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class Sidecar:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def _attempt(self, name: str, work: Callable[[], None]) -> Exception | None:
-        """Do a round; a failure becomes a warning that stands until a round succeeds."""
+        """Do one round; a failure becomes a warning that stays until a round succeeds."""
         try:
             work()
         except Fenced as exc:

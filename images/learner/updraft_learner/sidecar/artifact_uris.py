@@ -31,7 +31,7 @@ class ArtifactUris:
         """Return (owner, path below the owner's artifacts) of a path below the artifact API; the path may be empty.
 
         Raises:
-            Refused: the path is not below this run or a logged model of this experiment.
+            EndpointError: the path is not below this run or a logged model of this experiment.
         """
         try:
             parts = safe_path(path.strip("/")).split("/")

@@ -42,11 +42,11 @@ class Described:
 
 
 def describe(name: str, held: FolderSnapshot, learners: int) -> Described:
-    """Return the program's own manifest, as far as it is used.
+    """Return the part of the program's own manifest that is used.
 
     Raises:
-        Damaged: it is unreadable, or files are missing or of another size.
-        Unusable: it speaks of parts in a way that cannot be.
+        Damaged: it is unreadable, or files are missing or have another size.
+        Unusable: its numbers of parts are impossible.
     """
     manifests = [path for path in sorted(held.found) if path == contract.CHECKPOINT_LOCAL_MANIFEST or part_of(path)]
     if contract.CHECKPOINT_LOCAL_MANIFEST in manifests:

@@ -60,10 +60,10 @@ class Local:
 
 
 class CheckpointUploader:
-    """`poll` is called by one thread; the rest may be read from others.
+    """Uploads one learner's checkpoints. One thread calls `poll`; other threads may read the rest.
 
     Args:
-        hollow_bytes: see `find_below`.
+        hollow_bytes: See `find_below`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CheckpointUploader:
         return tuple((done + waits)[-SHOWN:])
 
     def poll(self) -> None:
-        """Upload what is finished, the newest first; raises StorageError, and goes on at the next call."""
+        """Upload finished checkpoints, the newest first. Raises StorageError; the next call continues."""
         seen: set[Local] = set()
         while True:
             # Listed again after each upload: if the store is slow, there may be a newer checkpoint.

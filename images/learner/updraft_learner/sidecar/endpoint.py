@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, self.routes.answer(Call(self.command, path.removeprefix(prefix), body, query)))
 
     def _admit(self, path: str) -> None:
-        """Raise Refused for a request that `Guard` keeps out. What the client still sends is read first, if it is
+        """Raise EndpointError for a request that `Guard` keeps out. What the client still sends is read first, if it is
         little: a client whose connection ends while it sends does not see the answer."""
         guard = cast(_Server, self.server).guard
         try:

@@ -35,7 +35,7 @@ class Guard:
         self._origins = frozenset(f"http://{host}" for host in self._hosts)
 
     def check_address(self, headers: Message) -> None:
-        """Raise Refused (403) unless `Host` is this endpoint, once, and `Origin`, if any, is too."""
+        """Raise EndpointError (403) unless `Host` is this endpoint, once, and `Origin`, if any, is too."""
         hosts = [host.strip().lower() for host in headers.get_all("Host", [])]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             named = ", ".join(hosts)[:100] or "nothing"
@@ -49,8 +49,8 @@ class Guard:
                 )
 
     def check_token(self, headers: Message) -> None:
-        """Raise Refused (401) unless the request has the launch's token; the time taken does not tell how much of it
-        was right."""
+        """Raise EndpointError (401) unless the request has the launch's token; the time taken does not show how much of
+        it was right."""
         given = headers.get_all("Authorization", [])
         scheme, _, token = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
         right = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token)

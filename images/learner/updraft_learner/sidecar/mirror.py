@@ -23,9 +23,10 @@ class Mirror:
     """The mirror of one folder. Call it from one thread only.
 
     Args:
-        baseline: files that were there before the program started, and are stored.
-        owned: they are this learner's own, of an earlier attempt: what the program deletes of them is no result.
-        hollow_bytes: see `find_below`.
+        baseline: Files that existed before the program started, and are stored.
+        owned: Whether these are this learner's own, from an earlier attempt. Then, a file that the program deletes is
+            deleted from the store too.
+        hollow_bytes: See `find_below`.
     """
 
     def __init__(

@@ -27,8 +27,10 @@ _IGNORED_TAGS = ("mlflow.user", "mlflow.runName", "mlflow.parentRunId", "mlflow.
 
 
 def is_name(name: str) -> bool:
-    """Return whether MLflow takes it as the name of a metric, param or tag. Said at once: in a batch, one bad name
-    makes the server refuse all others with it."""
+    """Return whether MLflow accepts the name of a metric, param or tag.
+
+    Names are checked at once, because one bad name in a batch makes the server refuse the whole batch.
+    """
     plain = posixpath.normpath(name) == name and name != "." and not name.startswith(("/", ".."))
     return plain and _NAME.fullmatch(name) is not None
 
@@ -140,7 +142,7 @@ class Recorder:
         self._warnings.add("bad line", f"metrics file: {reason}")
 
     def restore_counts(self, counts: Mapping[str, Any]) -> None:
-        """Continue the counts of the process before this one."""
+        """Continue with the counts of the previous process."""
         with self._lock:
             self._steps = {source: dict(steps) for source, steps in counts.get("steps", {}).items()}
             self.nan, self.bad_lines = int(counts.get("nan", 0)), int(counts.get("bad_lines", 0))

@@ -92,7 +92,7 @@ class Routes:
         """Return the response's body.
 
         Raises:
-            Refused: the request is not for this run, not supported, invalid, or the server is away.
+            EndpointError: the request is not for this run, not supported, invalid, or the server is away.
         """
         if (name := _other_spelling([call.body, call.query])) is not None:
             raise EndpointError.invalid(

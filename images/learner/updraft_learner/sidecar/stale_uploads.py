@@ -16,7 +16,7 @@ def give_up_older(config: PodConfig, store: ObjectStore) -> None:
 
 
 def is_older(config: PodConfig, key: str) -> bool:
-    """Return whether an object below the job is written by attempts before this one, or by this learner alone."""
+    """Return whether an object below the job is written by earlier attempts, or by this learner alone."""
     keys = Keys(config.prefix)
     if key.startswith(f"{keys.results(config.job_id, config.role, config.learner)}/"):
         return True

@@ -124,8 +124,11 @@ class SystemMetrics:
         return {**values, **parse_memory(memory), **parse_gpus(self._probed(GPU_FILE, now))}
 
     def _probed(self, path: str, now: float, intervals: int = 1) -> str:
-        """Return what the probe left there. Nothing where no sample is, or an old one: the pod has no GPU, or its image
-        or its driver tells nothing. `intervals`: from one sample to the next."""
+        """Return the probe's newest sample; empty if there is none, or if it is too old.
+
+        There is none if the pod has no GPU, or if its image or its driver reports nothing. `intervals`: between two
+        samples.
+        """
         try:
             with open_below(self._root, str(Path(path).relative_to(ROOT_DIR))) as file:
                 age_seconds = abs(now - os.fstat(file.fileno()).st_mtime)

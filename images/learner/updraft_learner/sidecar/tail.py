@@ -33,10 +33,10 @@ class MetricsTail:
         self._skipping = False
 
     def poll(self, *, final: bool = False) -> None:
-        """Record all complete new lines; with `final` also a last one that has no line end.
+        """Record all complete new lines; with `final` also a last line without a newline.
 
         Raises:
-            OSError: the file or the journal cannot be used now; the next call goes on.
+            OSError: the file or the journal cannot be used now; the next call continues.
         """
         try:
             file = open_below(self._root, METRICS_PATH)
