@@ -10,9 +10,10 @@ import anyio
 import httpx
 import pytest
 from bounds import MEGABYTES, bounded
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.routing import APIRoute
 from pages import REPOSITORY
+from starlette.exceptions import HTTPException
 from unit.api.api_fakes import MANIFEST, Platform, guards
 
 from updraft.api.access import team_policy
