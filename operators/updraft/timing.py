@@ -1,4 +1,4 @@
-"""How often the processes that guard jobs look at what they wait for, and how long they are patient."""
+"""Set how often triggers look at what they wait for, how long they wait, and by which clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from updraft_learner.backoff import Backoff
 
 
 class RateLimiter:
-    """Each watcher of a process looks as often as it likes while they are few, and in turn when they are many.
+    """Spread the looks of all watchers of a process over time.
 
-    Turns are `1 / most_per_second` apart, and none comes sooner than `least_seconds` after it was asked for. Call it
-    from one thread.
+    No look comes sooner than `least_seconds` after its watcher asked for it, and looks are at least
+    `1 / most_per_second` apart. Call it from one thread.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ TRAINING_END_LOOKS = RateLimiter(least_seconds=4.0, most_per_second=50.0)
 
 @dataclass(frozen=True)
 class Timing:
-    """Pauses and patience of triggers, with the clock that they are measured by.
+    """The pauses and time limits of triggers, and the clock that measures them.
 
     Args:
         clock: returns seconds of a clock that never goes back.

@@ -88,8 +88,10 @@ def _fetch(git: Git, url: str, ref: str) -> str | None:
 
 
 def _resolve(git: Git, url: str, ref: str, limit_bytes: int) -> str:
-    """Return the full SHA of a short one, or of one that the server does not offer. Fetches commits without their
-    files."""
+    """Return the full SHA of a commit that is named by a short SHA, or that the server does not hand out by its SHA.
+
+    Fetches the history without files.
+    """
     git("remote", "add", "source", url)
     try:
         if not git.succeeds("fetch", "--filter=tree:0", "source", *_EVERYTHING):
