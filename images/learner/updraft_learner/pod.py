@@ -53,7 +53,12 @@ class PodPaths:
 
     def at(self, path: str) -> Path:
         """Return where a path of the contract lies, such as `contract.DATA_DIR`."""
-        return self.root / Path(path).relative_to(contract.ROOT_DIR)
+        return self.root / self.below(path)
+
+    def below(self, path: str | Path) -> str:
+        """Return a path of the contract, or a path below `root`, relative to `root`."""
+        base = self.root if isinstance(path, Path) else contract.ROOT_DIR
+        return Path(path).relative_to(base).as_posix()
 
     @property
     def code(self) -> Path:

@@ -11,17 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
 from updraft_learner import contract
+from updraft_learner.below import link_below, make_folder, replacing, write_text_below
 from updraft_learner.contract import ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.store import ObjectStore, StorageError
@@ -30,7 +31,6 @@ from updraft_learner.trees import (
     Tree,
     TreeError,
     TreeFile,
-    make_folder,
     materialise,
     megabytes,
     safe_path,
@@ -78,17 +78,16 @@ def stage_once(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Text
 
 def let_program_start(paths: PodPaths) -> None:
     """Open the gate in which the program's container waits."""
-    make_folder(paths.io)
-    paths.at(contract.STAGED_FILE).touch()
+    make_folder(paths.root, paths.below(contract.IO_DIR))
+    with suppress(IsADirectoryError):  # the program of a pod whose sidecar was restarted has made it
+        write_text_below(paths.root, paths.below(contract.STAGED_FILE), "")
 
 
 def tell_failure(paths: PodPaths, code: int, reason: str) -> None:
     """End the program's container in place of the program."""
-    make_folder(paths.io)
-    part = paths.io / f".{secrets.token_hex(8)}"
-    part.write_text(f"{code} {' '.join(reason.split())}\n", encoding="utf-8")
-    part.chmod(0o664)
-    os.replace(part, paths.at(contract.STAGING_FAILED_FILE))
+    make_folder(paths.root, paths.below(contract.IO_DIR))
+    line = f"{code} {' '.join(reason.split())}\n"
+    write_text_below(paths.root, paths.below(contract.STAGING_FAILED_FILE), line)
 
 
 def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = sys.stdout) -> None:
@@ -98,13 +97,12 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
         StageError, StorageError, TreeError: with the message for the user.
     """
     keys = Keys(config.prefix)
-    folders = (paths.root, paths.code, paths.data, paths.result, paths.checkpoints, paths.logs, paths.io)
-    for folder in folders:
-        make_folder(folder)
+    make_folder(paths.root)
+    for folder in (paths.code, paths.data, paths.result, paths.checkpoints, paths.logs, paths.io):
+        make_folder(paths.root, paths.below(folder))
     paths.private.mkdir(mode=0o700, exist_ok=True)
-    params = paths.at(contract.PARAMS_FILE)
-    params.write_text(json.dumps(config.params, sort_keys=True, indent=1) + "\n", encoding="utf-8")
-    params.chmod(0o664)
+    params = json.dumps(config.params, sort_keys=True, indent=1) + "\n"
+    write_text_below(paths.root, paths.below(contract.PARAMS_FILE), params)
 
     wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
     for mount in config.data:
@@ -115,8 +113,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     trees = [(name, tree, target) for (name, _, target), tree in zip(wanted, documents, strict=True)]
     _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees), "code and data need")
     for name, tree, target in trees:
-        _lay_out(store, keys, name, tree, target, out)
-        _make_group_writable(paths.root, target)
+        _lay_out(store, keys, name, tree, paths.root, target, out)
     if config.role == contract.PREPARE_ROLE:
         _copy_sources(config, paths, store, out)
     if config.restore_checkpoint is not None:
@@ -203,12 +200,13 @@ def _require_disk(root: Path, needed_bytes: int, what: str) -> None:
         )
 
 
-def _lay_out(store: ObjectStore, keys: Keys, name: str, tree: Tree, target: Path, out: TextIO) -> None:
+def _lay_out(store: ObjectStore, keys: Keys, name: str, tree: Tree, root: Path, target: Path, out: TextIO) -> None:
     progress = ProgressPrinter(name, len(tree.files), tree.size_bytes, out)
     materialise(
         tree,
         target,
         lambda file: _open(store, keys.blob(file.sha256), f"{name}: {file.path}"),
+        anchor=root,
         threads=THREADS,
         progress=progress,
     )
@@ -250,7 +248,8 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
             raise TreeError(f"checkpoint folder {local!r} is no plain name")
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise _bad_checkpoint(name, f"{contract.CHECKPOINT_MARKER} is unreadable ({exc})") from exc
-    folder = make_folder(paths.checkpoints / local)
+    place = f"{paths.below(contract.CHECKPOINT_DIR)}/{local}"
+    folder = make_folder(paths.root, place)
     _require_disk(paths.root, sum(size for _, size in files.values()), f"checkpoint {name} needs")
     marker = files.pop(contract.CHECKPOINT_LOCAL_MARKER, None)
     prefix = keys.checkpoint(job_id, name)
@@ -265,18 +264,14 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
                 raise
             raise _bad_checkpoint(name, f"{path} is not in the store") from exc
 
-    materialise(tree, folder, lambda file: fetch(file.path), threads=THREADS, progress=progress)
-    local_marker = folder / contract.CHECKPOINT_LOCAL_MARKER  # written last: without it the folder is ignored
+    materialise(tree, folder, lambda file: fetch(file.path), anchor=paths.root, threads=THREADS, progress=progress)
+    local_marker = f"{place}/{contract.CHECKPOINT_LOCAL_MARKER}"  # written last: without it the folder is ignored
     if marker is None:
-        local_marker.touch()
+        write_text_below(paths.root, local_marker, "")
     else:
-        write_verified(local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
+        write_verified(paths.root, local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
     progress.finish()
-    link = paths.checkpoints / f".tmp-{contract.CHECKPOINT_LATEST}-stage"
-    link.unlink(missing_ok=True)
-    link.symlink_to(local)
-    os.replace(link, paths.checkpoints / contract.CHECKPOINT_LATEST)
-    _make_group_writable(paths.root, folder)
+    link_below(paths.root, f"{paths.below(contract.CHECKPOINT_DIR)}/{contract.CHECKPOINT_LATEST}", local)
     paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
 
 
@@ -318,22 +313,15 @@ def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: 
     total_bytes = sum(size for _, size in chosen.values())
     _require_disk(target, total_bytes, "results need")
     progress = ProgressPrinter("results", len(chosen), total_bytes, out)
-    for path in chosen:
-        for parent in reversed((target / path).relative_to(target).parents[:-1]):
-            make_folder(target / parent)
+    for folder in {paths.below(target / path).rpartition("/")[0] for path in chosen}:
+        make_folder(paths.root, folder)
 
     def lay(path: str) -> tuple[str, list[int]]:
         key, size = chosen[path]
-        destination = target / path
-        part = destination.with_name(f".updraft-part-{secrets.token_hex(8)}")
-        try:
-            with _open(store, key, f"result {path}") as source, part.open("wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-            part.chmod(0o664)
-            os.replace(part, destination)
-        finally:
-            part.unlink(missing_ok=True)
-        facts = destination.stat()
+        with _open(store, key, f"result {path}") as source, replacing(paths.root, paths.below(target / path)) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+            file.flush()
+            facts = os.fstat(file.fileno())
         progress.add(size)
         return path, [facts.st_size, facts.st_mtime_ns]
 
@@ -341,11 +329,3 @@ def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: 
         laid = dict(pool.map(lay, chosen))
     paths.restored_results_file.write_text(json.dumps(laid), encoding="utf-8")
     progress.finish()
-
-
-def _make_group_writable(root: Path, folder: Path) -> None:
-    """Make the folders between `root` and `folder` writable for the program's group, so that it may write beside what
-    was staged."""
-    while folder != root and folder.is_relative_to(root):
-        make_folder(folder)
-        folder = folder.parent

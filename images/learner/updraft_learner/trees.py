@@ -10,30 +10,27 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import stat
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from updraft_learner.below import folder_below, make_folder, replacing
 from updraft_learner.ignore import IGNORE_FILE, Ignore
 
 if TYPE_CHECKING:  # a pod does not need it when it starts, since it unpacks no archive
     import zipfile
 
 CHUNK_BYTES = 1 << 20
-FOLDER_MODE = 0o2775  # the group may write, and new files keep the group
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 DEFAULT_LIMIT_FILES = 100_000
-PART_PREFIX = ".updraft-part-"
 NAME_BYTES = 255  # longest name of a file or folder on the usual file systems
 PATH_BYTES = 1024  # longest key in S3
 FOLDERS = 100  # nested inside each other
@@ -328,27 +325,36 @@ def materialise(
     root: Path,
     fetch: Callable[[TreeFile], BinaryIO | Path],
     *,
+    anchor: Path | None = None,
     threads: int = 4,
     progress: Callable[[TreeFile, bool], None] | None = None,
 ) -> None:
     """Lay `tree` out below `root`; files that are already there with the right content are kept.
 
+    Links below `anchor` are replaced and never followed.
+
     Args:
         fetch: gives a file's content as a stream (closed here) or as a path (copied). Called from several threads.
+        anchor: the trusted folder that holds `root`, if another program may write below it; else `root` itself.
         progress: called after each file, with whether it was already there.
 
     Raises:
         DigestMismatch: content does not match; nothing is left at that path.
-        TreeError: a folder of the tree is a link or a file below `root`.
+        TreeError: a folder of the tree is a file below `root`, or a file of the tree is a folder.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    anchor = root if anchor is None else anchor
+    base = root.relative_to(anchor).as_posix()
+    make_folder(anchor, base)
     for folder in sorted(_folders(tree)):  # a folder precedes those inside it
-        _make_folder(root, root / folder)
+        try:
+            make_folder(anchor, f"{base}/{folder}")
+        except NotADirectoryError as exc:
+            raise TreeError(f"{folder} exists and is no folder; files cannot be laid below it") from exc
 
     def lay(file: TreeFile) -> None:
-        kept = _is_there(root / file.path, file)
+        kept = _is_there(anchor, f"{base}/{file.path}", file)
         if not kept:
-            _write(root / file.path, file, fetch(file))
+            _write(anchor, f"{base}/{file.path}", file, fetch(file))
         if progress is not None:
             progress(file, kept)
 
@@ -372,17 +378,12 @@ def _folders(tree: Tree) -> set[str]:
     return found
 
 
-def write_verified(target: Path, sha256: str, size: int, content: BinaryIO | Path, mode: int = 0o644) -> None:
-    """Write `content` to `target` at once or not at all; raises DigestMismatch when it is not what was asked for."""
-    _write(target, TreeFile(target.name, sha256, size, mode), content)
+def write_verified(anchor: Path, relative: str, sha256: str, size: int, content: BinaryIO | Path) -> None:
+    """Write `content` to `relative` below `anchor` at once or not at all; a link there is replaced.
 
-
-def make_folder(folder: Path) -> Path:
-    """Create a folder that its group may write to."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # another user's folder keeps its mode
-        folder.chmod(FOLDER_MODE)
-    return folder
+    Raises DigestMismatch when it is not what was asked for.
+    """
+    _write(anchor, relative, TreeFile(PurePosixPath(relative).name, sha256, size), content)
 
 
 def _walk(
@@ -487,47 +488,44 @@ def _extract(
     return written
 
 
-def _make_folder(root: Path, folder: Path) -> None:
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise TreeError(f"{folder.relative_to(root)} exists and is no folder; files cannot be laid below it")
-    make_folder(folder)
-
-
-def _is_there(path: Path, file: TreeFile) -> bool:
+def _is_there(anchor: Path, relative: str, file: TreeFile) -> bool:
+    path = PurePosixPath(relative)
     try:
-        facts = path.lstat()
+        with folder_below(anchor, str(path.parent)) as folder:
+            opened = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return False
-    if not stat.S_ISREG(facts.st_mode) or facts.st_size != file.size:
-        return False
-    return hash_file(path)[0] == file.sha256
+    with os.fdopen(opened, "rb", buffering=0, closefd=True) as there:
+        facts = os.fstat(there.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size != file.size:
+            return False
+        return hashlib.file_digest(there, "sha256").hexdigest() == file.sha256
 
 
-def _write(target: Path, file: TreeFile, content: BinaryIO | Path) -> None:
+def _write(anchor: Path, relative: str, file: TreeFile, content: BinaryIO | Path) -> None:
     source: BinaryIO = content.open("rb") if isinstance(content, Path) else content
-    part = target.with_name(f"{PART_PREFIX}{secrets.token_hex(8)}")
-    digest, size_bytes = hashlib.sha256(), 0
+    mode = 0o775 if file.mode & stat.S_IXUSR else 0o664
     try:
-        with source, part.open("xb") as out:
-            # Read no more than announced: the limits were checked with the document's sizes.
-            while size_bytes <= file.size and (chunk := source.read(CHUNK_BYTES)):
-                digest.update(chunk)
-                size_bytes += len(chunk)
-                out.write(chunk)
-        if digest.hexdigest() != file.sha256 or size_bytes != file.size:
-            raise DigestMismatch(
-                f"{file.path!r} does not match its digest: expected {file.sha256[:12]} with {file.size} bytes, "
-                f"got {digest.hexdigest()[:12]} with {size_bytes} bytes"
-            )
-        part.chmod(0o775 if file.mode & stat.S_IXUSR else 0o664)
-        try:
-            os.replace(part, target)
-        except OSError as exc:
-            if exc.errno not in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            raise TreeError(f"{file.path!r} exists as a folder; the file cannot be laid there") from exc
-    finally:
-        part.unlink(missing_ok=True)
+        with source, replacing(anchor, relative, mode) as out:
+            _copy_verified(source, out, file)
+    except OSError as exc:
+        if exc.errno not in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise TreeError(f"{file.path!r} exists as a folder; the file cannot be laid there") from exc
+
+
+def _copy_verified(source: BinaryIO, out: BinaryIO, file: TreeFile) -> None:
+    digest, size_bytes = hashlib.sha256(), 0
+    # Read no more than announced: the limits were checked with the document's sizes.
+    while size_bytes <= file.size and (chunk := source.read(CHUNK_BYTES)):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+        out.write(chunk)
+    if digest.hexdigest() != file.sha256 or size_bytes != file.size:
+        raise DigestMismatch(
+            f"{file.path!r} does not match its digest: expected {file.sha256[:12]} with {file.size} bytes, "
+            f"got {digest.hexdigest()[:12]} with {size_bytes} bytes"
+        )
 
 
 def _is_size(value: object) -> bool:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from updraft_learner.below import make_folder, write_text_below
 from updraft_learner.contract import Keys, PodConfig
 from updraft_learner.pod import PodPaths, read_credentials
 from updraft_learner.prepare import blobs, memory
@@ -27,7 +28,7 @@ from updraft_learner.prepare.documents import (
 from updraft_learner.prepare.errors import SourceError, bucket_errors, check_limit
 from updraft_learner.prepare.select import needed_paths
 from updraft_learner.store import ObjectStore, StorageError
-from updraft_learner.trees import Tree, TreeFile, make_folder, materialise, megabytes
+from updraft_learner.trees import Tree, TreeFile, materialise, megabytes
 
 PROGRESS_SECONDS = 5.0
 
@@ -49,13 +50,13 @@ def copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Te
         if text is None:
             raise SourceError("refused", "what is to be prepared is not in the object store; submit the job again")
         request = PrepareRequest.from_json(text)
-        make_folder(paths.trees)
+        make_folder(paths.root, paths.below(paths.trees))
         copied = {s.name: _Copy(request, s, keys, paths, store, say).run() for s in request.sources}
     except SourceError as exc:
         store.put_bytes(keys.prepared(config.job_id, config.attempt), outcome(error=exc.to_json()))
         raise
     work = PrepareWork(request, copied, tuple(said)).to_json()
-    paths.work_file.write_text(work, encoding="utf-8")
+    write_text_below(paths.root, paths.below(paths.work_file), work)
     paths.kept_work_file.write_text(work, encoding="utf-8")
 
 
@@ -92,7 +93,8 @@ class _Copy:
             except SourceError:  # the program will report it as the result for this data
                 wanted = []
             self._lay(tree, source.name, wanted)
-            (self._paths.data / f"{source.name}.json").write_bytes(tree.to_json())
+            document = self._paths.below(self._paths.data / f"{source.name}.json")
+            write_text_below(self._paths.root, document, tree.to_json().decode())
         return Copied(tree.sha256, None, provenance)
 
     def _bucket(self) -> tuple[Tree, dict[str, object]]:
@@ -166,8 +168,7 @@ class _Copy:
         named = set(wanted)
         part = Tree(tuple(file for file in tree.files if file.path in named))
         target: Path = self._paths.data / folder
-        make_folder(target)
-        materialise(part, target, lambda file: self._store.open(self._keys.blob(file.sha256)))
+        materialise(part, target, lambda file: self._store.open(self._keys.blob(file.sha256)), anchor=self._paths.root)
 
 
 class _SourceStream:

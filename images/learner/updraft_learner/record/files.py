@@ -11,15 +11,15 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
+from updraft_learner.below import folder_below, write_text_below
 from updraft_learner.uploads import read_whole
 
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking, because opening a pipe would wait for its writer.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -45,26 +45,11 @@ class FoundFile:
         return other is not None and (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
 
 
-@contextmanager
-def _folder_of(root: Path, relative: str) -> Iterator[tuple[int, str]]:
-    """Open the folder that a path below `root` ends in; give its descriptor and the path's last part. No link is
-    followed."""
-    *folders, name = PurePosixPath(relative).parts
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for folder in folders:
-            inner = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor, name
-    finally:
-        os.close(descriptor)
-
-
 def open_below(root: Path, relative: str) -> BinaryIO:
     """Open a regular file; raises OSError when a part of its path below `root` is a link, or it is no file."""
-    with _folder_of(root, relative) as (descriptor, name):
-        file = os.open(name, _FILE_FLAGS, dir_fd=descriptor)
+    path = PurePosixPath(relative)
+    with folder_below(root, str(path.parent)) as folder:
+        file = os.open(path.name, _FILE_FLAGS, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "not a regular file", relative)
@@ -83,17 +68,17 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
     hollow: dict[str, int] = {}
     links: list[tuple[str, str]] = []
     names: dict[tuple[int, int], list[str]] = {}  # of files with several names, anywhere on the disk
-    anchor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path_below = PurePosixPath(folder)
 
     def unreadable(exc: OSError) -> None:
         if isinstance(exc, PermissionError):
             refused.append(str(exc.filename))
 
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError), folder_below(root, str(path_below.parent)) as anchor:
         for top, folders, files, descriptor in os.fwalk(
-            folder, dir_fd=anchor, follow_symlinks=False, onerror=unreadable
+            path_below.name, dir_fd=anchor, follow_symlinks=False, onerror=unreadable
         ):
-            prefix = PurePosixPath(top).relative_to(folder).as_posix()
+            prefix = PurePosixPath(top).relative_to(path_below.name).as_posix()
             prefix = "" if prefix == "." else f"{prefix}/"
             for name in [*files, *folders]:
                 try:
@@ -111,10 +96,6 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
                         refused.append(prefix + name)
                 except FileNotFoundError:  # deleted after it was listed
                     continue
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    finally:
-        os.close(anchor)
     for path in _too_hollow(root, folder, hollow, hollow_bytes):
         found[path] = replace(found[path], refused=HOLLOW)
     regular = dict(found)
@@ -184,14 +165,7 @@ class Within:
 
 def write_below(root: Path, relative: str, value: Any) -> None:
     """Replace a JSON file in a folder of the program's at once; raises OSError when a folder of its path is a link."""
-    with _folder_of(root, relative) as (descriptor, name):
-        part = f".{name}.part"
-        with suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=descriptor)
-        created = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(part, created, 0o664, dir_fd=descriptor), "w", encoding="utf-8") as file:
-            json.dump(value, file, sort_keys=True)
-        os.replace(part, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+    write_text_below(root, relative, json.dumps(value, sort_keys=True))
 
 
 def read_json(path: Path, default: Any) -> Any:

@@ -15,12 +15,14 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from updraft_learner import contract
+from updraft_learner.below import facts_below, folder_below, link_below
 from updraft_learner.checkpoint_format import BAD_PREFIX
 from updraft_learner.checkpoint_names import (
     NAME_CHARS,
@@ -147,31 +149,29 @@ class CheckpointUploader:
     def unfinished(self) -> list[str]:
         """Return the folders without COMPLETE, for the last report when the program has ended."""
         complete = {local.name for local in self._finished()}
-        return [
-            entry.name
-            for entry in self._scan()
-            if entry.name not in complete and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-        ]
+        return [name for name, _ in self._scan() if name not in complete]
 
-    def _scan(self) -> list[os.DirEntry[str]]:
-        try:
-            return sorted(os.scandir(self._paths.checkpoints), key=lambda entry: entry.name)
-        except FileNotFoundError:
-            return []
+    def _scan(self) -> list[tuple[str, int]]:
+        """Return the names of the folders in CHECKPOINT_DIR, without hidden ones, and their inodes; none if it is a
+        link."""
+        with suppress(FileNotFoundError, NotADirectoryError), self._folder() as folder, os.scandir(folder) as entries:
+            found = [(e.name, e.inode()) for e in entries if e.is_dir(follow_symlinks=False)]
+            return sorted(each for each in found if not each[0].startswith("."))
+        return []
+
+    def _folder(self) -> AbstractContextManager[int]:
+        """Open CHECKPOINT_DIR without following a link; gives its descriptor."""
+        return folder_below(self._paths.root, FOLDER)
 
     def _finished(self) -> list[Local]:
         """Return the finished checkpoints on disk, newest first."""
         found = []
-        for entry in self._scan():
-            if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
-                continue
-            try:
-                facts = os.lstat(Path(entry.path) / contract.CHECKPOINT_LOCAL_MARKER)
-            except OSError:
-                continue
-            if stat.S_ISREG(facts.st_mode):
-                identity = f"{entry.inode()}-{facts.st_ino}-{facts.st_mtime_ns}"
-                found.append(Local(entry.name, identity, facts.st_mtime_ns))
+        for name, inode in self._scan():
+            with suppress(OSError):
+                facts = facts_below(self._paths.root, f"{FOLDER}/{name}/{contract.CHECKPOINT_LOCAL_MARKER}")
+                if facts is not None and stat.S_ISREG(facts.st_mode):
+                    identity = f"{inode}-{facts.st_ino}-{facts.st_mtime_ns}"
+                    found.append(Local(name, identity, facts.st_mtime_ns))
         return sorted(found, key=lambda local: (local.completed_ns, local.name), reverse=True)
 
     def _is_stored(self, local: Local) -> bool:
@@ -313,13 +313,9 @@ class CheckpointUploader:
     def _quarantine(self, local: Local, reason: str) -> None:
         if local not in self._finished():
             return  # it was rewritten while it was read
-        target, number = self._paths.checkpoints / f"{BAD_PREFIX}{local.name}", 1
-        while target.exists():
-            number += 1
-            target = target.with_name(f"{BAD_PREFIX}{local.name}-{number}")
         try:
-            os.rename(self._paths.checkpoints / local.name, target)
-            reason = f"{reason}; set aside as {target.name}"
+            target = self._set_aside(local.name)
+            reason = f"{reason}; set aside as {target}"
         except OSError as exc:
             reason = f"{reason}; it could not be set aside ({exc.strerror})"
             self._state[local.name] = {
@@ -332,18 +328,27 @@ class CheckpointUploader:
 
     def _point_latest_at(self, newest: Local) -> None:
         """Point `latest` at the newest checkpoint, for programs that do not keep it themselves."""
-        link = self._paths.checkpoints / contract.CHECKPOINT_LATEST
+        link = f"{FOLDER}/{contract.CHECKPOINT_LATEST}"
         try:
-            if link.is_symlink() and os.readlink(link) == newest.name:
-                return
-            if link.exists() and not link.is_symlink():
-                return
-            part = link.with_name(".tmp-latest-sidecar")
-            part.unlink(missing_ok=True)
-            part.symlink_to(newest.name)
-            os.replace(part, link)
+            facts = facts_below(self._paths.root, link)
+            if facts is None or (stat.S_ISLNK(facts.st_mode) and self._latest() != newest.name):
+                link_below(self._paths.root, link, newest.name)
         except OSError as exc:
-            self._warnings.add("latest", f"the link {link.name} in CHECKPOINT_DIR cannot be set: {exc.strerror}")
+            text = f"the link {contract.CHECKPOINT_LATEST} in CHECKPOINT_DIR cannot be set: {exc.strerror}"
+            self._warnings.add("latest", text)
+
+    def _latest(self) -> str:
+        with self._folder() as folder:
+            return os.readlink(contract.CHECKPOINT_LATEST, dir_fd=folder)
+
+    def _set_aside(self, name: str) -> str:
+        """Rename a checkpoint's folder, so that it is not used; return the new name. Raises OSError."""
+        with self._folder() as folder:
+            taken = {*os.listdir(folder)}
+            numbers = chain([""], (f"-{number}" for number in count(2)))
+            target = next(new for number in numbers if (new := f"{BAD_PREFIX}{name}{number}") not in taken)
+            os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+        return target
 
     def _prune(self) -> None:
         """Remove stored checkpoints from the pod's disk, but for the newest ones."""
@@ -351,7 +356,8 @@ class CheckpointUploader:
             if not self._is_stored(local) or not self._state[local.name]["stored"]:
                 continue
             try:
-                shutil.rmtree(self._paths.checkpoints / local.name)
+                with self._folder() as folder:
+                    shutil.rmtree(local.name, dir_fd=folder)
             except OSError as exc:
                 self._warnings.add(
                     "prune",

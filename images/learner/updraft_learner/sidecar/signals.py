@@ -5,10 +5,10 @@ Objects in the store become files in IO_DIR, which the program, or `updraft_lear
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import stat
 
 from updraft_learner import contract
+from updraft_learner.below import facts_below, write_text_below
 from updraft_learner.contract import SIGNAL_LIMIT_BYTES, Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.report import log
@@ -31,21 +31,14 @@ class SignalReader:
         dump = (self._store.get_bytes(self._dump_key, SIGNAL_LIMIT_BYTES) or b"")[:20]
         number = dump.decode("ascii", "replace").strip()
         if number.isdecimal() and number != self._dump:
-            _write(self._paths.at(contract.DUMP_FILE), number)
+            write_text_below(self._paths.root, self._paths.below(contract.DUMP_FILE), number)
             self._dump = number
             log(f"the stacks of the program's threads were asked for (request {number})")
 
     def stop(self, reason: str) -> None:
-        path = self._paths.at(contract.STOP_FILE)
-        if not path.exists():
-            _write(path, "")
+        """Make the stop file, in place of a link that the program put there; raises OSError."""
+        path = self._paths.below(contract.STOP_FILE)
+        facts = facts_below(self._paths.root, path)
+        if facts is None or stat.S_ISLNK(facts.st_mode):
+            write_text_below(self._paths.root, path, "")
             log(f"{reason}; the program is told through the stop file")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the text at once. A link that the program put there is not followed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
