@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from folder_store import FolderStore
-from test_stage import CONFIG, KEYS, put_checkpoint, upload
+from learner.stage_fakes import CONFIG, KEYS, put_checkpoint, upload
 
 from updraft_learner import contract
 from updraft_learner.contract import DataMount, ExitCode
@@ -175,7 +175,7 @@ def test_removing_old_checkpoints_does_not_follow_a_link(store: FolderStore, pat
     assert sorted(os.listdir(own / "moved")) == names
 
 
-def test_a_file_in_the_way_of_a_folder_is_an_error_and_content_is_checked(tmp_path: Path) -> None:
+def test_the_folder_of_a_tree_that_is_a_link_is_replaced_below_its_anchor(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "outside")
     tree = Tree((TreeFile("a", "a" * 64, 1),))

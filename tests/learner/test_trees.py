@@ -446,14 +446,22 @@ def test_wrong_content_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_way_is_replaced_and_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "root").mkdir()
     (tmp_path / "root/sub").symlink_to(outside)
-    with pytest.raises(TreeError, match="sub exists and is no folder"):
-        materialise(Tree((TreeFile("sub/x", A, 1),)), tmp_path / "root", lambda _: io.BytesIO(b"x"))
+    tree = Tree((TreeFile("sub/x", hashlib.sha256(b"x").hexdigest(), 1),))
+    materialise(tree, tmp_path / "root", lambda _: io.BytesIO(b"x"))
     assert list(outside.iterdir()) == []
+    assert scan(tmp_path / "root")[0] == tree
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sub").write_text("a file")
+    with pytest.raises(TreeError, match="sub exists and is no folder"):
+        materialise(Tree((TreeFile("sub/x", A, 1),)), tmp_path, lambda _: io.BytesIO(b"x"))
+    assert (tmp_path / "sub").read_text() == "a file"
 
 
 @pytest.mark.parametrize("size", [-1, True, 1.0, "1"])
