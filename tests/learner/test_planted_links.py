@@ -128,6 +128,15 @@ def test_a_file_for_the_program_that_is_a_link_is_replaced(
     assert json.loads(paths.at(contract.PARAMS_FILE).read_text()) == CONFIG.params
 
 
+def test_a_claim_that_the_local_node_has_linked_stays(tmp_path: Path, store: FolderStore, paths: PodPaths) -> None:
+    claim = tmp_path / "claim"
+    claim.mkdir(mode=0o755)
+    plant(paths, "data", claim)
+    stage_once(CONFIG, paths, store, io.StringIO())
+    assert paths.data.resolve() == claim
+    assert (os.listdir(claim), claim.stat().st_mode & 0o7777) == ([], 0o755)
+
+
 def test_requests_to_the_program_do_not_leave_its_folder(store: FolderStore, paths: PodPaths, own: Path) -> None:
     plant(paths, "io", own)
     (own / "stop").unlink()

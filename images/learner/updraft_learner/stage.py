@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
 from updraft_learner import contract
-from updraft_learner.below import link_below, make_folder, replacing, write_text_below
+from updraft_learner.below import facts_below, link_below, make_folder, replacing, write_text_below
 from updraft_learner.contract import ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.store import ObjectStore, StorageError
@@ -98,8 +98,11 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     """
     keys = Keys(config.prefix)
     make_folder(paths.root)
-    for folder in (paths.code, paths.data, paths.result, paths.checkpoints, paths.logs, paths.io):
+    for folder in (paths.code, paths.result, paths.checkpoints, paths.logs, paths.io):
         make_folder(paths.root, paths.below(folder))
+    # Not if it is there: the local node links a claim that is mounted as DATA_DIR, and then nothing is laid below it.
+    if facts_below(paths.root, paths.below(contract.DATA_DIR)) is None:
+        make_folder(paths.root, paths.below(contract.DATA_DIR))
     paths.private.mkdir(mode=0o700, exist_ok=True)
     params = json.dumps(config.params, sort_keys=True, indent=1) + "\n"
     write_text_below(paths.root, paths.below(contract.PARAMS_FILE), params)
