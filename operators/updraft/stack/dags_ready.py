@@ -6,37 +6,67 @@ Otherwise the platform would count as up but refuse every job. Airflow's own err
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+from tenacity import RetryCallState, Retrying, nap, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from updraft.lifecycle.workflow import TRAIN_DAG
 from updraft.stack.config import ADMIN_USER, load_config, load_secrets
-from updraft.stack.layout import Home, StackError, find_home
+from updraft.stack.layout import StackError, find_home
 
 WAIT_SECONDS = 150.0
 POLL_SECONDS = 0.5
 
 
-def wait_for_dag(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> None:
-    """Wait until Airflow has parsed the DAG. Raises StackError with the import errors, or when the time is over."""
-    url = load_config(home).ports.url("airflow")
-    login = {"username": ADMIN_USER, "password": load_secrets(home).airflow_password.get_secret_value()}
-    deadline = time.monotonic() + wait_seconds
-    with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
-        try:
-            token = client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
-            client.headers["Authorization"] = f"Bearer {token}"
-            while client.get(f"/api/v2/dags/{TRAIN_DAG}").status_code != httpx.codes.OK:
-                errors = import_errors(client.get("/api/v2/importErrors").raise_for_status().json())
-                if errors:
-                    raise StackError(f"Airflow cannot load the DAG {TRAIN_DAG}:\n{errors}")
-                if time.monotonic() > deadline:
-                    raise StackError(f"Airflow has not read the DAG {TRAIN_DAG} within {wait_seconds:.0f} s.")
-                time.sleep(POLL_SECONDS)
-        except httpx.HTTPError as exc:
-            raise StackError(f"Airflow did not answer while its DAGs were awaited ({type(exc).__name__}).") from exc
+class _NotReadError(Exception):
+    """Airflow answers, but has not read the DAG yet."""
+
+
+def wait_for_dag(
+    client: httpx.Client,
+    password: str,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    sleep: Callable[[float], None] = nap.sleep,
+) -> None:
+    """Wait until Airflow has parsed the DAG. A request that fails is repeated until the time is over.
+
+    Raises:
+        StackError: with the import errors of the DAG's file, or with what was missing when the time was over.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type((_NotReadError, httpx.HTTPError)),
+        stop=stop_after_delay(wait_seconds),
+        wait=wait_fixed(POLL_SECONDS),
+        sleep=sleep,
+        retry_error_callback=lambda state: _give_up(state, wait_seconds),
+    )
+    retrying(_check, client, {"username": ADMIN_USER, "password": password})
+
+
+def _check(client: httpx.Client, login: dict[str, str]) -> None:
+    if "Authorization" not in client.headers:
+        token = client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+    if client.get(f"/api/v2/dags/{TRAIN_DAG}").status_code == httpx.codes.OK:
+        return
+    errors = import_errors(client.get("/api/v2/importErrors").raise_for_status().json())
+    if errors:
+        raise StackError(f"Airflow cannot load the DAG {TRAIN_DAG}:\n{errors}")
+    raise _NotReadError
+
+
+def _give_up(state: RetryCallState, wait_seconds: float) -> None:
+    cause = state.outcome.exception() if state.outcome else None
+    if isinstance(cause, httpx.HTTPStatusError):
+        answer = f"its last answer was {cause.response.status_code} to {cause.request.url.path}"
+    elif isinstance(cause, httpx.HTTPError):
+        answer = f"it did not answer the last request ({type(cause).__name__})"
+    else:
+        answer = "it answers, but does not list the DAG"
+    raise StackError(f"Airflow has not read the DAG {TRAIN_DAG} within {wait_seconds:.0f} s: {answer}.") from cause
 
 
 def import_errors(report: dict[str, Any]) -> str:
@@ -49,8 +79,11 @@ def main() -> int:
     home = find_home()
     if not (home.repository / "dags" / f"{TRAIN_DAG}.py").is_file():
         return 0
+    url = load_config(home).ports.url("airflow")
+    password = load_secrets(home).airflow_password.get_secret_value()
     try:
-        wait_for_dag(home)
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            wait_for_dag(client, password)
     except StackError as exc:
         print(exc, file=sys.stderr)
         return 1

@@ -60,7 +60,10 @@ class MetricsTail:
 
     def _skip(self, data: bytes) -> None:
         if not self._skipping:
-            self._recorder.count_bad_line(f"a line is longer than {READ_BYTES} bytes")
+            self._recorder.count_bad_line(
+                f"a line is longer than {READ_BYTES} bytes and was not read; write fewer values to a line, each line "
+                "with its own `step`"
+            )
         self._skipping = True
         self._offset += len(data)
 
