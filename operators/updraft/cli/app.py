@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from updraft.cli import jobs, recovery, runs, secrets, stack
+from updraft.cli import jobs, project, recovery, runs, secrets, stack
 from updraft.cli.console import EXIT_MEANINGS
 
 EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + "."
@@ -39,6 +39,7 @@ def _root(
 
 
 stack.register(app)
+project.register(app)
 jobs.register(app)
 runs.register(app)
 recovery.register(app)

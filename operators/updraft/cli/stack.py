@@ -1,4 +1,4 @@
-"""Commands for the platform on this machine: init, up, down, status, doctor, clean, images."""
+"""Commands for the platform on this machine: up, down, status, doctor, clean, images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say, size
-from updraft.terminal import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 images = typer.Typer(help="Environments of the learners' images on this machine.", no_args_is_help=True)
 
-# Options of both `init` and `up`, for a new home.
+# Options of `up`, for a new home.
 PORTS = {"airflow": "Airflow", "mlflow": "MLflow", "s3": "the S3 server", "node": "the local node"}
 OPTIONS: dict[str, Any] = {
     **{
@@ -66,7 +65,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, up, down, status, doctor, clean):
+    for command in (up, down, status, doctor, clean):
         app.command()(command)
     app.add_typer(images, name="images")
 
@@ -75,20 +74,6 @@ def _home() -> Home:
     from updraft.stack.layout import find_home
 
     return find_home()
-
-
-@handled
-@with_options
-def init(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], as_json: JsonOption = False) -> None:
-    """Make the platform's home with generated secrets and free ports; starts nothing."""
-    from updraft.stack import control
-
-    home = _home()
-    config = control.initialise(home, ports=ports, node=node, cluster=cluster)
-    if as_json:
-        print_json({"home": str(home.root), **config.model_dump()})
-    else:
-        say(f"{home.root} is set up; start it with: {program()} up")
 
 
 @handled

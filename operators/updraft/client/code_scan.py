@@ -27,7 +27,7 @@ def export_warning(manifest: Manifest, code: Path) -> str | None:
         for number, (_, path) in enumerate(trees.files_in(code)):
             if number >= FILES:
                 return None  # a large repository: rather no warning than a slow one
-            if path.suffix == ".zip" or _has_call(path):
+            if path.suffix == ".zip" or has_call(path):
                 return None
     except (OSError, trees.TreeError):  # the upload will report the error
         return None
@@ -37,7 +37,7 @@ def export_warning(manifest: Manifest, code: Path) -> str | None:
     )
 
 
-def _has_call(path: Path) -> bool:
+def has_call(path: Path) -> bool:
     """Return whether a Python file calls a function of that name, or another text has the word. A Python file that
     cannot be parsed counts as one that may."""
     if path.suffix != ".py" and path.suffix not in TEXTS:

@@ -124,7 +124,7 @@ def _load(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate_json(path.read_text())
     except FileNotFoundError as exc:
-        raise StackError(f"{path} does not exist: this home is not set up; run `updraft init` first.") from exc
+        raise StackError(f"{path} does not exist: this home is not set up; run `updraft up` first.") from exc
     except OSError as exc:
         raise StackError(f"{path} cannot be read ({exc.strerror}); repair its permissions.") from exc
     except ValidationError as exc:

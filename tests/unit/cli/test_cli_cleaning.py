@@ -11,6 +11,7 @@ import pytest
 from unit.cli.cli_fakes import Run
 
 from updraft.cli import cleaning
+from updraft.stack import control
 from updraft.stack.layout import Home, find_repository
 
 OLD = 1_000_000_000.0
@@ -97,6 +98,5 @@ def test_status_of_a_home_that_is_not_set_up(home: Home, run: Run, monkeypatch: 
     monkeypatch.setenv("UPDRAFT_HOME", str(home.root))
     ran = run("status", "--json")
     assert (ran.code, json.loads(ran.out)["phase"]) == (4, "absent")
-    made = run("init", "--port-airflow", "23456", "--json")
-    assert (made.code, json.loads(made.out)["ports"]["airflow"]) == (0, 23456)
+    control.initialise(home, ports={"airflow": 23456})
     assert json.loads(run("images", "list", "--json").out)["images"]

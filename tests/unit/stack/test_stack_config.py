@@ -100,7 +100,7 @@ def test_a_broken_secrets_file_is_named_but_not_shown(home: Home) -> None:
 
 
 def test_a_home_that_was_never_set_up_says_so(home: Home) -> None:
-    with pytest.raises(StackError, match="this home is not set up; run `updraft init` first"):
+    with pytest.raises(StackError, match="this home is not set up; run `updraft up` first"):
         configuration.load_config(home)
 
 

@@ -1,0 +1,80 @@
+"""What `updraft init` finds in a folder of code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from updraft.client.project import Project, draft, look
+from updraft.exceptions import DataError
+from updraft.manifest import parse
+
+
+def folder(path: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+SCRIPT = 'if __name__ == "__main__":\n    pass\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "program", "framework"),
+    [
+        ({"train.py": "import torch.nn as nn", "main.py": ""}, "train.py", "pytorch"),
+        ({"main.py": "from model import Net", "model.py": "from torch import nn"}, "main.py", "pytorch"),
+        ({"fit.py": SCRIPT, "util.py": "import sklearn.svm"}, "fit.py", "sklearn"),
+        ({"train.py": "from transformers import Trainer"}, "train.py", "pytorch"),
+        ({"train.py": "import numpy"}, "train.py", "sklearn"),
+        ({"train.py": "def broken(:"}, "train.py", "sklearn"),
+        ({"run.sh": "echo hello"}, "run.sh", "shell"),
+        ({"run.sh": "python src/fit.py", "src/fit.py": "import torch"}, "run.sh", "pytorch"),
+        ({"train.py": "from .torch import x"}, "train.py", "sklearn"),  # a module of the folder itself
+    ],
+)
+def test_the_program_and_its_framework_are_found(
+    files: dict[str, str], program: str, framework: str, tmp_path: Path
+) -> None:
+    found = look(folder(tmp_path, files))
+    assert (found.program, found.framework) == (program, framework)
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({"a.py": SCRIPT, "b.py": SCRIPT}, "several files may be it: a.py, b.py; name the program with --program"),
+        ({"lib.py": "x = 1"}, "no file looks like one; name the program with --program"),
+        ({"train.py": "import tensorflow as tf"}, "imports tensorflow, and the platform has no image for it"),
+    ],
+)
+def test_what_cannot_be_decided_says_what_to_give(files: dict[str, str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(text)):
+        look(folder(tmp_path, files))
+
+
+def test_what_is_given_is_not_looked_for(tmp_path: Path) -> None:
+    found = look(
+        folder(tmp_path, {"a.py": SCRIPT, "src/b c.py": "import jax"}), program="src/b c.py", framework="sklearn"
+    )
+    assert (found.command, found.framework) == ("python 'src/b c.py'", "sklearn")
+    with pytest.raises(DataError, match=r"program: c\.py is no file"):
+        look(tmp_path, program="c.py")
+    with pytest.raises(DataError, match="is no folder"):
+        look(tmp_path / "missing")
+
+
+def test_a_model_that_the_program_saves_is_exported(tmp_path: Path) -> None:
+    text = "from updraft_learner import save_model\nimport torch\nsave_model(None, None)\n"
+    fields = draft(look(folder(tmp_path, {"train.py": text})), "digits")
+    assert fields["export"] == {"formats": ["onnx", "torch"], "register_as": "digits"}
+    assert "export" not in draft(look(folder(tmp_path, {"train.py": "import torch"})))
+
+
+@pytest.mark.parametrize("name", ["My Project", "2024_run", "x" * 80, "模型"])
+def test_the_manifest_of_any_folder_name_is_valid(name: str, tmp_path: Path) -> None:
+    code = folder(tmp_path / name, {"train.py": ""})
+    parse(draft(Project(code, "train.py", "pytorch", frozenset(), saves_model=True)), code)
