@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from updraft.cli import jobs, project, recovery, runs, secrets, stack
+from updraft.cli import jobs, login, project, recovery, runs, secrets, stack
 from updraft.cli.console import EXIT_MEANINGS
 
 EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + "."
@@ -40,6 +40,7 @@ def _root(
 
 stack.register(app)
 project.register(app)
+login.register(app)
 jobs.register(app)
 runs.register(app)
 recovery.register(app)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say, size
+from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say, size, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +91,16 @@ def up(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], a
         print_json({"home": str(home.root), **asdict(addresses)})
     else:
         display.show_addresses(home)
+        _warn_of_other_platform(addresses.airflow)
+
+
+def _warn_of_other_platform(airflow_url: str) -> None:
+    """Warn if commands such as `submit` go to another platform than the one that was just started."""
+    from updraft.client import load_config
+
+    used = load_config().airflow_url
+    if used != airflow_url:
+        warn(f"commands use the platform at {used}, because of `updraft login` or the environment; see `updraft login`")
 
 
 @handled

@@ -1,8 +1,14 @@
 """Find Airflow's address and the log-in.
 
-They are taken from the first of these that exists: `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE` (a file with
-a JWT); `<home>/client.json` with `{"airflow_url", "username", "password"}`, mode 0600; the stack of `updraft up` in
-that home. The home is `UPDRAFT_HOME`, or else `.updraft` in the checkout.
+They are taken from the first of these that exists:
+
+1. `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE` (a file with a JWT);
+2. the home that `UPDRAFT_HOME` names;
+3. what `updraft login` saved for this user, in `updraft/client.json` of the configuration folder;
+4. the home `.updraft` in the checkout.
+
+A home has `client.json`, or else the stack of `updraft up`. `client.json` holds `airflow_url` with either `username`
+and `password` or `token_file`. Only its owner may read it.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from updraft.exceptions import RefusedError, UnavailableError
+from updraft.stack.layout import HOME_VARIABLE, write_private
 
 URL_VARIABLE = "UPDRAFT_AIRFLOW_URL"
 TOKEN_VARIABLE = "UPDRAFT_AIRFLOW_TOKEN_FILE"
@@ -55,17 +62,18 @@ class Connection:
         try:
             text = self.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as exc:
-            raise RefusedError(f"{TOKEN_VARIABLE}: {self.token_file} cannot be read ({exc})") from exc
+            raise RefusedError(f"token file: {self.token_file} cannot be read ({exc})") from exc
         if not text or not text.isascii() or any(c.isspace() for c in text):
-            raise RefusedError(f"{TOKEN_VARIABLE}: {self.token_file} does not hold one token on one line")
+            raise RefusedError(f"token file: {self.token_file} does not hold one token on one line")
         return text
 
 
 def load_config(environment: Mapping[str, str] | None = None, home: Path | None = None) -> Connection:
-    """Return the connection that the command line uses: from the environment, `client.json` or the stack in the home.
+    """Return the connection that the command line uses: from the environment, a log-in that was saved, or a home.
 
-    The module's docstring has the order. `environment` replaces `os.environ`, `home` the home that it names. Raises
-    RefusedError when a setting is wrong and UnavailableError when no platform is set up; the message says what to do.
+    The module's docstring has the order. `environment` replaces `os.environ`; a given `home` comes before a saved
+    log-in. Raises RefusedError when a setting is wrong and UnavailableError when no platform is set up; the message
+    says what to do.
     """
     environment = os.environ if environment is None else environment
     url, token_file = environment.get(URL_VARIABLE), environment.get(TOKEN_VARIABLE)
@@ -74,14 +82,34 @@ def load_config(environment: Mapping[str, str] | None = None, home: Path | None 
             missing = URL_VARIABLE if not url else TOKEN_VARIABLE
             raise RefusedError(f"{missing}: is not set; {URL_VARIABLE} and {TOKEN_VARIABLE} belong together")
         return Connection(url.rstrip("/"), token_file=Path(token_file).expanduser())
+    if home is None and not environment.get(HOME_VARIABLE):
+        saved = saved_login_path(environment)
+        if saved.exists():
+            return _read(saved, "`updraft login`")
     folder = home or _home(environment)
     path = folder / CONFIG_NAME
-    return _read(path) if path.exists() else _of_stack(folder)
+    return _read(path, "`updraft up`") if path.exists() else _of_stack(folder)
+
+
+def saved_login_path(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the file in which `updraft login` saves the log-in: below `XDG_CONFIG_HOME`, or else `~/.config`."""
+    environment = os.environ if environment is None else environment
+    named = environment.get("XDG_CONFIG_HOME") or f"{environment.get('HOME', '')}/.config"
+    return Path(named) / "updraft" / CONFIG_NAME
+
+
+def save_login(connection: Connection, path: Path) -> None:
+    """Write the connection to a file that only its owner may read; `load_config` reads it."""
+    if connection.token_file is not None:
+        log_in = {"token_file": str(connection.token_file)}
+    else:
+        log_in = {"username": str(connection.username), "password": str(connection.password)}
+    write_private(path, json.dumps({"airflow_url": connection.airflow_url, **log_in}) + "\n")
 
 
 def _home(environment: Mapping[str, str]) -> Path:
     """Return the embedded stack's home folder; outside of a checkout, `.updraft` in the working directory."""
-    from updraft.stack.layout import HOME_VARIABLE, StackError, find_home
+    from updraft.stack.layout import StackError, find_home
 
     try:
         return find_home(environment).root
@@ -90,16 +118,27 @@ def _home(environment: Mapping[str, str]) -> Path:
         return Path(named).expanduser() if named else Path.cwd() / ".updraft"
 
 
-def _read(path: Path) -> Connection:
+def _read(path: Path, writer: str) -> Connection:
+    """Return the connection in a `client.json`. Errors name the command that writes the file, and never repeat what it
+    contains."""
     try:
         raw = json.loads(path.read_text())
-    except (OSError, ValueError):  # a parse error may repeat the content, which is secret
-        raise RefusedError(f"{path} cannot be read as JSON; run `updraft up` to write it again") from None
-    values = [raw.get(key) for key in ("airflow_url", "username", "password")] if isinstance(raw, dict) else [None]
-    if not all(isinstance(value, str) and value for value in values):
-        raise RefusedError(f"{path} must hold airflow_url, username and password; run `updraft up` to write it again")
-    url, username, password = values
-    return Connection(str(url).rstrip("/"), username=str(username), password=str(password))
+    except (OSError, ValueError):
+        raise RefusedError(f"{path} cannot be read as JSON; run {writer} to write it again") from None
+    values = {key: value for key, value in raw.items() if value} if isinstance(raw, dict) else {}
+    complete = values.keys() in ({"airflow_url", "username", "password"}, {"airflow_url", "token_file"})
+    if not complete or not all(isinstance(value, str) for value in values.values()):
+        raise RefusedError(
+            f"{path} must hold airflow_url with username and password, or with token_file; run {writer} to write it "
+            "again"
+        )
+    token_file = values.get("token_file")
+    return Connection(
+        values["airflow_url"].rstrip("/"),
+        values.get("username"),
+        values.get("password"),
+        Path(token_file) if token_file else None,
+    )
 
 
 def _of_stack(home: Path) -> Connection:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from updraft.client.config import TOKEN_VARIABLE, Connection
+from updraft.client.config import Connection
 from updraft.exceptions import LimitError, NotFoundError, RefusedError, UnavailableError, UpdraftError
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0, pool=30.0)
@@ -201,7 +201,7 @@ class Session:
         if response.status_code in (400, 401, 403):
             raise RefusedError(
                 f"Airflow at {self.connection.airflow_url} refused the log-in of user {self.connection.username!r}; "
-                "the password is wrong or was changed; `updraft up` writes the current one"
+                "the password is wrong or was changed; `updraft login` asks for it, `updraft up` writes its home's"
             )
         try:
             token = response.json()["access_token"]
@@ -237,7 +237,8 @@ def raise_for(response: httpx.Response, airflow_url: str) -> None:
     status = response.status_code
     if token_refused(response):
         raise RefusedError(
-            f"Airflow at {airflow_url} does not accept the token; renew it in the file that {TOKEN_VARIABLE} names"
+            f"Airflow at {airflow_url} does not accept the token; it has expired or is another platform's: renew it in "
+            "the token file"
         )
     if status == 403:
         raise RefusedError(f"this user may not do that: {message}")

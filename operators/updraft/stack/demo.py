@@ -21,10 +21,10 @@ from typing import Any
 
 from rich.console import Console
 
-from updraft.client import Client
+from updraft.client import Client, load_config
 from updraft.exceptions import UpdraftError
 from updraft.stack import control, display, environments, footprint
-from updraft.stack.layout import MARK_VARIABLE, Home, StackError, write_private
+from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, Home, StackError, write_private
 from updraft.terminal import program, typed
 
 EXAMPLE = Path("jobs/digits-cnn/manifest.yaml")
@@ -112,18 +112,18 @@ def _demo(home: Home, console: Console) -> int:
     manifest = home.repository / EXAMPLE
     console.print(f"\nSubmitting {EXAMPLE}, as a user would: {program()} submit --follow {EXAMPLE}\n")
     with timings.stage("job"):
-        code = _cli("submit", str(manifest), "--id", job_id, "--follow")
+        code = _cli(home, "submit", str(manifest), "--id", job_id, "--follow")
     if code == 130:
         raise KeyboardInterrupt
-    job = describe(job_id)
+    job = describe(home, job_id)
     timings.save(home, job, _resting(home))
     return conclude(home, job, code, console)
 
 
-def describe(job_id: str) -> dict[str, Any] | None:
+def describe(home: Home, job_id: str) -> dict[str, Any] | None:
     """Return the job as the platform knows it, after its end; None when it is not known."""
     try:
-        with Client() as client:
+        with Client(load_config(home=home.root)) as client:
             return client.job(job_id).model_dump(mode="json")
     except UpdraftError:
         return None
@@ -180,9 +180,10 @@ def _timed(timings: Timings, name: str, work: Callable[[], None]) -> None:
         work()
 
 
-def _cli(*arguments: str) -> int:
+def _cli(home: Home, *arguments: str) -> int:
     """Run the CLI in this terminal. A Ctrl-C reaches it too, so wait for what it has to say."""
-    with subprocess.Popen([*CLI, *arguments]) as process:
+    environment = {**os.environ, HOME_VARIABLE: str(home.root)}  # it comes before a log-in that the user has saved
+    with subprocess.Popen([*CLI, *arguments], env=environment) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

@@ -17,8 +17,9 @@ HEAD = """# The command `updraft`
 <!-- Made by `make reference`; change the commands, not this page. -->
 
 `updraft` is an HTTP client of Airflow and of the plugin's routes ([api.md](api.md)); it touches no database. It finds
-the platform by `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE`, or by the home that `updraft up` has made
-(`UPDRAFT_HOME`, default `.updraft` in the checkout). Every command has `--help`; with `--json` it prints one JSON
+the platform by `UPDRAFT_AIRFLOW_URL` with `UPDRAFT_AIRFLOW_TOKEN_FILE`, by the home that `UPDRAFT_HOME`
+names, by what `updraft login` has saved, or by the home `.updraft` that `updraft up` has made in the checkout; the
+first of them that exists counts. Every command has `--help`; with `--json` it prints one JSON
 document on standard output, and errors as `{"error": {"message", "fields", "exit_code"}}` on standard error.
 `updraft --install-completion` sets up completion in your shell.
 

@@ -27,7 +27,7 @@ def make_runner(airflow: FakeAirflow, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run("list", "--json")`; the client that a command makes speaks to the fake."""
     import updraft.client
 
-    monkeypatch.setattr(updraft.client, "Client", lambda *_args: make_client(airflow))
+    monkeypatch.setattr(updraft.client, "Client", lambda connection=None: make_client(airflow, connection=connection))
 
     def run(*arguments: str, **options: Any) -> Ran:
         result = CliRunner().invoke(app, list(arguments), prog_name="updraft", **options)

@@ -145,7 +145,7 @@ class FakeAirflow:
         return httpx.Response(404, json={"error": {"message": message, "fields": []}})
 
 
-def make_client(airflow: FakeAirflow, password: str = "right") -> Client:
-    connection = Connection(URL, username="admin", password=password)
-    session = Session(connection, transport=httpx.MockTransport(airflow), retry_wait_seconds=0)
+def make_client(airflow: FakeAirflow, password: str = "right", connection: Connection | None = None) -> Client:
+    given = connection or Connection(URL, username="admin", password=password)
+    session = Session(given, transport=httpx.MockTransport(airflow), retry_wait_seconds=0)
     return Client(session=session, sleep=lambda _seconds: None)
