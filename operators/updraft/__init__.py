@@ -5,9 +5,9 @@
     job = updraft.submit("jobs/digits/manifest.yaml")
     print(job.wait().state)
 
-Each call uses the platform that `updraft up` has set up, or the one that `UPDRAFT_AIRFLOW_URL` names. For another one
-use `updraft.Client`. `init`, `up`, `down`, `status` and `doctor` are those of the platform on this machine; they take
-`home=`, the folder of its state. Importing this module imports nothing else.
+Each call uses the platform that the command uses; `updraft login` shows which. For another one use `updraft.Client`.
+`init`, `up`, `down`, `status` and `doctor` are those of the platform on this machine; they take `home=`, the folder of
+its state. Importing this module imports nothing else.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from updraft.client import Client as Client
     from updraft.client import Connection as Connection
     from updraft.client import Job as Job
+    from updraft.client.default import trainable as trainable
 
 _CLASSES = ("Client", "Connection", "Job")
 _VERBS = (
     "submit",
+    "train",
     "validate",
     "jobs",
     "job",
@@ -46,7 +48,7 @@ _VERBS = (
 _ALIASES = {"list": "jobs", "show": "job", "list_checkpoints": "checkpoints"}
 _STACK = ("init", "up", "down", "status", "doctor")
 
-__all__ = [*_CLASSES, *_VERBS, *_ALIASES, *_STACK]
+__all__ = [*_CLASSES, *_VERBS, *_ALIASES, *_STACK, "trainable"]
 
 
 def __getattr__(name: str) -> Any:
@@ -58,6 +60,10 @@ def __getattr__(name: str) -> Any:
         from updraft.client.default import verb
 
         return verb(_ALIASES.get(name, name))
+    if name == "trainable":
+        from updraft.client import default
+
+        return default.trainable
     if name in _STACK:
         from updraft.stack import verbs
 

@@ -181,6 +181,36 @@ class Client:
         )
         return Job(started.id, self, started.warnings, started.existed)
 
+    def train(
+        self,
+        program: str | Path | Callable[..., object],
+        *,
+        params: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Job:
+        """Submit a script, with the folder that it lies in, or a Python function as a job.
+
+        The manifest is drafted as by `updraft init`; `fields` are fields of the manifest and take the place of what was
+        drafted. A function's source text is sent, so it imports and defines what it uses in its own body.
+
+        Args:
+            program: path of a script, or a function that is written with `def`.
+            params: the job's params; a function is called with them as keyword arguments.
+            fields: `resources={"gpus": 1}`, `data=[{"source": "s3://datasets/digits/"}]` and so on. Local paths are
+                relative to the working directory.
+
+        Raises:
+            DataError: the program cannot be sent, or a framework cannot be told from what it imports.
+            ManifestError, InvalidRequestError, RefusedError, UnavailableError: as `submit`.
+
+        Example:
+            job = client.train("train.py", resources={"cpus": 2}, checkpoints={"every": "5m"})
+            print(job.wait().state)
+        """
+        from updraft.client.train import train
+
+        return train(self, program, params or {}, fields)
+
     def validate(self, manifest: Mapping[str, Any]) -> Validation:
         """Ask the platform whether `manifest` is well-formed. Local files that it names are not looked at.
 
