@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from updraft.manifest import limits, values
+from updraft.manifest.adopting import check_pattern
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -36,6 +37,7 @@ Name = Annotated[Text, AfterValidator(values.check_name), Field(json_schema_extr
 SecretName = Annotated[Text, AfterValidator(values.check_secret_name)]
 Command = Annotated[str, Field(strict=True), AfterValidator(values.check_command)]
 MetricName = Annotated[Text, AfterValidator(values.check_metric_name)]
+AdoptPattern = Annotated[Text, AfterValidator(check_pattern)]
 Scalars = Annotated[
     dict[str, str | int | float | bool],
     PlainValidator(values.check_params),
@@ -182,6 +184,13 @@ class Checkpoints(Part):
         None,
         description="Interval asked of the program (s, m, h, d); without it, the program decides",
         examples=["60s"],
+    )
+    adopt: AdoptPattern | None = Field(
+        None,
+        alias="from",
+        description="Glob below the program's working directory: folders or files that an unchanged program writes "
+        "there become checkpoints",
+        examples=["output/checkpoint-*"],
     )
     keep: Keep = Field(Keep(), description="Which checkpoints are kept")
     metric: MetricName | None = Field(None, description="Metric that says which is best", examples=["val_accuracy"])

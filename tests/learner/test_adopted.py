@@ -1,0 +1,332 @@
+"""Checkpoints that an unchanged program writes by itself, adopted by the sidecar and put back by staging."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from folder_store import FolderStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learner.sidecar_fakes import CONFIG, make_paths
+
+from updraft_learner import checkpoint_format as fmt
+from updraft_learner.adopted import restore_adopted
+from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.pod import PodPaths
+from updraft_learner.record.disk import PodDisk
+from updraft_learner.record.report import Warnings
+from updraft_learner.sidecar.adopted import MOST_COPIES, QUIET_SECONDS, Adopter, step_of
+from updraft_learner.sidecar.adopted_copy import Disturbed, publish_copy
+from updraft_learner.sidecar.adopted_scan import look
+from updraft_learner.sidecar.checkpoints import CheckpointUploader
+from updraft_learner.stage import stage
+from updraft_learner.trees import TreeError
+
+GLOB = replace(CONFIG, adopt="output/checkpoint-*")
+
+
+class Watch:
+    """A pod's adopter, with a clock that only the test moves."""
+
+    def __init__(self, paths: PodPaths, config: PodConfig = GLOB, disk: PodDisk | None = None) -> None:
+        paths.code.mkdir(exist_ok=True)
+        self.paths, self.seconds, self.warnings = paths, 0.0, Warnings()
+        self.adopter = Adopter(config, paths, self.warnings, disk=disk or PodDisk(), clock=lambda: self.seconds)
+
+    def quiet(self, last: bool = False) -> None:
+        """See the folders once, and again when nothing has changed for long enough."""
+        self.adopter.poll()
+        self.seconds += QUIET_SECONDS
+        self.adopter.poll(last)
+
+    def steps(self) -> list[int]:
+        return [fmt.step_of(path) for path in reversed(fmt.complete_checkpoints(self.paths.checkpoints))]
+
+    def said(self) -> str:
+        return "\n".join(self.warnings.texts())
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(make_paths(tmp_path / "pod"))
+
+
+def write(paths: PodPaths, path: str, files: dict[str, str]) -> Path:
+    folder = paths.code / path
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def copied(paths: PodPaths, step: int) -> dict[str, str]:
+    return content(paths.checkpoints / fmt.step_name(step) / "adopted")
+
+
+def test_a_folder_becomes_a_checkpoint_when_it_is_quiet(watch: Watch) -> None:
+    write(watch.paths, "output/checkpoint-500", {"model.bin": "m", "rng/0.pth": "r"})
+    watch.adopter.poll()
+    watch.seconds = QUIET_SECONDS - 0.1
+    watch.adopter.poll()
+    assert watch.steps() == []
+    watch.seconds = QUIET_SECONDS
+    watch.adopter.poll()
+    assert copied(watch.paths, 500) == {"checkpoint-500/model.bin": "m", "checkpoint-500/rng/0.pth": "r"}
+    found = fmt.read(watch.paths.checkpoints / fmt.step_name(500))  # verifies the digests
+    assert found.step == 500
+    assert set(found.files) == {"adopted.json", "adopted/checkpoint-500/model.bin", "adopted/checkpoint-500/rng/0.pth"}
+
+
+def test_a_write_begins_the_wait_anew_even_with_the_old_time(watch: Watch) -> None:
+    file = write(watch.paths, "output/checkpoint-1", {"a": "one"}) / "a"
+    watch.adopter.poll()
+    before = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    watch.seconds = QUIET_SECONDS
+    watch.adopter.poll()
+    assert watch.steps() == []
+    watch.quiet()
+    assert copied(watch.paths, 1) == {"checkpoint-1/a": "two"}
+
+
+def test_a_single_file_is_adopted(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), replace(CONFIG, adopt="models/epoch-*.h5"))
+    write(watch.paths, "models", {"epoch-03.h5": "weights", "notes.txt": "no"})
+    watch.quiet()
+    assert (watch.steps(), copied(watch.paths, 3)) == ([3], {"epoch-03.h5": "weights"})
+
+
+def test_names_without_a_number_are_counted_in_the_order_of_adoption(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), replace(CONFIG, adopt="*.ckpt"))
+    for text in ("first", "second"):
+        write(watch.paths, "", {"last.ckpt": text})
+        watch.quiet()
+    assert watch.steps() == [1, 2]
+    assert copied(watch.paths, 2) == {"last.ckpt": "second"}
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("output/checkpoint-500", 500),
+        ("run-7/last", None),
+        ("epoch=3-step=40.ckpt", 40),
+        ("model.h5", None),
+        ("w.007.h5", 7),
+        ("x" + "9" * 19, None),
+    ],
+)
+def test_the_last_number_of_the_name_is_the_step(path: str, step: int | None) -> None:
+    assert step_of(path) == step
+
+
+def test_unfinished_names_wait_and_are_named_at_the_end(watch: Watch) -> None:
+    folder = write(watch.paths, "output/checkpoint-1", {"model.bin.tmp": "half"})
+    watch.quiet(last=True)
+    assert watch.steps() == []
+    assert "model.bin.tmp in it says that it is unfinished" in watch.said()
+    (folder / "model.bin.tmp").rename(folder / "model.bin")
+    watch.quiet()
+    assert watch.steps() == [1]
+    assert watch.said() == ""
+
+
+def test_what_changed_just_before_the_end_may_be_torn_and_is_not_adopted(watch: Watch) -> None:
+    write(watch.paths, "output/checkpoint-1", {"a": "whole"})
+    watch.adopter.poll()
+    write(watch.paths, "output/checkpoint-2", {"a": "ha"})
+    watch.seconds = QUIET_SECONDS
+    watch.adopter.poll(last=True)
+    assert watch.steps() == [1]
+    assert "output/checkpoint-2 is not adopted as a checkpoint: it changed in the last 5 s" in watch.said()
+
+
+def test_folders_that_the_program_removes_are_forgotten_and_their_copies_stay(watch: Watch) -> None:
+    for step in range(1, 4):
+        write(watch.paths, f"output/checkpoint-{step}", {"a": str(step)})
+        shutil.rmtree(watch.paths.code / f"output/checkpoint-{step - 1}", ignore_errors=True)
+        watch.quiet()
+    assert watch.steps() == [1, 2, 3]
+    assert watch.said() == ""
+
+
+def test_what_lies_there_before_the_program_starts_is_not_adopted(tmp_path: Path) -> None:
+    paths = make_paths(tmp_path / "pod")
+    write(paths, "output/checkpoint-9", {"a": "shipped"})
+    watch = Watch(paths)
+    watch.quiet()
+    assert watch.steps() == []
+    write(paths, "output/checkpoint-9", {"a": "trained"})
+    watch.quiet()
+    assert copied(paths, 9) == {"checkpoint-9/a": "trained"}
+
+
+def test_a_restarted_sidecar_adopts_nothing_twice_and_what_came_meanwhile(watch: Watch) -> None:
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet()
+    marker = watch.paths.checkpoints / fmt.step_name(1) / "COMPLETE"
+    inode = marker.stat().st_ino
+    write(watch.paths, "output/checkpoint-2", {"a": "2"})
+    (watch.paths.checkpoints / ".tmp-adopted-left").mkdir()
+    again = Watch(watch.paths)
+    again.quiet()
+    assert again.steps() == [1, 2]
+    assert marker.stat().st_ino == inode
+    assert not (watch.paths.checkpoints / ".tmp-adopted-left").exists()
+
+
+def test_planted_links_are_never_followed(watch: Watch, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    (secret / "checkpoint-1").mkdir(parents=True)
+    (secret / "checkpoint-1/token").write_text("hush")
+    folder = write(watch.paths, "output/checkpoint-2", {"a": "1"})
+    (folder / "token").symlink_to(secret / "checkpoint-1/token")
+    (watch.paths.code / "output/checkpoint-3").symlink_to(secret / "checkpoint-1")
+    os.mkfifo(write(watch.paths, "output/checkpoint-4", {"a": "1"}) / "pipe")
+    watch.quiet()
+    assert watch.steps() == []
+    assert "output/checkpoint-2 is not adopted as a checkpoint: token is a link" in watch.said()
+    assert "output/checkpoint-3 is not adopted as a checkpoint: it is a link" in watch.said()
+    shutil.rmtree(watch.paths.code / "output")
+    (watch.paths.code / "output").symlink_to(secret)
+    watch.quiet()
+    assert watch.steps() == []
+
+
+def test_a_checkpoint_folder_that_is_a_link_is_not_written_through(watch: Watch, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    watch.paths.checkpoints.rmdir()
+    watch.paths.checkpoints.symlink_to(outside)
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet()
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", ["rewrite", "remove", "add", "replace by a link"])
+def test_a_folder_that_changes_while_it_is_copied_is_not_published(watch: Watch, change: str) -> None:
+    folder = write(watch.paths, "output/checkpoint-1", {"a": "1", "b": "2"})
+    state = look(watch.paths.root, "code/output/checkpoint-1")
+    if change == "rewrite":
+        (folder / "b").write_text("3")
+    elif change == "remove":
+        shutil.rmtree(folder)
+    elif change == "add":
+        (folder / "c").write_text("3")
+    else:
+        (folder / "b").unlink()
+        (folder / "b").symlink_to("/etc/hostname")
+    with pytest.raises((Disturbed, OSError)):
+        publish_copy(watch.paths.root, "code", "output/checkpoint-1", state, 1, 1)
+    assert list(watch.paths.checkpoints.iterdir()) == []
+
+
+def test_a_full_disk_is_no_end(tmp_path: Path) -> None:
+    class Full(PodDisk):
+        def free_bytes(self, folder: Path) -> int | None:
+            return 1000
+
+    watch = Watch(make_paths(tmp_path / "pod"), disk=Full())
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet()
+    assert watch.steps() == []
+    assert "the pod's disk has 1000 bytes free" in watch.said()
+
+
+def test_no_more_is_copied_while_the_store_is_slow(watch: Watch) -> None:
+    for step in range(1, MOST_COPIES + 3):
+        write(watch.paths, f"output/checkpoint-{step}", {"a": str(step)})
+    watch.quiet()
+    assert watch.steps() == [3, 4, 5, 6, 7]
+
+
+def test_other_learners_adopt_nothing_and_say_so(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), replace(GLOB, learner=2, learners=2))
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet()
+    assert watch.steps() == []
+    assert "learner 2 writes output/checkpoint-1: only what learner 1 writes is adopted" in watch.said()
+
+
+def test_it_is_stored_and_the_next_attempt_finds_it_where_the_program_wrote_it(watch: Watch, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "s3")
+    write(watch.paths, "output/checkpoint-500", {"model.bin": "m", "rng/0.pth": "r"})
+    watch.quiet()
+    CheckpointUploader(GLOB, watch.paths, store, watch.warnings).poll()
+    marker = json.loads(store.get_bytes(Keys("t").checkpoint_marker("job-1", "step-0000000500-a1")) or b"")
+    assert marker["step"] == 500
+    paths = make_paths(tmp_path / "next")
+    write(paths, "output/checkpoint-500", {"stale": "shipped with the code"})
+    config = replace(GLOB, attempt=2, restore_checkpoint="step-0000000500-a1")
+    stage(config, paths, store)
+    assert content(paths.code / "output") == {"checkpoint-500/model.bin": "m", "checkpoint-500/rng/0.pth": "r"}
+    assert (paths.io / "resume-from").read_text() == "output/checkpoint-500\n"
+    resumed = Watch(paths, config)
+    resumed.quiet()
+    uploader = CheckpointUploader(config, paths, store, resumed.warnings)
+    uploader.poll()
+    assert uploader.stored() == []  # what was restored is not stored again
+
+
+def test_a_checkpoint_that_was_not_adopted_is_left_as_it_is(tmp_path: Path) -> None:
+    paths = make_paths(tmp_path / "pod")
+    (paths.checkpoints / "step-1").mkdir()
+    restore_adopted(paths, "checkpoints/step-1")
+    assert not (paths.io / "resume-from").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"path": "../x"}', '{"path": "/etc"}', '{"path": "a\\nb"}'])
+def test_a_planted_description_leads_nowhere(tmp_path: Path, text: str) -> None:
+    paths = make_paths(tmp_path / "pod")
+    (paths.checkpoints / "step-1").mkdir()
+    (paths.checkpoints / "step-1/adopted.json").write_text(text)
+    with pytest.raises(TreeError):
+        restore_adopted(paths, "checkpoints/step-1")
+
+
+def _actions() -> st.SearchStrategy[tuple[str, str]]:
+    names, texts = st.sampled_from(["a", "b", "c.tmp"]), st.text("xy", max_size=3)
+    return st.one_of(
+        st.tuples(st.just("poll"), st.just("")),
+        st.tuples(st.just("wait"), st.just("")),
+        st.tuples(names, texts),
+        st.tuples(st.just("remove"), st.just("")),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_actions(), max_size=25))
+def test_a_published_checkpoint_equals_a_state_of_the_folder_that_was_quiet(actions: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        watch = Watch(make_paths(Path(root) / "pod"))
+        folder = watch.paths.code / "output/checkpoint-1"
+        quiet: list[dict[str, str]] = []
+        changed_at = 0.0
+        for action, text in actions:
+            if action == "wait":
+                watch.seconds += QUIET_SECONDS / 2
+            elif action == "remove":
+                shutil.rmtree(folder, ignore_errors=True)
+                changed_at = watch.seconds
+            elif action != "poll":
+                write(watch.paths, "output/checkpoint-1", {action: text})
+                changed_at = watch.seconds
+            if watch.seconds - changed_at >= QUIET_SECONDS and folder.exists():
+                quiet.append(content(folder))
+            watch.adopter.poll()
+            if watch.steps():
+                found = content(watch.paths.checkpoints / fmt.step_name(1) / "adopted/checkpoint-1")
+                assert found in quiet
+                assert "c.tmp" not in found
+                fmt.read(watch.paths.checkpoints / fmt.step_name(1))
