@@ -251,6 +251,19 @@ def test_no_more_is_copied_while_the_store_is_slow(watch: Watch) -> None:
     assert watch.steps() == [3, 4, 5, 6, 7]
 
 
+def test_a_glob_that_names_nothing_is_reported_at_the_end(watch: Watch) -> None:
+    write(watch.paths, "out/checkpoint-1", {"a": "1"})
+    watch.quiet(last=True)
+    assert "matches output/checkpoint-*, as checkpoints.from says; no checkpoint was adopted" in watch.said()
+
+
+def test_without_a_glob_nothing_is_done(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), CONFIG)
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet(last=True)
+    assert (watch.steps(), watch.said()) == ([], "")
+
+
 def test_other_learners_adopt_nothing_and_say_so(tmp_path: Path) -> None:
     watch = Watch(make_paths(tmp_path / "pod"), replace(GLOB, learner=2, learners=2))
     write(watch.paths, "output/checkpoint-1", {"a": "1"})

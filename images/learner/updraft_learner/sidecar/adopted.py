@@ -175,6 +175,9 @@ class Adopter:
             self._warnings.add("adopted elsewhere", text)
 
     def _report(self, changed: list[Watched]) -> None:
+        if not self._steps and not changed:
+            text = f"nothing that the program wrote below its working directory matches {self._pattern}"
+            self._warnings.add("adopted nothing", f"{text}, as checkpoints.from says; no checkpoint was adopted")
         for each in changed:
             if self._known.get(each.path) == each.state.digest():
                 continue
