@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -230,6 +232,34 @@ def test_a_folder_that_changes_while_it_is_copied_is_not_published(watch: Watch,
     with pytest.raises((Disturbed, OSError)):
         publish_copy(watch.paths.root, "code", "output/checkpoint-1", state, 1, 1)
     assert list(watch.paths.checkpoints.iterdir()) == []
+
+
+ROTATING = """\
+import os, shutil
+for step in range(1, 201):
+    os.makedirs("output/tmp-checkpoint")
+    for name in "ab":
+        with open(f"output/tmp-checkpoint/{name}", "w") as file:
+            file.write(str(step))
+    os.rename("output/tmp-checkpoint", f"output/checkpoint-{step}")
+    shutil.rmtree(f"output/checkpoint-{step - 2}", ignore_errors=True)
+"""
+
+
+def test_of_a_program_that_rotates_its_folders_only_whole_ones_are_published(watch: Watch) -> None:
+    """It removes folders while they are copied: time is made to pass at each look, so that all of them seem quiet."""
+    seen: set[int] = set()
+    with subprocess.Popen([sys.executable, "-c", ROTATING], cwd=watch.paths.code) as program:
+        ended = False
+        while not ended:
+            ended = program.poll() is not None
+            watch.quiet()
+            for step in watch.steps():
+                assert copied(watch.paths, step) == {f"checkpoint-{step}/{name}": str(step) for name in "ab"}
+                seen.add(step)
+                fmt.remove(watch.paths.checkpoints / fmt.step_name(step))  # as when it is stored
+    assert program.returncode == 0
+    assert {199, 200} <= seen
 
 
 def test_a_full_disk_is_no_end(tmp_path: Path) -> None:

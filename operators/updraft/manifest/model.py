@@ -37,7 +37,6 @@ Name = Annotated[Text, AfterValidator(values.check_name), Field(json_schema_extr
 SecretName = Annotated[Text, AfterValidator(values.check_secret_name)]
 Command = Annotated[str, Field(strict=True), AfterValidator(values.check_command)]
 MetricName = Annotated[Text, AfterValidator(values.check_metric_name)]
-AdoptPattern = Annotated[Text, AfterValidator(check_pattern)]
 Scalars = Annotated[
     dict[str, str | int | float | bool],
     PlainValidator(values.check_params),
@@ -185,11 +184,10 @@ class Checkpoints(Part):
         description="Interval asked of the program (s, m, h, d); without it, the program decides",
         examples=["60s"],
     )
-    adopt: AdoptPattern | None = Field(
+    adopt: Annotated[Text, AfterValidator(check_pattern)] | None = Field(
         None,
         alias="from",
-        description="Glob below the program's working directory: folders or files that an unchanged program writes "
-        "there become checkpoints",
+        description="Glob of an unchanged program's own checkpoints",
         examples=["output/checkpoint-*"],
     )
     keep: Keep = Field(Keep(), description="Which checkpoints are kept")
