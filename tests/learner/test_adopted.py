@@ -15,17 +15,18 @@ import pytest
 from folder_store import FolderStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner.sidecar_fakes import CONFIG, make_paths
+from learner.sidecar_fakes import CONFIG, TOKEN, FakeMlflow, make_paths
 
 from updraft_learner import checkpoint_format as fmt
 from updraft_learner.adopted import restore_adopted
-from updraft_learner.contract import Keys, PodConfig
+from updraft_learner.contract import Keys, LearnerDone, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import PodDisk
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.adopted import MOST_COPIES, QUIET_SECONDS, Adopter, step_of
 from updraft_learner.sidecar.adopted_copy import Disturbed, publish_copy
 from updraft_learner.sidecar.adopted_scan import look
+from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.stage import stage
 from updraft_learner.trees import TreeError
@@ -320,6 +321,24 @@ def test_it_is_stored_and_the_next_attempt_finds_it_where_the_program_wrote_it(w
     uploader = CheckpointUploader(config, paths, store, resumed.warnings)
     uploader.poll()
     assert uploader.stored() == []  # what was restored is not stored again
+
+
+def test_what_was_quiet_at_the_programs_end_is_stored_before_the_sidecar_is_done(tmp_path: Path) -> None:
+    mlflow, store, seconds = FakeMlflow(), FolderStore(tmp_path / "s3"), [0.0]
+    paths = make_paths(tmp_path / "pod")
+    sidecar = Sidecar(GLOB, paths, store, mlflow.client(), TOKEN, clock=lambda: seconds[0])
+    try:
+        write(paths, "output/checkpoint-7", {"a": "whole"})
+        sidecar.adopter.poll()
+        sidecar.start()
+        seconds[0] = QUIET_SECONDS
+        write(paths, "output/checkpoint-8", {"a": "ha"})
+        sidecar.drain()
+    finally:
+        mlflow.close()
+    done = LearnerDone.from_json(store.get_bytes(Keys("t").done("job-1", "train", 1, 1)) or b"")
+    assert done.final_checkpoint == "step-0000000007-a1"
+    assert any(text.startswith("output/checkpoint-8 is not adopted") for text in done.warnings)
 
 
 def test_a_checkpoint_that_was_not_adopted_is_left_as_it_is(tmp_path: Path) -> None:

@@ -185,10 +185,7 @@ class Checkpoints(Part):
         examples=["60s"],
     )
     adopt: Annotated[Text, AfterValidator(check_pattern)] | None = Field(
-        None,
-        alias="from",
-        description="Glob of an unchanged program's own checkpoints",
-        examples=["output/checkpoint-*"],
+        None, alias="from", description="Glob of what an unchanged program saves", examples=["output/checkpoint-*"]
     )
     keep: Keep = Field(Keep(), description="Which checkpoints are kept")
     metric: MetricName | None = Field(None, description="Metric that says which is best", examples=["val_accuracy"])

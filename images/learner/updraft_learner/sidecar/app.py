@@ -75,6 +75,7 @@ class Sidecar:
         control: The same store with short timeouts, for requests whose caller waits.
         held_limit_bytes: The limit for journal entries in memory while the disk is full.
         sleep: Waits some seconds between two tries of `drain`.
+        clock: Returns monotonic seconds, for how long the program has left its own files alone.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Sidecar:
         disk: PodDisk = POD_DISK,
         held_limit_bytes: int = HELD_BYTES,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._paths, self._control = config, paths, control or store
         self._disk, self._sleep = disk, sleep
@@ -124,7 +126,7 @@ class Sidecar:
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
         self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
-        self.adopter = Adopter(config, paths, self.warnings, disk=disk)
+        self.adopter = Adopter(config, paths, self.warnings, disk=disk, clock=clock)
         self.checkpoints = CheckpointUploader(config, paths, store, self.warnings, disk=disk)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
