@@ -23,7 +23,7 @@ from updraft_learner.contract import Keys, LearnerDone, PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import PodDisk
 from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar.adopted import MOST_COPIES, QUIET_SECONDS, Adopter, step_of
+from updraft_learner.sidecar.adopted import MOST_COPIES, MOST_REFUSED, QUIET_SECONDS, Adopter, step_of
 from updraft_learner.sidecar.adopted_copy import Disturbed, publish_copy
 from updraft_learner.sidecar.adopted_scan import look
 from updraft_learner.sidecar.app import Sidecar
@@ -205,6 +205,25 @@ def test_planted_links_are_never_followed(watch: Watch, tmp_path: Path) -> None:
     (watch.paths.code / "output").symlink_to(secret)
     watch.quiet()
     assert watch.steps() == []
+
+
+def test_few_refused_matches_are_named_until_they_are_gone(watch: Watch) -> None:
+    for step in range(1, 100):
+        (write(watch.paths, f"output/checkpoint-{step}", {"a": "1"}) / "link").symlink_to("a")
+    watch.quiet()
+    assert len(watch.warnings.texts()) == MOST_REFUSED
+    shutil.rmtree(watch.paths.code / "output")
+    watch.quiet()
+    assert watch.warnings.texts() == ()
+
+
+def test_folders_of_others_in_the_checkpoint_folder_do_not_count(watch: Watch) -> None:
+    for number in range(MOST_COPIES):
+        (watch.paths.checkpoints / f"own-{number}").mkdir()
+    (watch.paths.checkpoints / "latest").symlink_to("own-0")
+    write(watch.paths, "output/checkpoint-1", {"a": "1"})
+    watch.quiet()
+    assert watch.steps() == [1]
 
 
 def test_a_checkpoint_folder_that_is_a_link_is_not_written_through(watch: Watch, tmp_path: Path) -> None:

@@ -18,19 +18,20 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from updraft_learner import contract
-from updraft_learner.below import folder_below
+from updraft_learner.below import facts_below, folder_below
 from updraft_learner.contract import PodConfig
 from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.files import read_json
 from updraft_learner.record.report import Warnings, log
 from updraft_learner.sidecar.adopted_copy import Disturbed, clean_up, publish_copy
-from updraft_learner.sidecar.adopted_scan import NotAdopted, State, look, matches, require_solid
+from updraft_learner.sidecar.adopted_scan import MOST_MATCHES, NotAdopted, State, look, matches, require_solid
 from updraft_learner.sidecar.checkpoints import FOLDER
 from updraft_learner.trees import megabytes
 
 QUIET_SECONDS = 5.0
 SPARE_BYTES = 64 << 20  # stay free on the pod's disk after a copy
+MOST_REFUSED = 5  # matches that are named in warnings at a time
 MOST_COPIES = 5  # checkpoints in CHECKPOINT_DIR: while the store is slow, no more are copied
 STEP_DIGITS = 18  # numbers with more are no steps
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -67,6 +68,8 @@ class Adopter:
         self._watched: dict[str, Watched] = {}
         self._known: dict[str, str] = {}  # path -> digest of the state that was adopted, or was there before
         self._steps: dict[str, str] = {}  # step -> path
+        self._unreadable: dict[str, str] = {}  # path -> digest of a state that is not tried again
+        self._refused: set[str] = set()
         self._highest = step_of(read_json(paths.restored_file, {}).get("local", "")) or 0
         if self._pattern is not None:
             clean_up(self._root)
@@ -103,7 +106,12 @@ class Adopter:
 
     def _watch(self) -> None:
         before, self._watched = self._watched, {}
-        for path in matches(self._root, self._working, self._pattern or ""):
+        found = matches(self._root, self._working, self._pattern or "")
+        for gone in self._refused - {*found}:
+            self._accept(gone)
+        if len(found) >= MOST_MATCHES:
+            self._warnings.add("adopted many", f"more than {MOST_MATCHES} paths match {self._pattern}; remove old ones")
+        for path in found:
             try:
                 state = look(self._root, f"{self._working}/{path}")
             except NotAdopted as exc:
@@ -118,6 +126,8 @@ class Adopter:
                 self._watched[path] = last if last and same else Watched(path, state, self._clock())
 
     def _is_quiet(self, each: Watched) -> bool:
+        if self._unreadable.get(each.path) == each.state.digest():
+            return False
         whole = bool(each.state.files) and each.state.unfinished(PurePosixPath(each.path).name) is None
         return whole and self._clock() - each.since >= QUIET_SECONDS
 
@@ -131,7 +141,9 @@ class Adopter:
         except NotAdopted as exc:
             self._refuse(each.path, str(exc))
         except PermissionError as exc:
-            self._refuse(each.path, f"{exc.filename or 'a file'} cannot be read by the sidecar")
+            self._unreadable[each.path] = each.state.digest()
+            name = exc.filename or "a file"
+            self._refuse(each.path, f"{name} cannot be read by the sidecar; make its files readable for their owner")
         except (Disturbed, FileNotFoundError, NotADirectoryError):
             log(f"{each.path} changed while it was copied; it is not adopted in this state")
         else:
@@ -144,7 +156,7 @@ class Adopter:
             self._warnings.add("adopted twice", text)
         self._known[each.path], self._steps[str(step)] = each.state.digest(), each.path
         self._highest = max(self._highest, step)
-        self._warnings.clear(f"adopted {each.path}")
+        self._accept(each.path)
         self._save()
         log(f"{each.path} is adopted as the checkpoint of step {step}: {megabytes(each.state.size_bytes)}")
 
@@ -167,7 +179,13 @@ class Adopter:
             if exc.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return 0
             raise
-        return max(0, MOST_COPIES - sum(name != contract.CHECKPOINT_LATEST for name in names))
+        return max(0, MOST_COPIES - sum(map(self._is_complete, names)))
+
+    def _is_complete(self, name: str) -> bool:
+        try:
+            return facts_below(self._root, f"{FOLDER}/{name}/{contract.CHECKPOINT_LOCAL_MARKER}") is not None
+        except OSError:  # a file, or a link such as `latest`
+            return False
 
     def _leave(self, quiet: list[Watched]) -> None:
         for each in quiet[:1]:
@@ -179,7 +197,7 @@ class Adopter:
             text = f"nothing that the program wrote below its working directory matches {self._pattern}"
             self._warnings.add("adopted nothing", f"{text}, as checkpoints.from says; no checkpoint was adopted")
         for each in changed:
-            if self._known.get(each.path) == each.state.digest():
+            if each.state.digest() in (self._known.get(each.path), self._unreadable.get(each.path)):
                 continue
             unfinished = each.state.unfinished(PurePosixPath(each.path).name)
             if unfinished is not None:
@@ -188,7 +206,14 @@ class Adopter:
                 self._refuse(each.path, f"it changed in the last {QUIET_SECONDS:g} s before the end; it may be torn")
 
     def _refuse(self, path: str, reason: str) -> None:
-        self._warnings.add(f"adopted {path}", f"{path} is not adopted as a checkpoint: {reason}")
+        """Warn about a match, unless enough others are named: a program may write any number of them."""
+        if path in self._refused or len(self._refused) < MOST_REFUSED:
+            self._refused.add(path)
+            self._warnings.add(f"adopted {path}", f"{path} is not adopted as a checkpoint: {reason}")
+
+    def _accept(self, path: str) -> None:
+        self._refused.discard(path)
+        self._warnings.clear(f"adopted {path}")
 
 
 def step_of(path: str) -> int | None:
