@@ -1,8 +1,7 @@
-"""Checkpoints that an unchanged program writes by itself, adopted by the sidecar and put back by staging."""
+"""Checkpoints that an unchanged program writes by itself, adopted by the sidecar."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,68 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folder_store import FolderStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner.sidecar_fakes import CONFIG, TOKEN, FakeMlflow, make_paths
+from learner.adopted_fakes import GLOB, Watch, content, copied, write
+from learner.sidecar_fakes import CONFIG, make_paths
 
 from updraft_learner import checkpoint_format as fmt
-from updraft_learner.adopted import restore_adopted
-from updraft_learner.contract import Keys, LearnerDone, PodConfig
-from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import PodDisk
-from updraft_learner.record.report import Warnings
-from updraft_learner.sidecar.adopted import MOST_COPIES, MOST_REFUSED, QUIET_SECONDS, Adopter, step_of
+from updraft_learner.sidecar.adopted import MOST_COPIES, MOST_REFUSED, QUIET_SECONDS, step_of
 from updraft_learner.sidecar.adopted_copy import Disturbed, publish_copy
 from updraft_learner.sidecar.adopted_scan import look
-from updraft_learner.sidecar.app import Sidecar
-from updraft_learner.sidecar.checkpoints import CheckpointUploader
-from updraft_learner.stage import stage
-from updraft_learner.trees import TreeError
-
-GLOB = replace(CONFIG, adopt="output/checkpoint-*")
-
-
-class Watch:
-    """A pod's adopter, with a clock that only the test moves."""
-
-    def __init__(self, paths: PodPaths, config: PodConfig = GLOB, disk: PodDisk | None = None) -> None:
-        paths.code.mkdir(exist_ok=True)
-        self.paths, self.seconds, self.warnings = paths, 0.0, Warnings()
-        self.adopter = Adopter(config, paths, self.warnings, disk=disk or PodDisk(), clock=lambda: self.seconds)
-
-    def quiet(self, last: bool = False) -> None:
-        """See the folders once, and again when nothing has changed for long enough."""
-        self.adopter.poll()
-        self.seconds += QUIET_SECONDS
-        self.adopter.poll(last)
-
-    def steps(self) -> list[int]:
-        return [fmt.step_of(path) for path in reversed(fmt.complete_checkpoints(self.paths.checkpoints))]
-
-    def said(self) -> str:
-        return "\n".join(self.warnings.texts())
 
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
     return Watch(make_paths(tmp_path / "pod"))
-
-
-def write(paths: PodPaths, path: str, files: dict[str, str]) -> Path:
-    folder = paths.code / path
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-def content(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def copied(paths: PodPaths, step: int) -> dict[str, str]:
-    return content(paths.checkpoints / fmt.step_name(step) / "adopted")
 
 
 def test_a_folder_becomes_a_checkpoint_when_it_is_quiet(watch: Watch) -> None:
@@ -320,60 +272,6 @@ def test_other_learners_adopt_nothing_and_say_so(tmp_path: Path) -> None:
     watch.quiet()
     assert watch.steps() == []
     assert "learner 2 writes output/checkpoint-1: only what learner 1 writes is adopted" in watch.said()
-
-
-def test_it_is_stored_and_the_next_attempt_finds_it_where_the_program_wrote_it(watch: Watch, tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "s3")
-    write(watch.paths, "output/checkpoint-500", {"model.bin": "m", "rng/0.pth": "r"})
-    watch.quiet()
-    CheckpointUploader(GLOB, watch.paths, store, watch.warnings).poll()
-    marker = json.loads(store.get_bytes(Keys("t").checkpoint_marker("job-1", "step-0000000500-a1")) or b"")
-    assert marker["step"] == 500
-    paths = make_paths(tmp_path / "next")
-    write(paths, "output/checkpoint-500", {"stale": "shipped with the code"})
-    config = replace(GLOB, attempt=2, restore_checkpoint="step-0000000500-a1")
-    stage(config, paths, store)
-    assert content(paths.code / "output") == {"checkpoint-500/model.bin": "m", "checkpoint-500/rng/0.pth": "r"}
-    assert (paths.io / "resume-from").read_text() == "output/checkpoint-500\n"
-    resumed = Watch(paths, config)
-    resumed.quiet()
-    uploader = CheckpointUploader(config, paths, store, resumed.warnings)
-    uploader.poll()
-    assert uploader.stored() == []  # what was restored is not stored again
-
-
-def test_what_was_quiet_at_the_programs_end_is_stored_before_the_sidecar_is_done(tmp_path: Path) -> None:
-    mlflow, store, seconds = FakeMlflow(), FolderStore(tmp_path / "s3"), [0.0]
-    paths = make_paths(tmp_path / "pod")
-    sidecar = Sidecar(GLOB, paths, store, mlflow.client(), TOKEN, clock=lambda: seconds[0])
-    try:
-        write(paths, "output/checkpoint-7", {"a": "whole"})
-        sidecar.adopter.poll()
-        sidecar.start()
-        seconds[0] = QUIET_SECONDS
-        write(paths, "output/checkpoint-8", {"a": "ha"})
-        sidecar.drain()
-    finally:
-        mlflow.close()
-    done = LearnerDone.from_json(store.get_bytes(Keys("t").done("job-1", "train", 1, 1)) or b"")
-    assert done.final_checkpoint == "step-0000000007-a1"
-    assert any(text.startswith("output/checkpoint-8 is not adopted") for text in done.warnings)
-
-
-def test_a_checkpoint_that_was_not_adopted_is_left_as_it_is(tmp_path: Path) -> None:
-    paths = make_paths(tmp_path / "pod")
-    (paths.checkpoints / "step-1").mkdir()
-    restore_adopted(paths, "checkpoints/step-1")
-    assert not (paths.io / "resume-from").exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"path": "../x"}', '{"path": "/etc"}', '{"path": "a\\nb"}'])
-def test_a_planted_description_leads_nowhere(tmp_path: Path, text: str) -> None:
-    paths = make_paths(tmp_path / "pod")
-    (paths.checkpoints / "step-1").mkdir()
-    (paths.checkpoints / "step-1/adopted.json").write_text(text)
-    with pytest.raises(TreeError):
-        restore_adopted(paths, "checkpoints/step-1")
 
 
 def _actions() -> st.SearchStrategy[tuple[str, str]]:
