@@ -26,6 +26,8 @@ METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar rea
 STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
 DUMP_FILE = f"{IO_DIR}/dump"  # when its number changes: write the stacks of all threads to the log and to LOG_DIR
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
+RESUME_FROM_FILE = f"{IO_DIR}/resume-from"  # the restored adopted checkpoint, as a path below CODE_DIR
+RESUME_FROM_ENV = "UPDRAFT_RESUME_FROM"  # the same as an absolute path, in the program's environment
 STAGED_FILE = f"{IO_DIR}/staged"  # if it exists: code, data and checkpoint are staged, and the program may start
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
 STAGING_FAILED = "updraft: staging failed: "  # the program's container prints this, followed by the reason
@@ -108,6 +110,7 @@ class PodConfig:
     data: tuple[DataMount, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
+    adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
     restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint

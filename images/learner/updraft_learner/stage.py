@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
 from updraft_learner import contract
+from updraft_learner.adopted import restore_adopted
 from updraft_learner.below import facts_below, link_below, make_folder, replacing, write_text_below
 from updraft_learner.contract import ExitCode, Keys, PodConfig
 from updraft_learner.pod import PodPaths
@@ -274,6 +275,7 @@ def _lay_checkpoint(job_id: str, name: str, keys: Keys, paths: PodPaths, store: 
     else:
         write_verified(paths.root, local_marker, *marker, fetch(contract.CHECKPOINT_LOCAL_MARKER))
     progress.finish()
+    restore_adopted(paths, place)
     link_below(paths.root, f"{paths.below(contract.CHECKPOINT_DIR)}/{contract.CHECKPOINT_LATEST}", local)
     paths.restored_file.write_text(json.dumps({"name": name, "local": local}), encoding="utf-8")
 

@@ -263,11 +263,16 @@ def _ignored(root: Path, ignore_file: str, defaults: bool) -> Ignore:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """Return the SHA-256 and the size of a file's content."""
-    digest, size_bytes = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size_bytes += len(chunk)
+        return hash_opened(file)
+
+
+def hash_opened(file: BinaryIO) -> tuple[str, int]:
+    """Return the SHA-256 and the size of what is left in an open file."""
+    digest, size_bytes = hashlib.sha256(), 0
+    while chunk := file.read(CHUNK_BYTES):
+        digest.update(chunk)
+        size_bytes += len(chunk)
     return digest.hexdigest(), size_bytes
 
 

@@ -283,6 +283,8 @@ def _outcome(
         every = manifest.checkpoints.every
         every_seconds = DEFAULT_EVERY_SECONDS if every is None else every.total_seconds()
         final = stored.latest_checkpoint(launch.tenant, launch.job_id, store=services.store)
+        if final is None and manifest.checkpoints.adopt is not None:
+            return outcome  # nobody asked the program to save at an interval; the sidecar warns that nothing matched
         return with_checkpoint(outcome, final, _ran_seconds(services, job.id, launch), every_seconds)
     return outcome
 

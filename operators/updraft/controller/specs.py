@@ -119,6 +119,7 @@ def _config(
         data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in inputs.data if "claim" not in d),
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,
+        adopt=manifest.checkpoints.adopt if manifest.checkpoints and launch.role == TRAIN_ROLE else None,
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),

@@ -24,6 +24,10 @@ until [ -e {contract.STAGED_FILE} ]; do
 done
 trap - TERM
 cd {contract.CODE_DIR} || exit
+if [ -f {contract.RESUME_FROM_FILE} ]; then
+  IFS= read -r resume <{contract.RESUME_FROM_FILE}
+  export {contract.RESUME_FROM_ENV}="$PWD/$resume"
+fi
 exec /bin/sh -c "$0"
 """
 LONGEST_DAYS = 30  # for staging; after this time the kubelet kills the program's container

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from updraft.manifest.adopting import adopting_errors
 from updraft.manifest.command import unknown_params
 from updraft.manifest.errors import FieldError, show
 from updraft.manifest.sizes import SIZES
@@ -144,6 +145,7 @@ def _elastic(raw: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _checkpoints(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     checkpoints = _part(raw, "checkpoints")
+    yield from adopting_errors(checkpoints)
     best = _part(checkpoints, "keep").get("best")
     if _is_count(best) and best and checkpoints.get("metric") is None:
         problem = f"{show(best)} best checkpoints cannot be told without a metric"

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from updraft.manifest import limits, values
+from updraft.manifest.adopting import check_pattern
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -182,6 +183,9 @@ class Checkpoints(Part):
         None,
         description="Interval asked of the program (s, m, h, d); without it, the program decides",
         examples=["60s"],
+    )
+    adopt: Annotated[Text, AfterValidator(check_pattern)] | None = Field(
+        None, alias="from", description="Glob of what an unchanged program saves", examples=["output/checkpoint-*"]
     )
     keep: Keep = Field(Keep(), description="Which checkpoints are kept")
     metric: MetricName | None = Field(None, description="Metric that says which is best", examples=["val_accuracy"])

@@ -59,6 +59,14 @@ def test_the_program_runs_in_its_folder_as_it_was_written(program: Program) -> N
     assert program.ends() == (3, f'{program.root}/code $HOME "quoted"\n', "")
 
 
+def test_it_is_told_where_its_restored_checkpoint_lies(program: Program) -> None:
+    path = "out put/$(id)-5"
+    (program.root / "io/resume-from").write_text(f"{path}\n")
+    (program.root / "io/staged").touch()
+    program.start(f'echo "${contract.RESUME_FROM_ENV}"')
+    assert program.ends() == (0, f"{program.root}/code/{path}\n", "")
+
+
 def test_it_does_not_start_before_everything_is_staged(program: Program) -> None:
     process = program.start("echo started")
     with pytest.raises(subprocess.TimeoutExpired):

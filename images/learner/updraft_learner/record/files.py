@@ -120,7 +120,7 @@ def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int], hollow_bytes:
     """
     if sum(sizes.values()) <= hollow_bytes:
         return []
-    return _beyond({path: size for path, size in sizes.items() if _has_hole(root, f"{folder}/{path}")}, hollow_bytes)
+    return _beyond({path: size for path, size in sizes.items() if has_hole(root, f"{folder}/{path}")}, hollow_bytes)
 
 
 def _beyond(sizes: Mapping[str, int], left_bytes: int) -> list[str]:
@@ -133,7 +133,8 @@ def _beyond(sizes: Mapping[str, int], left_bytes: int) -> list[str]:
     return []
 
 
-def _has_hole(root: Path, relative: str) -> bool:
+def has_hole(root: Path, relative: str) -> bool:
+    """Return whether a file below `root` has a hole; false if it cannot be read."""
     try:
         with open_below(root, relative) as file:
             return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size

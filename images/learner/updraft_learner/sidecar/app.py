@@ -5,6 +5,7 @@
     spool     artifacts -> MLflow
     publish   journal chunks and heartbeat -> object store
     requests  object store -> the program: stop, show your stacks; and whether a newer attempt exists
+    adopt     checkpoints that the program writes by itself -> CHECKPOINT_DIR
     uploads   checkpoints, results and log files -> object store
     endpoint  the program's MLflow client -> journal and spool
 
@@ -32,6 +33,7 @@ from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import HELD_BYTES, Journal
 from updraft_learner.record.report import Warnings, log
 from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.sidecar.adopted import Adopter
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
@@ -49,6 +51,7 @@ from updraft_learner.trees import megabytes
 
 INGEST_SECONDS = 1.0
 PUBLISH_SECONDS = 1.0
+ADOPT_SECONDS = 1.0
 UPLOAD_SECONDS = 2.0
 MIRROR_SECONDS = 15.0
 STOP_POLL_SECONDS = 3.0
@@ -72,6 +75,7 @@ class Sidecar:
         control: The same store with short timeouts, for requests whose caller waits.
         held_limit_bytes: The limit for journal entries in memory while the disk is full.
         sleep: Waits some seconds between two tries of `drain`.
+        clock: Returns monotonic seconds, for how long the program has left its own files alone.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Sidecar:
         disk: PodDisk = POD_DISK,
         held_limit_bytes: int = HELD_BYTES,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._paths, self._control = config, paths, control or store
         self._disk, self._sleep = disk, sleep
@@ -121,6 +126,7 @@ class Sidecar:
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
         self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
+        self.adopter = Adopter(config, paths, self.warnings, disk=disk, clock=clock)
         self.checkpoints = CheckpointUploader(config, paths, store, self.warnings, disk=disk)
         baseline = read_json(paths.restored_results_file, {})
         results = keys.results(config.job_id, config.role, config.learner)
@@ -139,6 +145,7 @@ class Sidecar:
         self.endpoint.start()
         self._inputs = [
             self._loop("ingest", self.poll_inputs, INGEST_SECONDS, self._stop_inputs),
+            self._loop("adopt", self.adopter.poll, ADOPT_SECONDS, self._stop_inputs),
             self._loop("uploads", self.poll_uploads, UPLOAD_SECONDS, self._stop_inputs),
             self._loop("requests", self.poll_requests, STOP_POLL_SECONDS, self._stop_inputs),
         ]
@@ -194,6 +201,7 @@ class Sidecar:
         self._join(self._stop_inputs, self._inputs)
         self._insist("system metrics", lambda: self.system.poll(last=True))
         self._insist("metrics file", lambda: self.tail.poll(final=True))
+        self._insist("adopted checkpoints", lambda: self.adopter.poll(last=True))
         self._insist("checkpoints", self.checkpoints.poll)
         for name in self.checkpoints.unfinished():
             self.warnings.add(
