@@ -1,4 +1,5 @@
-"""A program whose packages are not in its image runs with those that its manifest names."""
+"""A program whose packages are not in its image runs with those that its manifest names, as
+docs/howto/dependencies.md says."""
 
 from __future__ import annotations
 

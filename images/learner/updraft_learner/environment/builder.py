@@ -91,7 +91,7 @@ class Builder:
         if self._work["file"] is None:
             target.write_text("\n".join(self._work["requirements"]) + "\n", encoding="utf-8")
             return target
-        path = self._code / self._work["file"]
+        path = self._code / str(self._work["file"])
         if not path.is_file():
             raise BuildError("data", f"environment.requirements: the code has no file {self._work['file']}; correct it")
         if path.name == "pyproject.toml":
@@ -262,7 +262,7 @@ def installed() -> dict[str, str]:
     """Return the packages of this Python by normal name."""
     from importlib import metadata
 
-    found = {}
+    found: dict[str, str] = {}
     for item in metadata.distributions():
         name = item.metadata["Name"]
         if name and _NAME.fullmatch(name):
@@ -357,7 +357,12 @@ def main() -> int:
     timer = threading.Timer(work["seconds"], uv.end)
     timer.daemon = True
     timer.start()
-    signal.signal(signal.SIGTERM, lambda *_: (uv.end(), os._exit(143)))
+
+    def leave(*_: object) -> None:
+        uv.end()
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, leave)
     try:
         report, status = Builder(folder, folder.parent / work["code"], work, uv, say).build(), 0
     except BuildError as exc:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from itertools import islice
@@ -54,9 +55,7 @@ def read_request(config: PodConfig, store: ObjectStore) -> EnvironmentRequest:
 def own_uv() -> Path:
     """Return the uv of the sidecar's environment. Raises SourceError where it has none."""
     try:
-        from uv import find_uv_bin
-
-        return Path(find_uv_bin())
+        return Path(str(importlib.import_module("uv").find_uv_bin()))  # of the extra `sidecar`, which tests lack
     except (ImportError, FileNotFoundError) as exc:
         raise SourceError("refused", "the sidecar's image has no uv; build it anew") from exc
 
