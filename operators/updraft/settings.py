@@ -161,6 +161,14 @@ class Settings(BaseModel):
         "updraft/data:0.1",
         description="Image of the pod that unpacks archives, fetches git and judges data before a job's learners start",
     )
+    package_index: str = Field(
+        "https://pypi.org/simple",
+        description="Package index of jobs whose manifest's `environment` names none",
+    )
+    environment_seconds: int = Field(
+        1800, ge=1, description="Time that resolving and installing a job's packages may take, seconds"
+    )
+    environment_limit_bytes: int = Field(10 * GIB, gt=0, description="Largest size of a job's packages, bytes")
     git_protocols: Listed = Field(
         ("https",),
         description="Protocols over which a manifest's code may be fetched by git, comma-separated; `file` and `http` "

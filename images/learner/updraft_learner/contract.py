@@ -22,6 +22,8 @@ IO_DIR = f"{ROOT_DIR}/io"
 TREES_DIR = f"{ROOT_DIR}/trees"  # role prepare: the unpacked archives and repositories, by source
 PREPARE_FILE = f"{IO_DIR}/prepare.json"  # the input of the program of the role prepare
 PREPARE_REPORT_FILE = f"{IO_DIR}/report.json"  # and its output
+BUILD_DIR = f"{ROOT_DIR}/build"  # role build: uv, its work, and what it makes
+ENVIRONMENT_DIR = f"{ROOT_DIR}/environment"  # the packages that the job adds to its image
 METRICS_FILE = f"{IO_DIR}/metrics.jsonl"  # the program appends; the sidecar reads
 STOP_FILE = f"{IO_DIR}/stop"  # if it exists: save a checkpoint and exit with ExitCode.PREEMPTED
 DUMP_FILE = f"{IO_DIR}/dump"  # when its number changes: write the stacks of all threads to the log and to LOG_DIR
@@ -60,6 +62,7 @@ MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 
 # --- Roles of pods that this package treats in a special way -----------------------------------------
 TRAIN_ROLE = "train"
+BUILD_ROLE = "build"  # builds the packages of the manifest's `environment`, with attempt numbers of its own
 PREPARE_ROLE = "prepare"  # prepares code and data; it has attempt numbers of its own, so a program's first attempt is 1
 
 # --- Labels on every object of a job -----------------------------------------------------------------
@@ -108,6 +111,7 @@ class PodConfig:
     mlflow_experiment_id: str
     code_tree: str | None = None
     data: tuple[DataMount, ...] = ()
+    environment_tree: str | None = None  # sha256 of the tree of ENVIRONMENT_DIR
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
     adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
@@ -192,6 +196,18 @@ class Keys:
     def prepared(self, job_id: str, attempt: int) -> str:
         """Return what became of it (`prepare.documents.outcome`); written by the pod's sidecar."""
         return f"{self.learner(job_id, 'prepare', attempt, 1)}/prepared.json"
+
+    def environment(self, key: str) -> str:
+        """Return the key of {"tree": of an environment}, by `environment.builder.environment_key`."""
+        return f"{self.prefix}/environments/{key}{'.json' if key else ''}"
+
+    def environment_request(self, job_id: str, attempt: int) -> str:
+        """Return what the pod that builds packages is asked for (`environment.documents.EnvironmentRequest`)."""
+        return f"{self.learner(job_id, BUILD_ROLE, attempt, 1)}/request.json"
+
+    def environment_built(self, job_id: str, attempt: int) -> str:
+        """Return what became of it (`environment.documents.answer`); written by the pod's sidecar."""
+        return f"{self.learner(job_id, BUILD_ROLE, attempt, 1)}/built.json"
 
     def artifacts(self, job_id: str, role: str, attempt: int, learner: int) -> str:
         """Return the folder of MLflow artifacts that the server could not take before the pod ended: `<n>.data`, and

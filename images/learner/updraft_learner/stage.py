@@ -109,6 +109,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     write_text_below(paths.root, paths.below(contract.PARAMS_FILE), params)
 
     wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
+    if config.environment_tree is not None:
+        wanted.append(("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR)))
     for mount in config.data:
         target = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
         wanted.append((f"data {mount.mount!r}", mount.tree, target))
@@ -120,6 +122,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
         _lay_out(store, keys, name, tree, paths.root, target, out)
     if config.role == contract.PREPARE_ROLE:
         _copy_sources(config, paths, store, out)
+    if config.role == contract.BUILD_ROLE:
+        _lay_out_build(config, paths, store, out)
     if config.restore_checkpoint is not None:
         _restore_checkpoint(config.job_id, config.restore_checkpoint, keys, paths, store, out)
     if config.restore_results:
@@ -135,6 +139,16 @@ def _copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: T
 
     try:
         copy_sources(config, paths, store, out)
+    except SourceError as exc:
+        raise StageError(exc.code, str(exc)) from exc
+
+
+def _lay_out_build(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    from updraft_learner.environment.laying import lay_out_build, own_uv
+    from updraft_learner.prepare.errors import SourceError
+
+    try:
+        lay_out_build(config, paths, store, own_uv(), out)
     except SourceError as exc:
         raise StageError(exc.code, str(exc)) from exc
 

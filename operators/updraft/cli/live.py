@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from updraft.cli.console import ago, duration, folded, number, out, state_style
 from updraft.exceptions import UnavailableError, UpdraftError
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, TRAIN_ROLE
 from updraft.schemas import JobDetail, JobSummary, Learner, Progress, Stage
 from updraft.terminal import plain, typed
 
@@ -216,7 +216,7 @@ def render(snapshot: Snapshot) -> RenderableType:
     elif progress is not None or job.metrics:
         parts.append(Text(plain(training_text(snapshot))))
     # The role `prepare` has ended before the others begin.
-    shown = [learner for learner in job.learners if learner.role != PREPARE_ROLE]
+    shown = [learner for learner in job.learners if learner.role not in BEFORE_ROLES]
     if len(shown) > 1:
         parts.append(Text(plain("  ".join(learner_text(learner) for learner in shown)), "dim"))
     if snapshot.trouble:

@@ -19,7 +19,7 @@ from updraft.exceptions import StaleAttemptError
 from updraft.kubernetes import gang, quota
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.ends import MEANINGS, EndKind
 from updraft.recovery.facts import PodFacts, with_last_seen
 from updraft.recovery.outcome import MORE_TO_TRAIN, Action, FailureClass, Outcome, evidence, judge, with_checkpoint
@@ -262,7 +262,7 @@ def _outcome(
         markers=markers,
         tails=seen.tails,
         memory=f"{memory_limit_mib(services.settings, manifest, launch.role)} MiB",
-        rules=() if launch.role == PREPARE_ROLE else manifest.failures,
+        rules=() if launch.role in BEFORE_ROLES else manifest.failures,
         more_memory=MORE_TO_PREPARE if launch.role == PREPARE_ROLE else MORE_TO_TRAIN,
     )
     meaning = MEANINGS.get(seen.kind)

@@ -20,7 +20,7 @@ from updraft.kubernetes.launch import LaunchSpec, Program, objects_of
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.objects import Manifest as KubernetesObject
 from updraft.lifecycle.membership import Membership
-from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from updraft.settings import Settings
 
 JOB, RUN, EXPERIMENT, CODE = "<job>", "<mlflow-run>", "<mlflow-experiment>", "<code>"
+ENVIRONMENT = "<environment>"
 HIDDEN = "<made by the platform>"
 # Size as JSON. Each learner repeats the manifest's content: a request of 500 kB could ask for 500 MB.
 LIMIT_BYTES = 16_000_000
@@ -62,13 +63,14 @@ def planned_objects(
         EXPERIMENT,
         CODE if manifest.code is not None else None,
         [_data(number, item) for number, item in enumerate(manifest.data)],
+        ENVIRONMENT if manifest.environment is not None else None,
     )
     total_bytes = 0
-    number = 0  # of the attempt; it rises over all roles except `prepare`, which counts its own
-    for role in (PREPARE_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE):
+    number = 0  # of the attempt; it rises over all roles except these two, which count their own
+    for role in (PREPARE_ROLE, BUILD_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE):
         if (command := command_of(manifest, role)) is None:
             continue
-        number += role != PREPARE_ROLE
+        number += role not in BEFORE_ROLES
         launch = planned_launch(settings, manifest, role, max(1, number), JOB, manifest.tenant)
         program = program_of(settings, manifest, launch, command, run_id=RUN, experiment_id=EXPERIMENT, proxies=proxies)
         spec = spec_of(

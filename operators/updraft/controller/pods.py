@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from updraft.checkpoints import for_learner
-from updraft.controller import prepare
+from updraft.controller import environments, prepare
 from updraft.controller.idempotency import Deployment, deployment, pod_template
 from updraft.controller.records import launch_of, manifest_of
 from updraft.controller.specs import JobFacts, grace_of, spec_of
@@ -21,7 +21,7 @@ from updraft.exceptions import RefusedError
 from updraft.kubernetes import clients, gang
 from updraft.kubernetes.launch import objects_of
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import PREPARE_ROLE
+from updraft.lifecycle.workflow import BUILD_ROLE, PREPARE_ROLE
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def has_template(services: Services, job: Job, role: str) -> bool:
 
 def grace_seconds(services: Services, attempt: Attempt) -> int:
     """Return the grace period of an attempt's pods; deployment and monitoring use the same number."""
-    limits = prepare.made_limits(services, attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else ()
+    limits = prepare.made_limits(services, attempt.job_id, attempt.revision) if attempt.role == PREPARE_ROLE else []
+    if attempt.role == BUILD_ROLE:
+        limits = [services.settings.environment_limit_bytes]
     return grace_of(services.settings, attempt.role, limits)
 
 
@@ -77,6 +79,9 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     credentials = _pod_credentials(services)
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
+    if attempt.role == BUILD_ROLE:
+        environments.hand_over(services, job, manifest, attempt)
+    environment = environments.recorded(services, job.id)
     if (
         services.ledger.idempotency.get(job.id, deployed) is not None
     ):  # by another controller, while this process was suspended
@@ -86,7 +91,13 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
         manifest,
         launch,
         template,
-        JobFacts(job.mlflow_run_id or "", job.mlflow_experiment_id or "", job.code_tree, job.data or ()),
+        JobFacts(
+            job.mlflow_run_id or "",
+            job.mlflow_experiment_id or "",
+            job.code_tree,
+            job.data or (),
+            environment.tree if environment else None,
+        ),
         api_server=clients.api_server_addresses(core) if services.settings.network_policy else (),
         grace_seconds=grace_seconds(services, attempt),
         first=attempt.number

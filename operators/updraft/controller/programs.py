@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from updraft.controller import environments
 from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mib
 from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.taints import GPU_RESOURCE, GPU_TAINT
 from updraft_learner import contract
 from updraft_learner.prepare.documents import CREDENTIALS
@@ -29,14 +30,23 @@ def command_of(manifest: Manifest, role: str) -> str | None:
     from updraft.manifest import render_command
 
     if role == TRAIN_ROLE:
-        return render_command(manifest)
+        return _with_scripts(manifest, render_command(manifest))
     if role == PREPARE_ROLE:
         return PREPARE_COMMAND
+    if role == BUILD_ROLE:
+        return environments.BUILD_COMMAND if manifest.environment else None
     if role == EVALUATE_ROLE:
-        return render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
+        evaluation = render_command(manifest, manifest.evaluate.command) if manifest.evaluate else None
+        return None if evaluation is None else _with_scripts(manifest, evaluation)
     if manifest.export is None:
         return None
     return f"{EXPORT_COMMAND} --formats {','.join(manifest.export.formats)}"
+
+
+def _with_scripts(manifest: Manifest, command: str) -> str:
+    """Return the command in a shell that finds the scripts of the job's packages: a pod cannot extend its image's
+    PATH."""
+    return f'PATH="{contract.ENVIRONMENT_DIR}/bin:$PATH"; export PATH; {command}' if manifest.environment else command
 
 
 def program_of(
@@ -60,7 +70,7 @@ def program_of(
     selector: dict[str, str] = {}
     if role == PREPARE_ROLE:  # it runs alone in the job's grant, which has room for one learner at least
         limits["cpu"] = f"{max(resources.cpus, PREPARE_CPUS):g}"
-    elif resources.gpus:
+    elif resources.gpus and role != BUILD_ROLE:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
         selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
     disk_request, disk_limit = disk_amounts(settings, manifest)
@@ -69,10 +79,10 @@ def program_of(
         command=command,
         requests={**requests, objects.DISK_RESOURCE: disk_request},
         limits={**limits, objects.DISK_RESOURCE: disk_limit},
-        environment=_environment(manifest, launch, command, run_id, experiment_id, proxies or {}),
+        environment=_environment(settings, manifest, launch, command, run_id, experiment_id, proxies or {}),
         node_selector=selector,
         # The job's grant is on nodes with GPUs.
-        tolerations=(GPU_TAINT,) if role == PREPARE_ROLE and resources.gpus else (),
+        tolerations=(GPU_TAINT,) if role in BEFORE_ROLES and resources.gpus else (),
     )
 
 
@@ -85,7 +95,13 @@ def _image(manifest: Manifest, role: str, settings: Settings) -> str:
 
 
 def _environment(
-    manifest: Manifest, launch: Launch, command: str, run_id: str, experiment_id: str, proxies: Mapping[str, str]
+    settings: Settings,
+    manifest: Manifest,
+    launch: Launch,
+    command: str,
+    run_id: str,
+    experiment_id: str,
+    proxies: Mapping[str, str],
 ) -> list[objects.Manifest]:
     from updraft.kubernetes.secrets import object_name
 
@@ -104,6 +120,9 @@ def _environment(
         command=command,
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
     )
+    if launch.role == BUILD_ROLE:
+        own = objects.environment({**platform, **proxies}, ())
+        return [*own, *environments.log_ins(settings, manifest)]
     threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
     if launch.role == EXPORT_ROLE:
         return objects.environment({**threads, **platform}, ())
@@ -111,7 +130,14 @@ def _environment(
         own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())
         return [*own, *_code_credentials(manifest.code_secret)]
     secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
-    return objects.environment({**threads, **manifest.env, **platform}, secrets)
+    own = with_packages(manifest.env) if manifest.environment else manifest.env
+    return objects.environment({**threads, **own, **platform}, secrets)
+
+
+def with_packages(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a program that has packages beside its image: Python finds them before the image's."""
+    paths = [contract.ENVIRONMENT_DIR, variables.get("PYTHONPATH", "")]
+    return {**variables, "PYTHONPATH": ":".join(path for path in paths if path)}
 
 
 def git_proxies(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, PREPARE_ROLE, TRAIN_ROLE
 
 PREPARE_SPARE_MIB = 512  # of the pod's memory limit, beside the process that validates
 
@@ -56,7 +56,7 @@ def learners_of(manifest: Manifest, role: str) -> int:
 
 def place_learners(manifest: Manifest, role: str) -> int:
     """Return what the job needs room for while this role is to come: before the training, its whole gang."""
-    return learners_of(manifest, TRAIN_ROLE if role == PREPARE_ROLE else role)
+    return learners_of(manifest, TRAIN_ROLE if role in BEFORE_ROLES else role)
 
 
 def launch_of(settings: Settings, job: Job, attempt: Attempt) -> Launch:

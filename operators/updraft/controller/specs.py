@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.kubernetes import claims, policies
 from updraft.kubernetes.launch import LaunchSpec
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -33,21 +33,23 @@ class JobFacts:
         experiment_id: The experiment of that run.
         code_tree: The tree of the job's code; None if it has none.
         data: The job's data sets, as recorded once they are staged.
+        environment_tree: The tree of the job's packages; None if it has none.
     """
 
     run_id: str = ""
     experiment_id: str = ""
     code_tree: str | None = None
     data: Sequence[Mapping[str, Any]] = ()
+    environment_tree: str | None = None
 
 
 def grace_of(settings: Settings, role: str, limits: Iterable[int]) -> int:
     """Return the seconds from SIGTERM, or from the program's end, to the end of the sidecar's storing.
 
-    The pod that prepares data stores up to `limits` bytes, which may need longer than a learner's results.
+    A pod that prepares data or builds packages stores up to `limits` bytes, which may need longer than results do.
     """
     least = settings.store_grace_seconds
-    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role == PREPARE_ROLE else least
+    return max(least, -(-sum(limits) // STORE_BYTES_PER_SECOND)) if role in BEFORE_ROLES else least
 
 
 def spec_of(
@@ -90,7 +92,7 @@ def spec_of(
         node_lost_seconds=settings.node_lost_seconds,
         tolerations=settings.tolerations,
         avoid_nodes=avoid_nodes,
-        claims=() if launch.role in WITHOUT_INPUTS else claims.claims_of(facts.data),
+        claims=() if launch.role in (*WITHOUT_INPUTS, BUILD_ROLE) else claims.claims_of(facts.data),
         restores=restores or {},
         outside=outside if settings.network_policy else None,
         disruption_budget=settings.disruption_budget,
@@ -104,6 +106,8 @@ def _config(
 ) -> contract.PodConfig:
     """Return the configuration of the first learner's sidecar."""
     inputs = JobFacts() if launch.role in WITHOUT_INPUTS else facts
+    if launch.role == BUILD_ROLE:  # it reads the code's file of requirements
+        inputs = JobFacts(code_tree=facts.code_tree)
     return contract.PodConfig(
         job_id=launch.job_id,
         tenant=launch.tenant,
@@ -117,11 +121,12 @@ def _config(
         mlflow_experiment_id=facts.experiment_id,
         code_tree=inputs.code_tree,
         data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in inputs.data if "claim" not in d),
+        environment_tree=inputs.environment_tree,
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,
         adopt=manifest.checkpoints.adopt if manifest.checkpoints and launch.role == TRAIN_ROLE else None,
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
-        restore_results=launch.role not in (TRAIN_ROLE, PREPARE_ROLE),
+        restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES),
         restore_own_results=launch.role == TRAIN_ROLE and not first,
     )

@@ -14,7 +14,7 @@ from updraft.ledger.records import Attempt, AttemptClosure
 from updraft.ledger.tables import WORD_LENGTH, attempts
 from updraft.lifecycle import State, is_legal
 from updraft.lifecycle.membership import Membership
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.recovery.evidence import AttemptEvidence
 from updraft.recovery.outcome import FailureClass
 from updraft.recovery.policy import NO_ROOM, PlannedRelaunch
@@ -53,7 +53,7 @@ def ensure_attempt(
         return newest
     if job.state in UNCOUNTED:
         raise RefusedError(f"attempt: {job_id} is {job.state}; nothing is launched for it before it has its place")
-    counted = attempts.c.role == PREPARE_ROLE if role == PREPARE_ROLE else attempts.c.role != PREPARE_ROLE
+    counted = attempts.c.role == role if role in BEFORE_ROLES else attempts.c.role.not_in(BEFORE_ROLES)
     last = connection.execute(select(func.max(attempts.c.number)).where(attempts.c.job_id == job_id, counted)).scalar()
     number = int(last or 0) + 1
     values: dict[str, Any] = {
@@ -77,7 +77,7 @@ def current_attempt(connection: Connection, job_id: str, role: str) -> Attempt |
 def list_attempts(connection: Connection, job_id: str) -> list[Attempt]:
     """Return the job's attempts, oldest first."""
     query = select(attempts).where(attempts.c.job_id == job_id)
-    query = query.order_by(attempts.c.role != PREPARE_ROLE, attempts.c.number)
+    query = query.order_by(attempts.c.role != PREPARE_ROLE, attempts.c.role != BUILD_ROLE, attempts.c.number)
     return [_attempt(connection, row) for row in connection.execute(query).all()]
 
 

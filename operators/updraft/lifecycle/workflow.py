@@ -14,12 +14,16 @@ RESUME_DAG = "resume_job"
 CANCEL_DAG = "cancel_job"
 REAPER_DAG = "reaper"
 
-# Roles. The learner's package also needs the first two.
+# Roles. The learner's package also needs the first three.
+BUILD_ROLE = contract.BUILD_ROLE
 PREPARE_ROLE = contract.PREPARE_ROLE
 TRAIN_ROLE = contract.TRAIN_ROLE
 EVALUATE_ROLE = "evaluate"
 EXPORT_ROLE = "export"
-ROLES = (PREPARE_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE)
+ROLES = (PREPARE_ROLE, BUILD_ROLE, TRAIN_ROLE, EVALUATE_ROLE, EXPORT_ROLE)
+
+# The task stage_data launches these before the program's first attempt; each counts its own attempts.
+BEFORE_ROLES = (PREPARE_ROLE, BUILD_ROLE)
 
 # The tasks of a job.
 ADMIT_TASK = "admit"

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from updraft.manifest.adopting import adopting_errors
 from updraft.manifest.command import unknown_params
+from updraft.manifest.environment import environment_errors
 from updraft.manifest.errors import FieldError, show
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
@@ -17,7 +18,19 @@ from updraft.manifest.units import parse_memory
 
 def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield everything that is wrong between fields."""
-    for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule):
+    for check in (
+        _image,
+        _size,
+        _commands,
+        _secrets,
+        _data,
+        _elastic,
+        _checkpoints,
+        _failures,
+        _export,
+        _schedule,
+        environment_errors,
+    ):
         yield from check(raw)
 
 

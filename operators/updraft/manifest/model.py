@@ -25,6 +25,7 @@ from pydantic import (
 
 from updraft.manifest import limits, values
 from updraft.manifest.adopting import check_pattern
+from updraft.manifest.environment import PackageEnvironment
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -343,6 +344,11 @@ class Manifest(Part):
     )
     env: Environment = Field(
         {}, description="Environment variables of the program, not for secrets", examples=[{"OMP_NUM_THREADS": "1"}]
+    )
+    environment: PackageEnvironment | None = Field(
+        None,
+        description="Packages that the programs need besides those of the image",
+        examples=[{"requirements": "requirements.txt"}],
     )
     secrets: Annotated[tuple[Secret, ...], Field(strict=False, max_length=limits.LISTED)] = Field(
         (),

@@ -67,7 +67,8 @@ def export_image_of(manifest: Manifest, images: Mapping[str, str], plain: str) -
 def named_secrets(manifest: Manifest) -> frozenset[str]:
     """Return the names of all stored secrets that the manifest needs, for code, data and the program."""
     named = {secret.name for secret in manifest.secrets} | {item.secret for item in manifest.data}
-    return frozenset(name for name in (*named, manifest.code_secret) if name)
+    indexes = manifest.environment.secrets() if manifest.environment else ()
+    return frozenset(name for name in (*named, *indexes, manifest.code_secret) if name)
 
 
 def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from updraft.controller.records import (
 )
 from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.kubernetes.base_pod import ARGUMENTS, base_pod
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
@@ -88,7 +88,7 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             return
         if attempt is None:
             stop_if_over(self.services, context, job.id)
-            if self.role not in (TRAIN_ROLE, PREPARE_ROLE):
+            if self.role not in (TRAIN_ROLE, *BEFORE_ROLES):
                 require_trained(self.services, job)
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)

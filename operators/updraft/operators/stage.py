@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from updraft.controller import prepare
+from updraft.controller import environments, prepare
+from updraft.controller.environments import JobEnvironment
 from updraft.controller.prepare import PreparePlan
 from updraft.controller.programs import PREPARE_COMMAND
 from updraft.controller.records import manifest_of
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UpdraftError
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BUILD_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.manifest import parse_source
 from updraft.operators.job import advance, ends_job, stop_if_over
 from updraft.operators.learner import LearnerOperator
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from updraft.services import Services
     from updraft.storage import Staged
     from updraft.storage.prepared import Prepared
+
+
+LOCK_ARTIFACT = "environment.json"  # among the run's artifacts
 
 
 class StageOperator(LearnerOperator):
@@ -73,15 +77,34 @@ class StageOperator(LearnerOperator):
         code = staged.get(CODE)
         data = [self._input(job, manifest, n, item, staged) for n, item in enumerate(manifest.data)]
         self.services.ledger.jobs.set_inputs(job.id, code.tree_sha256 if code else None, data)
+        environment = self._environment(context, job, manifest)
         total = sum(d["bytes"] for d in data)
         files = sum(d["files"] for d in data)
-        evidence = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
+        evidence: dict[str, Any] = {"code": code.tree_sha256 if code else None, "data": [d["tree"] for d in data]}
+        if environment:
+            evidence["environment"] = environment.tree
         advance(self.services, job.id, State.DEPLOYING, f"staged {files} data file(s), {total / 1e6:.1f} MB", evidence)
-        self._lineage(job, code, data)
+        self._lineage(job, code, data, environment)
+
+    def _environment(self, context: Context, job: Job, manifest: Manifest) -> JobEnvironment | None:
+        """Have the job's packages built, once the code is in the store; return what the programs get."""
+        if manifest.environment is None:
+            return None
+        found = environments.recorded(self.services, job.id)
+        if found is None:
+            self.role = BUILD_ROLE  # the second role of this task; deferring names it to the trigger
+            self._go_on(context, self.services.ledger.jobs.get(job.id), manifest, environments.BUILD_COMMAND)
+            found = environments.record_built(self.services, job)
+        count = len(found.packages)
+        self.log.info("Environment of %d packages, tree %s%s", count, found.tree, ", reused" if found.reused else "")
+        return found
 
     def _told(self, job: Job, attempt: Attempt) -> str | None:
+        from updraft.storage import environments as built
         from updraft.storage.prepared import reason_of
 
+        if self.role == BUILD_ROLE:
+            return built.reason_of(job.tenant, job.id, attempt.number, store=self.services.store)
         return reason_of(job.tenant, job.id, attempt.number, store=self.services.store)
 
     # --- what the store has, and what the pod has to do -------------------------------------------------------------
@@ -230,7 +253,9 @@ class StageOperator(LearnerOperator):
             "provenance": {"source": item.source, "claim_uid": uid, "volume": volume},
         }
 
-    def _lineage(self, job: Job, code: Staged | None, data: list[dict[str, Any]]) -> None:
+    def _lineage(
+        self, job: Job, code: Staged | None, data: list[dict[str, Any]], environment: JobEnvironment | None
+    ) -> None:
         from updraft import tracking
 
         if not job.mlflow_run_id:
@@ -238,9 +263,15 @@ class StageOperator(LearnerOperator):
         tags = {"updraft.code_tree": code.tree_sha256 if code else ""}
         if code:
             tags |= {f"updraft.code.{key}": str(value) for key, value in code.provenance.items()}
+        if environment:
+            tags |= {"updraft.environment_tree": environment.tree, "updraft.environment_lock": environment.lock_sha256}
         client = self.services.tracking
         tracking.set_tags(client, job.mlflow_run_id, tags)
         tracking.log_datasets(client, job.mlflow_run_id, data)
+        if environment:
+            lock = environments.built_of(self.services, job).lock
+            document = {"sha256": environment.lock_sha256, "tree": environment.tree, "lock": lock}
+            tracking.log_json(client, job.mlflow_run_id, LOCK_ARTIFACT, document)
 
 
 class ValidateOperator(UsesServices, BaseOperator):

@@ -23,6 +23,7 @@ from updraft.recovery.catalogue import (
 )
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
+from updraft.recovery.imports import line_to_add
 from updraft_learner.contract import STAGING_FAILED, ExitCode
 
 SIGNALS = {
@@ -141,7 +142,8 @@ def _program_failure(
             continue
         lines = tuple(tail) if row.rank is Precedence.ROOT else words
         if (line := row.fits(code=code, lines=lines)) is not None:
-            return _made(pod, row, line, f"{ended}: {_cut(line)}")
+            hint = line_to_add(line)
+            return _made(pod, row, line, f"{ended}: {_cut(line)}{f'; {hint}' if hint else ''}")
     row, line = _first(EXIT_ROWS, code=code, lines=()) or (EXIT_ROWS[-1], "")
     return _made(pod, row, line, f"{ended}: {_last(tail, main)}")
 

@@ -19,7 +19,7 @@ from updraft.controller.records import manifest_of
 from updraft.exceptions import IllegalTransitionError, UpdraftError
 from updraft.kubernetes.watch import PodWatch, launch_key
 from updraft.lifecycle import State
-from updraft.lifecycle.workflow import EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, EVALUATE_ROLE, EXPORT_ROLE, TRAIN_ROLE
 from updraft.recovery.ends import EndKind, GangView, look
 from updraft.recovery.facts import PodFacts, stage_of, with_last_seen
 from updraft.triggers.followers import Followers
@@ -190,7 +190,7 @@ class AttemptMonitor:
         """Bring the job's state forward to what the pods show; never backward within one attempt."""
         launch, shown = self._launch, self._shown
         state, reason = stage_of(found, self._members)
-        if launch.role == PREPARE_ROLE:
+        if launch.role in BEFORE_ROLES:
             state, reason = _preparing(state, reason)
         elif launch.role != TRAIN_ROLE:
             state, reason = State.STORING, f"{WORDS[launch.role]}: {reason}"

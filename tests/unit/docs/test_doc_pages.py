@@ -11,9 +11,11 @@ import pytest
 import yaml
 from pages import REPOSITORY
 
-OWN_TESTS = {  # pages for people who run a platform, and the test that holds their blocks to be run
+OWN_TESTS = {
+    # pages for people who run a platform, and the test that holds their blocks to be run
     "docs/howto/cluster.md": "tests/unit/cluster/test_cluster_page.py",
     "docs/howto/compose.md": "tests/containers/test_compose_stack.py",
+    "docs/howto/dependencies.md": "tests/system/test_any_program.py",
     "docs/howto/deploy.md": "tests/unit/deploy/test_deploy_page.py",
 }
 NO_COMMANDS = {"yaml", "json", "python", "text"}

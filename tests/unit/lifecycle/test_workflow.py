@@ -38,7 +38,7 @@ def test_no_other_module_writes_such_a_name() -> None:
 
 def test_roles_and_tasks_fit_together() -> None:
     assert set(workflow.ROLE_OF_TASK) <= set(workflow.TASKS)
-    assert set(workflow.ROLE_OF_TASK.values()) == set(workflow.ROLES)
+    assert {*workflow.ROLE_OF_TASK.values(), *workflow.BEFORE_ROLES} == set(workflow.ROLES)
 
 
 @pytest.mark.parametrize(

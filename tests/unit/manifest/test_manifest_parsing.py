@@ -178,7 +178,6 @@ def test_one_wrong_field_is_one() -> None:
         ("storage", "resources.disk"),
         ("cpu", "resources.cpus"),
         ("timeout", "budget.max_runtime"),
-        ("environment", "env"),
         ("register_as", "export.register_as"),
     ],
 )

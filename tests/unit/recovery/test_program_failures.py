@@ -65,6 +65,13 @@ socket.create_connection(deaf.getsockname())
         ("open('model.pt')", "program.exit", "model.pt"),
         (CREDENTIALS, "credentials.refused", "InvalidAccessKeyId"),
         ("import pandsa", "program.import", "No module named 'pandsa'"),
+        (
+            "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-I', '-S', '-m', 'pip']))",
+            "program.pip",
+            "environment.requirements",
+        ),
+        ("import cv2", "program.import", "environment.requirements: [- opencv-python-headless]"),
+        ("import skimage.io", "program.import", "environment.requirements: [- scikit-image]"),
         ("from os import pth", "program.import", "cannot import name 'pth'"),
         ("x = (", "program.syntax", "SyntaxError"),
         ("if True:\nx = 1", "program.syntax", "IndentationError"),

@@ -213,6 +213,10 @@ class Sidecar:
             from updraft_learner.prepare.keeping import keep_trees
 
             self._insist("trees", lambda: keep_trees(self._config, self._paths, self._store))
+        if self._config.role == contract.BUILD_ROLE:
+            from updraft_learner.environment.keeping import keep_environment
+
+            self._insist("environment", lambda: keep_environment(self._config, self._paths, self._store))
         self.journal.write_held()
         # MLflow has already been unreachable for `failing_seconds`: wait less, because a next attempt may wait for this
         # end.

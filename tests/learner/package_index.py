@@ -1,0 +1,91 @@
+"""A package index on the loopback address, of tiny wheels that the test makes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def wheel(name: str, version: str, requires: Sequence[str] = ()) -> tuple[str, bytes]:
+    """Return the file name and content of a wheel with one module and one console script, `<name>-run`."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"VERSION = '{version}'\n\n\ndef main():\n    print('{name}', VERSION)\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {each}\n" for each in requires),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name}-run = {name}:main\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return f"{name}-{version}-py3-none-any.whl", content.getvalue()
+
+
+def source_only(name: str, version: str) -> tuple[str, bytes]:
+    """Return the file name and content of a source distribution."""
+    content = io.BytesIO()
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        entry = tarfile.TarInfo(f"{name}-{version}/PKG-INFO")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    return f"{name}-{version}.tar.gz", content.getvalue()
+
+
+@contextmanager
+def package_index(*files: tuple[str, bytes], log_in: tuple[str, str] | None = None) -> Iterator[str]:
+    """Serve a simple index of the files; give its address. With `log_in`, others are refused."""
+    wanted = None if log_in is None else "Basic " + base64.b64encode(":".join(log_in).encode()).decode()
+    content = dict(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if wanted is not None and self.headers.get("Authorization") != wanted:
+                return self._answer(401, b"")
+            kind, _, name = self.path.strip("/").partition("/")
+            if kind == "files" and name in content:
+                return self._answer(200, content[name])
+            found = [each for each in content if each.split("-")[0] == name]
+            if kind != "simple" or not found:
+                return self._answer(404, b"")
+            links = "".join(
+                f'<a href="/files/{html.escape(each)}#sha256={hashlib.sha256(content[each]).hexdigest()}">{each}</a>\n'
+                for each in found
+            )
+            return self._answer(200, f"<!DOCTYPE html><html><body>{links}</body></html>".encode())
+
+        do_HEAD = do_GET
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Basic")
+            self.send_header("Content-Type", "text/html" if self.path.startswith("/simple") else "application/zip")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
