@@ -39,6 +39,7 @@ BUNDLED_STORE = "http://s3.default.svc.cluster.local"
 BUNDLED_USER = BUNDLED_PASSWORD = "test"
 S3_TYPES = ("mount_cos", "s3_datastore", "s3")
 VOLUME_TYPES = ("mount_volume",)
+INSTEAD_OF_HOST = "our own manifest, with data[].source as a folder beside it, s3://bucket/prefix or pvc://claim/folder"
 METRIC_TYPES = ("logger", "regex_extractor", "tensorboard", "emetrics_file", "optivist", "file")
 
 _FIELDS = (
@@ -275,7 +276,8 @@ class _Conversion:
         if kind in S3_TYPES:
             return self._bucket(container, connection, path, job, slug(str(store.get("id") or "data")))
         if kind in VOLUME_TYPES:
-            return self._volume(container, connection, path)
+            self._volume(container, connection, path)
+            return None
         allowed = one_of((*S3_TYPES, *VOLUME_TYPES))
         self.wrong(f"{path}.type", f"{show(kind)} is not supported", allowed, nearest(kind, (*S3_TYPES, *VOLUME_TYPES)))
         return None
@@ -312,20 +314,15 @@ class _Conversion:
         self.warn(at, f"the credentials leave the manifest; they are stored as the secret {secret!r}")
         return {**data, "secret": secret}
 
-    def _volume(self, container: str, connection: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    def _volume(self, container: str, connection: Mapping[str, Any], path: str) -> None:
         at = f"{path}.connection"
         kind = self._text(connection, "type", at)
         folder = self._text(connection, "path", at, required="the folder on the host")
         if kind not in (None, "host_mount"):
-            self.wrong(f"{at}.type", "is not supported", "host_mount")
-            return None
-        if folder is None:
-            return None
-        source = f"{folder.rstrip('/')}/{container.strip('/')}"
-        self.warn(
-            at, f"FfDL mounted {redact(source)!r} of the node; here that folder is read where you submit, and uploaded"
-        )
-        return {"source": source, "as": "."}
+            self.wrong(f"{at}.type", "is not supported", INSTEAD_OF_HOST)
+        elif folder is not None:
+            source = f"{folder.rstrip('/')}/{container.strip('/')}"
+            self.wrong(at, f"mounts {redact(source)!r} of a node, which no tenant may do here", INSTEAD_OF_HOST)
 
     def _metrics(self) -> None:
         metrics = self._mapping(self.mapping, "evaluation_metrics", "")

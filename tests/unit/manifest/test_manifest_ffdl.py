@@ -133,9 +133,10 @@ def test_ffdls_bundled_store_is_the_platforms() -> None:
     assert (converted.secrets, converted.manifest.data[0].secret) == ({}, None)
 
 
-def test_a_host_folder_is_read_where_one_submits() -> None:
+def test_a_folder_of_a_node_is_refused_with_what_to_use_instead() -> None:
     volume = store(type="mount_volume", connection={"type": "host_mount", "name": "host-mount", "path": "/cosdata"})
-    assert convert(small(data_stores=[volume])).manifest.data[0].source == "/cosdata/bucket"
+    problem = errors_of(data_stores=[volume])["data_stores[0].connection"]
+    assert "'/cosdata/bucket' of a node" in problem
 
 
 def test_a_custom_framework_is_an_image() -> None:
