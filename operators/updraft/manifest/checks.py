@@ -10,13 +10,26 @@ from pydantic_core import PydanticCustomError
 
 from updraft.manifest.command import unknown_params
 from updraft.manifest.errors import FieldError, show
+from updraft.manifest.pod_checks import pod_errors
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
 
 
 def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield everything that is wrong between fields."""
-    for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule):
+    for check in (
+        _image,
+        _size,
+        _commands,
+        _secrets,
+        _data,
+        _elastic,
+        _checkpoints,
+        _failures,
+        _export,
+        _schedule,
+        pod_errors,
+    ):
         yield from check(raw)
 
 

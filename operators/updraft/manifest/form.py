@@ -37,7 +37,7 @@ JOB_SECTION = "Job"
 NOT_SET = "not set"  # Airflow's form would show `null`
 INTERNAL = ("submitted_by",)  # keys that the platform's clients send beside the form's fields
 _SECTIONS = {name: name.capitalize() for name in ("resources", "checkpoints", "evaluate", "budget", "export")}
-_BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params", "failures"}
+_BOX_ONLY = {"schedule", "annotations", "code_secret", "elastic", "data", "secrets", "env", "params", "failures", "pod"}
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 
 

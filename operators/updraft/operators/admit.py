@@ -121,6 +121,7 @@ class AdmitOperator(UsesServices, BaseOperator):
     def _judge(self, context: Context) -> Manifest:
         """Validate the whole manifest before anything is staged; all wrong fields are in the first lines of the log."""
         from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
+        from updraft.manifest.pod_rules import judge
 
         raw = dict(context["params"])
         try:
@@ -132,7 +133,10 @@ class AdmitOperator(UsesServices, BaseOperator):
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
-            refused = refuse_unsupported(manifest, tenants=self.services.settings.tenants)
+            refused = [
+                *refuse_unsupported(manifest, tenants=self.services.settings.tenants),
+                *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
+            ]
             if refused:
                 raise ManifestError(refused)
             image_of(manifest, self.services.settings.framework_images)
