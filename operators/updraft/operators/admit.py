@@ -73,6 +73,7 @@ class AdmitOperator(UsesServices, BaseOperator):
             self._check_cluster(job)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
+            self._check_pod(job, manifest)
             try:
                 require_tracking(self.services)
                 self._open_run(context, job, manifest)
@@ -218,6 +219,15 @@ class AdmitOperator(UsesServices, BaseOperator):
             read_claim(
                 self.services.core, self.services.settings.namespace(job.tenant), name, manifest.resources.learners
             )
+
+    def _check_pod(self, job: Job, manifest: Manifest) -> None:
+        """Check what the section `pod` names before the job is queued: its pods would wait for it until the timeout."""
+        from updraft.kubernetes.pod_needs import lacking
+
+        namespace = self.services.settings.namespace(job.tenant)
+        found = lacking(self.services.core, namespace, manifest.pod, manifest.resources.learners)
+        if found:
+            raise RefusedError("; ".join(f"{field}: {problem}" for field, problem in found))
 
     def _check_model(self, job: Job, manifest: Manifest) -> None:
         """Check that the model's name is the tenant's, before the job trains for days under another tenant's."""

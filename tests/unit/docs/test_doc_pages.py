@@ -14,6 +14,7 @@ from pages import REPOSITORY
 OWN_TESTS = {  # pages for people who run a platform, and the test that holds their blocks to be run
     "docs/howto/cluster.md": "tests/unit/cluster/test_cluster_page.py",
     "docs/howto/compose.md": "tests/containers/test_compose_stack.py",
+    "docs/howto/pods.md": "tests/unit/manifest/test_pods_page.py",
     "docs/howto/deploy.md": "tests/unit/deploy/test_deploy_page.py",
 }
 NO_COMMANDS = {"yaml", "json", "python", "text"}
