@@ -89,24 +89,18 @@ Keys = Annotated[tuple[str, ...], AfterValidator(_keys)]
 
 
 class PodPolicy(BaseModel):
-    """What one tenant may ask for. The default allows scratch volumes and nothing else.
-
-    Args:
-        node_selector: Allowed values by key; `*` allows every value.
-        tolerations: Taints, written KEY[=VALUE][:EFFECT]. A tenant may tolerate these or a part of them.
-        claims: Claims that the tenant's programs may write to.
-        service_accounts: Service accounts that the tenant's programs may run as.
-        labels: Keys of labels, or DOMAIN/*.
-        annotations: Keys of annotations, or DOMAIN/*.
-        image_pull_secrets: Secrets that nodes may pull the tenant's images with.
-    """
+    """What one tenant may ask for. The default allows scratch volumes and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    node_selector: Annotated[dict[str, tuple[str, ...]], AfterValidator(_node_labels)] = Field(default_factory=dict)
-    tolerations: Annotated[tuple[Toleration, ...], BeforeValidator(_parsed), AfterValidator(_no_state)] = ()
-    claims: Names = ()
-    service_accounts: Names = ()
-    labels: Keys = ()
-    annotations: Keys = ()
-    image_pull_secrets: Names = ()
+    node_selector: Annotated[dict[str, tuple[str, ...]], AfterValidator(_node_labels)] = Field(
+        default_factory=dict, description="Labels of nodes and their allowed values; `*` allows every value"
+    )
+    tolerations: Annotated[tuple[Toleration, ...], BeforeValidator(_parsed), AfterValidator(_no_state)] = Field(
+        (), description="Taints, written KEY[=VALUE][:EFFECT]; a tenant may tolerate these or a part of them"
+    )
+    claims: Names = Field((), description="Claims that the tenant's programs may write to")
+    service_accounts: Names = Field((), description="Service accounts that the tenant's programs may run as")
+    labels: Keys = Field((), description="Keys of labels of pods, or DOMAIN/*")
+    annotations: Keys = Field((), description="Keys of annotations of pods, or DOMAIN/*")
+    image_pull_secrets: Names = Field((), description="Secrets that nodes may pull the tenant's images with")

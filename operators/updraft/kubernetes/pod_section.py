@@ -69,12 +69,13 @@ def with_extras(pod: Manifest, extras: PodExtras) -> Manifest:
 
 def _mount(spec: Manifest, volumes: Mapping[str, Mapping[str, Any]]) -> None:
     main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
-    names: dict[str, str] = {}  # of claims
+    of_claims: dict[str, str] = {}
     for number, (path, source) in enumerate(volumes.items(), start=1):
-        claim = (source.get("persistentVolumeClaim") or {}).get("claimName")
-        name = names.get(claim, f"volume-{number}")
-        if name == f"volume-{number}":
+        claim = str((source.get("persistentVolumeClaim") or {}).get("claimName", ""))
+        name = of_claims.get(claim)
+        if name is None:
+            name = f"volume-{number}"
             spec.setdefault("volumes", []).append({"name": name, **source})
-        if claim is not None:
-            names[claim] = name
+            if claim:
+                of_claims[claim] = name
         main.setdefault("volumeMounts", []).append({"name": name, "mountPath": path})
