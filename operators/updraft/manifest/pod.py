@@ -24,7 +24,8 @@ VALUE_ALLOWED = "text of at most 63 letters, digits, '-', '_' and '.', which beg
 
 def check_key(key: str) -> str:
     """Return the key of a label, of an annotation or of a node's label."""
-    if not is_key(key):
+    domain = key.rpartition("/")[0]
+    if not is_key(key) or (domain and not is_object_name(domain)):
         raise wrong(f"{VALUE} is not a key of Kubernetes", KEY_ALLOWED, "example.com/team", value=key)
     return key
 

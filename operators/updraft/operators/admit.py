@@ -70,7 +70,7 @@ class AdmitOperator(UsesServices, BaseOperator):
         manifest = self._judge(context)
         self._record(context, manifest)
         with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
-            self._check_cluster(job)
+            self._check_cluster(job, manifest)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
             self._check_pod(job, manifest)
@@ -183,14 +183,15 @@ class AdmitOperator(UsesServices, BaseOperator):
         except UpdraftError as exc:  # the id belongs to another run, or the manifest was renamed since
             raise EndTaskError(str(exc)) from exc
 
-    def _check_cluster(self, job: Job) -> None:
+    def _check_cluster(self, job: Job, manifest: Manifest) -> None:
         """Check what no waiting changes now, and not when the job's turn has come."""
         from updraft.kubernetes import clients, preflight, rbac
 
         clients.check_connection(self.services.settings)
         configured = self.services.settings
         namespace, rights = configured.namespace(job.tenant), rbac.needed(configured)
-        preflight.require(self.services.core, namespace, rights, configured.tolerations)
+        tolerated = (*configured.tolerations, *(manifest.pod.tolerated if manifest.pod else ()))
+        preflight.require(self.services.core, namespace, rights, tolerated)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Check the secrets before the job is queued: a missing one would only be found when its learners start."""

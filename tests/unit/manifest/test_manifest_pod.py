@@ -61,6 +61,8 @@ def test_the_whole_section_is_read_and_written_again() -> None:
     ("pod", "path"),
     [
         ({"node_selector": {"a b": "x"}}, "pod.node_selector['a b']"),
+        ({"labels": {"updraft.dev./job": "x"}}, "pod.labels['updraft.dev./job']"),
+        ({"annotations": {"a..b/c": "x"}}, "pod.annotations['a..b/c']"),
         ({"node_selector": {"disk": "-"}}, "pod.node_selector.disk"),
         ({"node_selector": {"disk": 1}}, "pod.node_selector.disk"),
         ({"labels": {"team": "x" * 64}}, "pod.labels.team"),
