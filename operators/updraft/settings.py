@@ -28,6 +28,7 @@ from pydantic import (
 from updraft.airflow_seams.registry import SEAMS
 from updraft.airflow_seams.switch import ALL, check_names
 from updraft.exceptions import UpdraftError
+from updraft.pod_policy import EVERY_TENANT, PodPolicy
 from updraft.taints import Toleration
 
 GIB = 1024**3
@@ -148,6 +149,11 @@ class Settings(BaseModel):
         description="Taints of nodes that learners may lie on nevertheless, comma-separated: KEY[=VALUE][:EFFECT]; who "
         "asks for GPUs tolerates nvidia.com/gpu anyway",
     )
+    pod_policy: Annotated[dict[str, PodPolicy], BeforeValidator(_from_json)] = Field(
+        {},
+        description="What tenants may ask for in the section `pod` of their manifests, as JSON: a policy by tenant, "
+        "and `*` for those that are not named. Without a policy, scratch volumes and nothing else",
+    )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
     framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(
         {
@@ -249,6 +255,13 @@ class Settings(BaseModel):
             raise ValueError(f"UPDRAFT_SOURCE_BUCKETS: {wrong[0]!r} holds the platform's own objects; leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _policies_are_of_tenants(self) -> Self:
+        unknown = sorted(set(self.pod_policy) - {*self.tenants, EVERY_TENANT})
+        if unknown:
+            raise ValueError(f"UPDRAFT_POD_POLICY: {unknown[0]!r} is neither a tenant of UPDRAFT_TENANTS nor *")
+        return self
+
     @field_validator("airflow_seams_off")
     @classmethod
     def _are_seams(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -274,6 +287,10 @@ class Settings(BaseModel):
 
     def namespace(self, tenant: str) -> str:
         return f"{self.namespace_prefix}{tenant}"
+
+    def pod_policy_of(self, tenant: str) -> PodPolicy:
+        """Return what the tenant may ask for in the section `pod` of its manifests."""
+        return self.pod_policy.get(tenant) or self.pod_policy.get(EVERY_TENANT) or PodPolicy()
 
     def credentials(self) -> Credentials:
         """Read afresh at each call, so that a rotated secret is used."""

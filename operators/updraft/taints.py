@@ -16,7 +16,35 @@ EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 REPELLING = ("NoSchedule", "NoExecute")
 
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_TAINT = re.compile(rf"(?P<key>(?:[a-z0-9.-]+/)?{_NAME})(?:=(?P<value>(?:{_NAME})?))?(?::(?P<effect>\w+))?")
+_KEY = rf"(?:[a-z0-9.-]+/)?{_NAME}"
+_TAINT = re.compile(rf"(?P<key>{_KEY})(?:=(?P<value>(?:{_NAME})?))?(?::(?P<effect>\w+))?")
+
+
+def is_key(text: str) -> bool:
+    """Return whether Kubernetes takes the text as the key of a label, an annotation or a taint."""
+    return re.fullmatch(_KEY, text) is not None and len(text.rpartition("/")[0]) <= 253
+
+
+def is_label_value(text: str) -> bool:
+    """Return whether Kubernetes takes the text as the value of a label or a taint."""
+    return re.fullmatch(rf"(?:{_NAME})?", text) is not None
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+    @classmethod
+    def of(cls, taint: Mapping[str, Any]) -> Taint:
+        """Return the taint that the API shows."""
+        return cls(taint["key"], taint.get("value") or "", taint["effect"])
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
 @dataclass(frozen=True)
@@ -39,11 +67,19 @@ class Toleration:
         return cls(match["key"], match["value"], match["effect"])
 
     def covers(self, taint: Mapping[str, Any]) -> bool:
-        return (
-            taint["key"] == self.key
-            and self.value in (None, taint.get("value") or "")
-            and self.effect in (None, taint["effect"])
-        )
+        return self.tolerates(Taint.of(taint))
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Return whether pods with this toleration may lie on a node with the taint."""
+        return taint.key == self.key and self.value in (None, taint.value) and self.effect in (None, taint.effect)
+
+    def includes(self, other: Toleration) -> bool:
+        """Return whether `other` tolerates no taint that this one does not tolerate."""
+        return other.key == self.key and self.value in (None, other.value) and self.effect in (None, other.effect)
+
+    def __str__(self) -> str:
+        value = "" if self.value is None else f"={self.value}"
+        return f"{self.key}{value}" + ("" if self.effect is None else f":{self.effect}")
 
     def to_object(self) -> dict[str, str]:
         """Return the toleration in API form."""

@@ -243,7 +243,7 @@ def test_a_folder_is_a_claim_and_is_read_by_pods(local_cluster: Any) -> None:
     folder.mkdir(parents=True)
     (folder / "a.csv").write_text("1,2\n")
     found = local_cluster.core.read_namespaced_persistent_volume_claim("digits", local_cluster.namespace)
-    assert (found.status.phase, found.status.access_modes) == ("Bound", ["ReadOnlyMany"])
+    assert (found.status.phase, found.status.access_modes) == ("Bound", ["ReadOnlyMany", "ReadWriteMany"])
     listed = local_cluster.core.list_namespaced_persistent_volume_claim(local_cluster.namespace)
     assert [item.metadata.name for item in listed.items] == ["digits"]
     pod = local_cluster.pod("reads", 'cat "$DATA/a.csv"; cat "$ROOT/data/in/a.csv"')

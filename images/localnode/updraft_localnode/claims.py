@@ -6,6 +6,7 @@ claims, and `volumes` mounts them.
 
 from __future__ import annotations
 
+import os
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ def claim(claims_dir: Path, namespace: str, name: str) -> Json:
     folder = folder_of(claims_dir, namespace, name)
     if folder is None:
         raise not_found(RESOURCE, name)
+    modes = ["ReadOnlyMany", "ReadWriteMany"] if os.access(folder, os.W_OK) else ["ReadOnlyMany"]
     made = datetime.fromtimestamp(folder.stat().st_ctime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "kind": "PersistentVolumeClaim",
@@ -39,11 +41,11 @@ def claim(claims_dir: Path, namespace: str, name: str) -> Json:
             "creationTimestamp": made,
         },
         "spec": {
-            "accessModes": ["ReadOnlyMany"],
+            "accessModes": modes,
             "resources": {"requests": {"storage": "1Gi"}},
             "volumeName": f"folder-{name}",
         },
-        "status": {"phase": "Bound", "accessModes": ["ReadOnlyMany"], "capacity": {"storage": "1Gi"}},
+        "status": {"phase": "Bound", "accessModes": modes, "capacity": {"storage": "1Gi"}},
     }
 
 

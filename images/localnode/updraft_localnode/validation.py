@@ -228,6 +228,16 @@ def _check_placement(causes: _Causes, spec: Json) -> None:
             causes.integer(f"{where}.tolerationSeconds", seconds, -(2**63))
 
 
+def _check_identity(causes: _Causes, spec: Json) -> None:
+    """Refuse what only a cluster has: accounts with rights of their own, and registries to pull from."""
+    for field in ("serviceAccountName", "serviceAccount"):
+        if spec.get(field) not in (None, "", "default"):
+            causes.unsupported(f"spec.{field}", spec[field], ("default",))
+    if spec.get("imagePullSecrets"):
+        names = ", ".join(str(each.get("name")) for each in spec["imagePullSecrets"])
+        causes.wrong("spec.imagePullSecrets", names, "the local node has its images from a catalogue and pulls none")
+
+
 def _check_pod(causes: _Causes, pod: Json) -> None:
     spec = pod["spec"]
     _check_quantities(spec)
@@ -251,6 +261,7 @@ def _check_pod(causes: _Causes, pod: Json) -> None:
     if spec.get("activeDeadlineSeconds") is not None:
         causes.integer("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], 1, 2**31 - 1)
     _check_placement(causes, spec)
+    _check_identity(causes, spec)
     for field in ("hostname", "subdomain"):
         if spec.get(field):
             causes.dns_label(f"spec.{field}", spec[field])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
 from updraft.allocation.packing import fits, never_fits
+from updraft.allocation.placement import Placement
 from updraft.allocation.plan import plan_admissions
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Grant",
     "Impossible",
     "Node",
+    "Placement",
     "Plan",
     "Waiting",
     "fits",

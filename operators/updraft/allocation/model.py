@@ -6,8 +6,12 @@ Requests may ask for fractions of CPUs; CPUs are counted in thousandths, so that
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
+
+from updraft.allocation.placement import Placement
+from updraft.taints import Taint
 
 Amounts = tuple[int, int, int]  # CPUs in thousandths, memory in MiB, GPUs
 
@@ -24,6 +28,7 @@ class GangRequest:
     gpu_type: str | None
     requested_at: datetime
     disk_mib: int = 0  # per learner; 0: the platform's default limit, which every node has
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         if self.learners < 1:
@@ -47,7 +52,8 @@ class Grant:
 
 @dataclass(frozen=True)
 class Node:
-    """The amounts that one node can give to pods. A node that is not ready exists, but has nothing free."""
+    """The amounts that one node can give to pods. A node that is not ready exists, but has nothing free, except for
+    gangs that tolerate all of `taints`."""
 
     name: str
     cpus: float
@@ -57,13 +63,25 @@ class Node:
     gpus_only: bool = False  # reserved for gangs that ask for GPUs
     ready: bool = True
     disk_mib: int | None = None  # None: the node does not report it
+    labels: frozenset[tuple[str, str]] = frozenset()
+    taints: tuple[Taint, ...] = ()  # what alone keeps a working node from being ready
 
     @property
     def amounts(self) -> Amounts:
         return (math.floor(round(self.cpus * 1000, 6)), self.memory_mib, self.gpus)
 
+    def selected_by(self, placement: Placement) -> bool:
+        """Return whether the node has every label that the gang asks for."""
+        return self.labels.issuperset(placement.selector)
+
+    def open_to(self, placement: Placement) -> bool:
+        """Return whether the node takes pods of such a gang now, whatever their amounts and labels."""
+        return self.ready or (bool(self.taints) and placement.tolerates(self.taints))
+
     def takes_kind(self, request: GangRequest) -> bool:
         """Return whether such learners may lie here, and accept this node's kind of accelerator."""
+        if not self.selected_by(request.placement):
+            return False
         if request.gpus == 0:
             return not self.gpus_only
         return request.gpu_type in (None, self.gpu_type)
@@ -78,6 +96,11 @@ class Capacity:
     @property
     def ready(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.ready)
+
+    def open_to(self, placements: Iterable[Placement]) -> tuple[Node, ...]:
+        """Return the ready nodes, and those that are open to one of these gangs."""
+        kinds = set(placements)
+        return tuple(node for node in self.nodes if node.ready or any(node.open_to(kind) for kind in kinds))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ until a place is free, or until the deploy timeout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from updraft.allocation.model import Amounts, GangRequest, Node
 
@@ -26,7 +26,10 @@ class _Space:
 
     def holds(self, request: GangRequest) -> bool:
         need = request.amounts
-        return self.node.takes_kind(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
+        node = self.node
+        if not node.open_to(request.placement):
+            return False
+        return node.takes_kind(request) and all(n <= f for n, f in zip(need, self.free, strict=True))
 
     def take(self, need: Amounts, times: int = 1) -> None:
         cpus, memory, gpus = self.free
@@ -39,9 +42,10 @@ def fits(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> bool:
 
 
 def never_fits(request: GangRequest, nodes: Sequence[Node]) -> bool:
-    """Return whether the gang exceeds the nodes when nothing else runs. Exact: the learners of one gang are all
-    alike."""
-    return sum(_times(request, _Space(node, node.amounts)) for node in nodes) < request.learners
+    """Return whether the gang exceeds the nodes when nothing else runs, and all of them are ready. Exact: the learners
+    of one gang are all alike."""
+    ready = (replace(node, ready=True) for node in nodes)
+    return sum(_times(request, _Space(node, node.amounts)) for node in ready) < request.learners
 
 
 def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[str, Amounts] | None:
@@ -53,16 +57,20 @@ def free_after(requests: Sequence[GangRequest], nodes: Sequence[Node]) -> dict[s
     def dominant_share(request: GangRequest) -> float:
         return max(amount / whole for amount, whole in zip(request.amounts, total, strict=True))
 
-    # Gangs with the fewest possible nodes first (named accelerator, any accelerator, none); among these the largest
-    # first.
-    by_share = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), dominant_share(r)), reverse=True)
-    by_memory = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.memory_mib, r.cpus), reverse=True)
-    by_cpus = sorted(requests, key=lambda r: (r.gpus > 0, bool(r.gpu_type), r.cpus, r.memory_mib), reverse=True)
+    # Gangs with the fewest possible nodes first; among these the largest first.
+    by_share = sorted(requests, key=lambda r: (*_narrow(r), dominant_share(r)), reverse=True)
+    by_memory = sorted(requests, key=lambda r: (*_narrow(r), r.memory_mib, r.cpus), reverse=True)
+    by_cpus = sorted(requests, key=lambda r: (*_narrow(r), r.cpus, r.memory_mib), reverse=True)
     for order in (by_share, by_memory, by_cpus):
         placed = _best_fit(order, nodes)
         if placed is not None:
             return placed
     return _search(by_share, nodes)
+
+
+def _narrow(request: GangRequest) -> tuple[bool, bool, int]:
+    """Return a sort key of how few nodes a gang may lie on: named accelerator, any accelerator, labels, none."""
+    return request.gpus > 0, bool(request.gpu_type), len(request.placement.selector)
 
 
 def _times(request: GangRequest, space: _Space) -> int:

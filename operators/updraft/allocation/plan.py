@@ -13,6 +13,7 @@ from functools import cache
 
 from updraft.allocation.model import Capacity, GangRequest, Grant, Impossible, Node, Plan, Waiting
 from updraft.allocation.packing import add_to, free_after, never_fits
+from updraft.allocation.placement import no_such_node
 
 
 def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capacity: Capacity) -> Plan:
@@ -25,7 +26,7 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
     started: list[str] = []
     waiting: list[Waiting] = []
     impossible: list[Impossible] = []
-    ready = capacity.ready
+    ready = capacity.open_to(request.placement for request in (*running, *queue))
     # Most of a thousand queued jobs ask for the same amounts: answer each question once per kind of gang.
     never = cache(lambda kind: _why_never(kind, capacity.nodes))
     wait = cache(lambda kind: f"needs {_need(kind)}; {_free(kind, running, ready)}")
@@ -55,9 +56,12 @@ def plan_admissions(queue: Sequence[GangRequest], granted: Sequence[Grant], capa
 
 def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[Node]) -> str:
     """Return what is free of the things that are short, or of CPUs when nothing is."""
-    places = [node for node in nodes if request.gpus or not node.gpus_only]
+    kept = [node for node in nodes if node.open_to(request.placement) and node.selected_by(request.placement)]
+    places = [node for node in kept if request.gpus or not node.gpus_only]
+    if not kept and request.placement.selector:
+        return f"no node with {request.placement.text} is ready"
     if not places:
-        return "no node is ready" if not nodes else "no node is ready but for jobs with GPUs"
+        return "no node is ready" if not kept else "no node is ready but for jobs with GPUs"
     if len(places) < len(nodes) and (placed := free_after(running, nodes)) is not None:
         left = [placed[node.name] for node in places]
         cpus, memory = sum(free[0] for free in left), sum(free[1] for free in left)
@@ -76,7 +80,7 @@ def _free(request: GangRequest, running: Sequence[GangRequest], nodes: Sequence[
     if need[1] * request.learners > memory:
         short.append(texts["memory"])
     if request.gpus:
-        fitting = [node for node in nodes if node.takes_kind(request)]
+        fitting = [node for node in kept if node.takes_kind(request)]
         users = [r for r in running if request.gpu_type is None or r.gpu_type == request.gpu_type]
         gpus_all = sum(node.gpus for node in fitting)
         gpus = _left([(r.gpus, r) for r in users], gpus_all)
@@ -101,6 +105,8 @@ def _why_never(request: GangRequest, nodes: Sequence[Node]) -> str | None:
             f"resources.disk: a learner asks for {request.disk_mib / 1024:.1f} GiB of its node's disk, and no node has "
             f"more than {largest / 1024:.1f} GiB to give"
         )
+    if (lacking := no_such_node(request.placement, nodes)) is not None:
+        return lacking
     if not nodes or not never_fits(request, nodes):
         return None
     kinds = sorted({node.gpu_type or "unnamed" for node in nodes if node.gpus})
@@ -122,7 +128,8 @@ def _node(node: Node) -> str:
 def _need(request: GangRequest) -> str:
     parts = [_count(request.cpus, "CPU"), _memory(request.memory_mib) if request.memory_mib else ""]
     parts.append(_count(request.gpus, _gpu(request)) if request.gpus else "")
-    return f"{request.learners} x " + " + ".join(part for part in parts if part)
+    where = f" on {request.placement.text}" if request.placement.selector else ""
+    return f"{request.learners} x " + " + ".join(part for part in parts if part) + where
 
 
 def _gpu(request: GangRequest) -> str:

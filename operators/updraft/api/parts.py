@@ -20,6 +20,7 @@ from updraft.settings import Settings
 
 if TYPE_CHECKING:
     from updraft.ledger import Ledger
+    from updraft.manifest.pod import Pod
 
 HEALTH_SECONDS = 4.0
 
@@ -48,6 +49,9 @@ class Cluster(Protocol):
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         """Raise RefusedError if this many learners cannot read the claim."""
+
+    def lacking(self, tenant: str, pod: Pod | None, learners: int) -> list[tuple[str, str]]:
+        """Return each field of the section `pod` that names what does not exist, and what to do about it."""
 
     def addresses(self) -> Sequence[str]:
         """Return the known addresses of the API server."""
@@ -154,6 +158,12 @@ class KubernetesCluster:
 
         with self._errors():
             read_claim(self.services.core, self._namespace(tenant), name, learners)
+
+    def lacking(self, tenant: str, pod: Pod | None, learners: int) -> list[tuple[str, str]]:
+        from updraft.kubernetes.pod_needs import lacking
+
+        with self._errors():
+            return lacking(self.services.core, self._namespace(tenant), pod, learners)
 
     def addresses(self) -> Sequence[str]:
         from updraft.kubernetes.clients import api_server_addresses

@@ -57,6 +57,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     What older attempts of the role left is removed first, and the fence is raised before the first pod exists.
     Raises RefusedError when the cluster refuses an object, or the job ended meanwhile; UnavailableError.
     """
+    from updraft.manifest.pod_rules import judge
     from updraft.storage import signals
 
     manifest = manifest_of(job)
@@ -64,6 +65,9 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     deployed = deployment(attempt.role, attempt.number)
     if services.ledger.idempotency.get(job.id, deployed) is not None:
         return launch
+    # The policy may have changed since the job was admitted.
+    if refused := judge(manifest.pod, services.settings.pod_policy_of(job.tenant)):
+        raise RefusedError("; ".join(error.text for error in refused))
     template = services.ledger.idempotency.get(job.id, pod_template(attempt.role, attempt.revision))
     if template is None:
         raise RefusedError(f"job {job.id} has no template of {attempt.role} for revision {attempt.revision}")

@@ -10,6 +10,7 @@ from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mi
 from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.pod_section import extras_of
 from updraft.lifecycle.workflow import BEFORE_ROLES, BUILD_ROLE, EVALUATE_ROLE, EXPORT_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft.taints import GPU_RESOURCE, GPU_TAINT
 from updraft_learner import contract
@@ -80,9 +81,13 @@ def program_of(
         requests={**requests, objects.DISK_RESOURCE: disk_request},
         limits={**limits, objects.DISK_RESOURCE: disk_limit},
         environment=_environment(settings, manifest, launch, command, run_id, experiment_id, proxies or {}),
-        node_selector=selector,
+        node_selector={**(manifest.pod.node_selector if manifest.pod else {}), **selector},
         # The job's grant is on nodes with GPUs.
-        tolerations=(GPU_TAINT,) if role in BEFORE_ROLES and resources.gpus else (),
+        tolerations=(
+            *(manifest.pod.tolerated if manifest.pod else ()),
+            *((GPU_TAINT,) if role in BEFORE_ROLES and resources.gpus else ()),
+        ),
+        extras=extras_of(manifest.pod, users_program=role in (TRAIN_ROLE, EVALUATE_ROLE)),
     )
 
 

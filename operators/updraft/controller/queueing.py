@@ -40,7 +40,7 @@ def place_of(job: Job, revised: Mapping[str, Any] | None = None, *, role: str = 
 
 
 def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role: str = TRAIN_ROLE) -> GangRequest:
-    from updraft.allocation import GangRequest
+    from updraft.allocation import GangRequest, Placement
     from updraft.kubernetes.objects import SIDECAR_MEMORY_MIB
 
     resources = manifest.resources
@@ -53,6 +53,7 @@ def request_of(manifest: Manifest, job_id: str, requested_at: datetime, *, role:
         gpu_type=resources.gpu_type,
         requested_at=requested_at,
         disk_mib=-(-(resources.disk_bytes or 0) // 1024**2),
+        placement=Placement.of(manifest.pod.node_selector, manifest.pod.tolerated) if manifest.pod else Placement(),
     )
 
 

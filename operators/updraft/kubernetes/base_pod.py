@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from updraft.exceptions import RefusedError
 from updraft.kubernetes.launch import Program
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.kubernetes.pod_section import with_extras
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -79,4 +80,5 @@ def _template(program: Program) -> Manifest:
         spec["nodeSelector"] = dict(program.node_selector)
     if program.tolerations:
         spec["tolerations"] = [each.to_object() for each in program.tolerations]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+    pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+    return with_extras(pod, program.extras)

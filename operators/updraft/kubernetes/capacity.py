@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from updraft.allocation import Capacity, Node
-from updraft.taints import GPU_RESOURCE, GPU_TAINT, Toleration, untolerated
+from updraft.taints import GPU_RESOURCE, GPU_TAINT, Taint, Toleration, untolerated
 from updraft_learner.quantity import parse_quantity
 
 GPU_TYPE_LABEL = "updraft.dev/gpu-type"
@@ -30,14 +30,18 @@ def _node(node: Mapping[str, Any], tolerated: Sequence[Toleration]) -> Node:
     conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
     taints = untolerated(node, tolerated)
     cordoned = bool((node.get("spec") or {}).get("unschedulable"))
-    closed = cordoned or not all(GPU_TAINT.covers(taint) for taint in taints)
+    keeping = tuple(Taint.of(taint) for taint in taints if not GPU_TAINT.covers(taint))
+    works = conditions.get("Ready") == "True" and not cordoned
+    labels = metadata.get("labels") or {}
     return Node(
         name=str(metadata.get("name", "")),
         cpus=float(parse_quantity(allocatable.get("cpu", 0))),
         memory_mib=int(parse_quantity(allocatable.get("memory", 0)) // 1024**2),
         gpus=int(parse_quantity(allocatable.get(GPU_RESOURCE, 0))),
-        gpu_type=(metadata.get("labels") or {}).get(GPU_TYPE_LABEL),
+        gpu_type=labels.get(GPU_TYPE_LABEL),
         gpus_only=any(GPU_TAINT.covers(taint) for taint in taints),
-        ready=conditions.get("Ready") == "True" and not closed,
+        ready=works and not keeping,
         disk_mib=int(parse_quantity(disk) // 1024**2) if (disk := allocatable.get(DISK_RESOURCE)) is not None else None,
+        labels=frozenset(labels.items()),
+        taints=keeping if works else (),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from updraft.kubernetes import objects, policies
 from updraft.kubernetes.claims import Claim, with_claims
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.kubernetes.pod_section import PodExtras
 from updraft.taints import Toleration
 from updraft_learner.contract import PodConfig
 
@@ -29,6 +30,7 @@ class Program:
         environment: Entries in API form; secrets are references.
         node_selector: Labels that its node must have.
         tolerations: Taints that it tolerates besides those of its devices.
+        extras: What only the manifest's section `pod` asks for.
     """
 
     image: str
@@ -38,6 +40,7 @@ class Program:
     environment: Sequence[Manifest]
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Toleration] = ()
+    extras: PodExtras = field(default_factory=PodExtras)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ NAMESPACED = (
     Right("secrets", ("create", "delete", "get", "list", "patch", "update"), "a launch's credentials, users' secrets"),
     Right("services", ("create",), "names of a gang's learners"),
     Right("persistentvolumeclaims", ("get",), "judge a data set that is a claim"),
+    Right("serviceaccounts", ("get",), "judge the service account that a manifest names"),
     Right("namespaces", ("get",), "tell that the tenant's own namespace is missing"),
     Right("networkpolicies", ("create",), "keep others away from learners", "networking.k8s.io"),
     Right("poddisruptionbudgets", ("create",), "hold back `kubectl drain`, where the site wants it", "policy"),
@@ -40,6 +41,7 @@ NAMESPACED = (
 # Resources of NAMESPACED that most jobs run without, and who needs them.
 ONLY_WITH = {
     "persistentvolumeclaims": "only jobs with data on volumes need it",
+    "serviceaccounts": "only jobs that name a service account need it",
     "poddisruptionbudgets": "only UPDRAFT_DISRUPTION_BUDGET=true needs it",
 }
 # On the whole cluster.
@@ -59,9 +61,9 @@ ONLY_IF_ALLOWED = frozenset({("create", "", "namespaces")})
 
 
 def needed(configured: Settings) -> tuple[Right, ...]:
-    """Return the rights of NAMESPACED that a platform with these settings uses for every job. Rights on claims are
-    checked where a manifest names a claim, and its error says which is missing."""
-    off = {"persistentvolumeclaims"}
+    """Return the rights of NAMESPACED that a platform with these settings uses for every job. Rights on claims
+    and service accounts are checked where a manifest names one, and its error says which is missing."""
+    off = {"persistentvolumeclaims", "serviceaccounts"}
     off |= set() if configured.network_policy else {"networkpolicies"}
     off |= set() if configured.disruption_budget else {"poddisruptionbudgets"}
     return tuple(right for right in NAMESPACED if right.resource not in off)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
-from updraft.allocation import GangRequest, Grant, Plan
+from updraft.allocation import GangRequest, Grant, Placement, Plan
 from updraft.exceptions import RefusedError
 from updraft.ledger import bounds
 from updraft.ledger import jobs as job_rows
@@ -43,6 +43,7 @@ def enqueue(connection: Connection, job_id: str, request: GangRequest) -> None:
         "gpus": request.gpus,
         "gpu_type": None if request.gpu_type is None else bounds.identifier("gpu_type", request.gpu_type, WORD_LENGTH),
         "disk_mib": request.disk_mib,
+        "placement": request.placement.to_json(),
         "requested_at": request.requested_at,
         "granted_at": None,
         "released_at": None,
@@ -196,4 +197,6 @@ def _admission(row: Row[Any]) -> Admission:
 
 def _request(row: Row[Any]) -> GangRequest:
     amounts = (row.learners, row.cpus, row.memory_mib, row.gpus, row.gpu_type)
-    return GangRequest(row.job_id, *amounts, row.requested_at, row.disk_mib)
+    return GangRequest(
+        row.job_id, *amounts, row.requested_at, row.disk_mib, placement=Placement.from_json(row.placement)
+    )

@@ -122,6 +122,7 @@ grants = Table(
     Column("granted_at", UtcDateTime),
     Column("released_at", UtcDateTime),
     Column("disk_mib", BigInteger, nullable=False, server_default="0"),  # per learner
+    Column("placement", JSON(none_as_null=True)),  # labels of nodes and tolerations; none: any node
     # The planner's last decision while the job waits: its place from 1, the reason, whether waiting is useless.
     Column("place", Integer),
     Column("reason", Text),

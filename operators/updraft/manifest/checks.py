@@ -12,6 +12,7 @@ from updraft.manifest.adopting import adopting_errors
 from updraft.manifest.command import unknown_params
 from updraft.manifest.environment import environment_errors
 from updraft.manifest.errors import FieldError, show
+from updraft.manifest.pod_checks import pod_errors
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
 
@@ -30,6 +31,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         _export,
         _schedule,
         environment_errors,
+        pod_errors,
     ):
         yield from check(raw)
 

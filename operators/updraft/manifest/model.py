@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     WithJsonSchema,
@@ -26,12 +24,13 @@ from pydantic import (
 from updraft.manifest import limits, values
 from updraft.manifest.adopting import check_pattern
 from updraft.manifest.environment import PackageEnvironment
+from updraft.manifest.part import Part, Text
+from updraft.manifest.pod import Pod
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
 from updraft.manifest.units import Bytes, DiskBytes, Duration
 
-Text = Annotated[str, Field(strict=True, max_length=limits.STRING_CHARACTERS)]
 Count = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Name = Annotated[Text, AfterValidator(values.check_name), Field(json_schema_extra={"pattern": values.NAME_PATTERN})]
@@ -58,12 +57,6 @@ Promote = Annotated[
     PlainValidator(values.check_promote_if),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
 ]
-
-
-class Part(BaseModel):
-    """A part of the manifest. It is frozen, and an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Framework(Part):
@@ -356,6 +349,9 @@ class Manifest(Part):
         examples=[[{"name": "hub", "key": "token", "as": "HUB_TOKEN"}]],
     )
     resources: Resources = Field(Resources(), description="What each learner gets")
+    pod: Pod | None = Field(
+        None, description="Where the job's pods may run and what they get, within the policy of the tenant"
+    )
     elastic: Elastic | None = Field(None, description="How far the job may shrink and grow while it runs")
     data: Annotated[
         tuple[Data, ...], Field(strict=False, max_length=limits.LISTED), BeforeValidator(values.check_suites)

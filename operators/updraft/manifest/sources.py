@@ -16,8 +16,8 @@ Kind = Literal["local", "s3", "pvc", "git", "tree"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}", re.ASCII)
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_CLAIM_CHARACTERS = 253
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_OBJECT_NAME_CHARACTERS = 253
 _CLAIM_FORM = "pvc://claim or pvc://claim/folder"
 _TREE = re.compile(r"tree:([0-9a-f]{64})", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
@@ -76,6 +76,11 @@ def parse_source(text: str, *, git: bool) -> Source:
     raise wrong(f"{VALUE} has the scheme {scheme[1]!r}, which is not supported here", kinds, value=text)
 
 
+def is_object_name(text: str) -> bool:
+    """Return whether the text can name a claim, a secret or a service account of Kubernetes."""
+    return len(text) <= _OBJECT_NAME_CHARACTERS and _OBJECT_NAME.fullmatch(text) is not None
+
+
 def _s3(text: str) -> Source:
     bucket, _, key = text[len("s3://") :].partition("/")
     if "@" in bucket:
@@ -89,7 +94,7 @@ def _s3(text: str) -> Source:
 
 def _pvc(text: str) -> Source:
     claim, _, path = text[len("pvc://") :].partition("/")
-    if len(claim) > _CLAIM_CHARACTERS or not _CLAIM.fullmatch(claim):
+    if not is_object_name(claim):
         raise wrong(f"{VALUE} names no valid claim", _CLAIM_FORM, "pvc://imagenet/train", value=text)
     folder = path.removesuffix("/")
     if folder and any(part in ("", ".", "..") for part in folder.split("/")):

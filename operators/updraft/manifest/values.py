@@ -199,7 +199,7 @@ def check_params(value: object) -> dict[str, str | int | float | bool]:
         if isinstance(item, str) and len(item) > PARAM_CHARACTERS:
             raise wrong("is too long", f"at most {PARAM_CHARACTERS} characters")
 
-    return _each(value, check, "a mapping of names to values", "{epochs: 10}")
+    return check_each(value, check, "a mapping of names to values", "{epochs: 10}")
 
 
 def check_env_name(name: str) -> str:
@@ -222,7 +222,7 @@ def check_env(value: object) -> dict[str, str]:
         if len(item) > limits.ENV_CHARACTERS:
             raise wrong("is too long", f"at most {limits.ENV_CHARACTERS} characters")
 
-    return _each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
+    return check_each(value, check, "a mapping of names to text", "{OMP_NUM_THREADS: '1'}")
 
 
 def check_promote_if(value: object) -> dict[str, str]:
@@ -230,12 +230,12 @@ def check_promote_if(value: object) -> dict[str, str]:
         check_metric_name(metric)
         parse_rule(metric, text)
 
-    rules = _each(value, check, "a mapping of metrics to rules", "{val_accuracy: '>= champion'}")
+    rules = check_each(value, check, "a mapping of metrics to rules", "{val_accuracy: '>= champion'}")
     return {metric: str(parse_rule(metric, text)) for metric, text in rules.items()}
 
 
 def check_annotations(value: object) -> dict[str, Any]:
-    return _each(value, lambda name, item: None, "a mapping of names to values", "{ticket: V-12}")
+    return check_each(value, lambda name, item: None, "a mapping of names to values", "{ticket: V-12}")
 
 
 def check_suites(value: object) -> object:
@@ -264,7 +264,7 @@ def check_expectations(value: object) -> str | dict[str, Any]:
     return value
 
 
-def _each(value: object, check: Callable[[str, Any], object], allowed: str, example: str) -> dict[str, Any]:
+def check_each(value: object, check: Callable[[str, Any], object], allowed: str, example: str) -> dict[str, Any]:
     """Check every item of a mapping and reports all that are wrong together."""
     if not isinstance(value, dict):
         raise wrong(f"{VALUE} is not a mapping", allowed, example, value=value)

@@ -70,9 +70,10 @@ class AdmitOperator(UsesServices, BaseOperator):
         manifest = self._judge(context)
         self._record(context, manifest)
         with ends_job(self.services, context, FailureClass.CONFIGURATION) as job:
-            self._check_cluster(job)
+            self._check_cluster(job, manifest)
             self._check_secrets(job, manifest)
             self._check_claims(job, manifest)
+            self._check_pod(job, manifest)
             try:
                 require_tracking(self.services)
                 self._open_run(context, job, manifest)
@@ -121,6 +122,7 @@ class AdmitOperator(UsesServices, BaseOperator):
     def _judge(self, context: Context) -> Manifest:
         """Validate the whole manifest before anything is staged; all wrong fields are in the first lines of the log."""
         from updraft.manifest import ManifestError, export_image_of, image_of, read_form, refuse_unsupported
+        from updraft.manifest.pod_rules import judge
 
         raw = dict(context["params"])
         try:
@@ -132,7 +134,10 @@ class AdmitOperator(UsesServices, BaseOperator):
             manifest = loaded.manifest
             for warning in loaded.warnings:
                 self.log.warning(warning)
-            refused = refuse_unsupported(manifest, tenants=self.services.settings.tenants)
+            refused = [
+                *refuse_unsupported(manifest, tenants=self.services.settings.tenants),
+                *judge(manifest.pod, self.services.settings.pod_policy_of(manifest.tenant)),
+            ]
             if refused:
                 raise ManifestError(refused)
             image_of(manifest, self.services.settings.framework_images)
@@ -178,14 +183,15 @@ class AdmitOperator(UsesServices, BaseOperator):
         except UpdraftError as exc:  # the id belongs to another run, or the manifest was renamed since
             raise EndTaskError(str(exc)) from exc
 
-    def _check_cluster(self, job: Job) -> None:
+    def _check_cluster(self, job: Job, manifest: Manifest) -> None:
         """Check what no waiting changes now, and not when the job's turn has come."""
         from updraft.kubernetes import clients, preflight, rbac
 
         clients.check_connection(self.services.settings)
         configured = self.services.settings
         namespace, rights = configured.namespace(job.tenant), rbac.needed(configured)
-        preflight.require(self.services.core, namespace, rights, configured.tolerations)
+        tolerated = (*configured.tolerations, *(manifest.pod.tolerated if manifest.pod else ()))
+        preflight.require(self.services.core, namespace, rights, tolerated)
 
     def _check_secrets(self, job: Job, manifest: Manifest) -> None:
         """Check the secrets before the job is queued: a missing one would only be found when its learners start."""
@@ -214,6 +220,15 @@ class AdmitOperator(UsesServices, BaseOperator):
             read_claim(
                 self.services.core, self.services.settings.namespace(job.tenant), name, manifest.resources.learners
             )
+
+    def _check_pod(self, job: Job, manifest: Manifest) -> None:
+        """Check what the section `pod` names before the job is queued: its pods would wait for it until the timeout."""
+        from updraft.kubernetes.pod_needs import lacking
+
+        namespace = self.services.settings.namespace(job.tenant)
+        found = lacking(self.services.core, namespace, manifest.pod, manifest.resources.learners)
+        if found:
+            raise RefusedError("; ".join(f"{field}: {problem}" for field, problem in found))
 
     def _check_model(self, job: Job, manifest: Manifest) -> None:
         """Check that the model's name is the tenant's, before the job trains for days under another tenant's."""

@@ -23,11 +23,12 @@ def node(name: str, ready: str = "True", **spec: object) -> dict[str, object]:
 
 def test_nodes_become_capacity_and_those_not_ready_are_not_counted_as_free() -> None:
     capacity = capacity_from_nodes([node("a"), node("b", ready="Unknown"), node("c", unschedulable=True)])
+    labels = frozenset({("updraft.dev/gpu-type", "a100")})
     assert capacity == Capacity(
         (
-            Node("a", 1.93, 3932, 2, "a100", ready=True),
-            Node("b", 1.93, 3932, 2, "a100", ready=False),
-            Node("c", 1.93, 3932, 2, "a100", ready=False),
+            Node("a", 1.93, 3932, 2, "a100", ready=True, labels=labels),
+            Node("b", 1.93, 3932, 2, "a100", ready=False, labels=labels),
+            Node("c", 1.93, 3932, 2, "a100", ready=False, labels=labels),
         )
     )
     assert [n.name for n in capacity.ready] == ["a"]

@@ -21,6 +21,7 @@ from updraft.api.room import UploadRoom
 from updraft.api.store import JobStore
 from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
 from updraft.ledger import Job, Ledger, NewJob, upgrade
+from updraft.manifest.pod import Pod
 from updraft.settings import Settings
 
 MANIFEST = {
@@ -69,6 +70,12 @@ class FakeCluster:
 
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         raise RefusedError(f"data.source: claim {name!r} does not exist")
+
+    def lacking(self, tenant: str, pod: Pod | None, learners: int) -> list[tuple[str, str]]:
+        names = (
+            {} if pod is None else {f"pod.volumes[{n}].claim": v.claim for n, v in enumerate(pod.volumes) if v.claim}
+        )
+        return [(field, f"claim {name!r} does not exist") for field, name in names.items()]
 
     def put_secret(self, tenant: str, name: str, data: Mapping[str, str]) -> None:
         self.secrets[tenant, name] = dict(data)

@@ -94,7 +94,7 @@ def test_a_willing_cluster_passes_every_check(serve: Serve, tmp_path: Path) -> N
         PreflightFinding("Kubernetes version", True, "v1.34.4"),
         PreflightFinding("cluster's log-in", True, "accepted"),
         PreflightFinding("namespace updraft-default", True, "exists"),
-        PreflightFinding("rights in updraft-default", True, "has all 16 that jobs need"),
+        PreflightFinding("rights in updraft-default", True, "has all 17 that jobs need"),
         PreflightFinding("nodes", True, "1"),
         PreflightFinding("GPUs", True, "2 x nvidia-a100"),
     ]
@@ -241,11 +241,13 @@ def test_a_right_that_is_missing(serve: Serve, tmp_path: Path, right: tuple[str,
 def test_a_right_that_few_jobs_need_is_told_and_stops_nobody(serve: Serve, tmp_path: Path) -> None:
     cluster = serve()
     cluster.forbidden |= {("create", "policy", "poddisruptionbudgets"), ("get", "", "persistentvolumeclaims")}
+    cluster.forbidden.add(("get", "", "serviceaccounts"))
     (rights,) = [found for found in examined(cluster, tmp_path) if found.name.startswith("rights")]
     assert rights.ok
     assert rights.detail == (
-        "may not get persistentvolumeclaims, create poddisruptionbudgets.policy: "
-        "only jobs with data on volumes need it; only UPDRAFT_DISRUPTION_BUDGET=true needs it"
+        "may not get persistentvolumeclaims, get serviceaccounts, create poddisruptionbudgets.policy: "
+        "only jobs with data on volumes need it; only jobs that name a service account need it; "
+        "only UPDRAFT_DISRUPTION_BUDGET=true needs it"
     )
 
 

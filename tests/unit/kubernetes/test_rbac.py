@@ -25,6 +25,7 @@ NAMES = {  # the generated clients write the kind, the API the resource
     "node": ("", "nodes"),
     "namespace": ("", "namespaces"),
     "persistent_volume_claim": ("", "persistentvolumeclaims"),
+    "service_account": ("", "serviceaccounts"),
     "network_policy": ("networking.k8s.io", "networkpolicies"),
     "pod_disruption_budget": ("policy", "poddisruptionbudgets"),
     "self_subject_access_review": ("authorization.k8s.io", "selfsubjectaccessreviews"),
@@ -128,9 +129,9 @@ def test_pods_of_every_namespace_keep_to_the_restricted_profile_and_get_no_token
 @pytest.mark.parametrize(
     ("network_policy", "disruption_budget", "without"),
     [
-        (True, True, {"persistentvolumeclaims"}),
-        (True, False, {"persistentvolumeclaims", "poddisruptionbudgets"}),
-        (False, False, {"persistentvolumeclaims", "poddisruptionbudgets", "networkpolicies"}),
+        (True, True, {"persistentvolumeclaims", "serviceaccounts"}),
+        (True, False, {"persistentvolumeclaims", "serviceaccounts", "poddisruptionbudgets"}),
+        (False, False, {"persistentvolumeclaims", "serviceaccounts", "poddisruptionbudgets", "networkpolicies"}),
     ],
 )
 def test_no_right_is_asked_for_that_the_settings_make_needless(

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from ledger_helpers import deciding, grants, try_admit
 
-from updraft.allocation import Capacity, GangRequest, Grant, Node
+from updraft.allocation import Capacity, GangRequest, Grant, Node, Placement
 from updraft.exceptions import RefusedError
 from updraft.ledger import Admission, Job, Ledger
 from updraft.lifecycle import State, Verdict
+from updraft.taints import Taint, Toleration
 
 Submit = Callable[..., Job]
 TWO_CPUS = Capacity((Node("local", 2, 4096),))
@@ -159,3 +160,19 @@ def test_disk_that_no_node_has_is_named(ledger: Ledger, submit: Submit, clock: A
     answer = try_admit(ledger, "big", Capacity((known,)))
     assert answer.impossible
     assert answer.reason.startswith("resources.disk: a learner asks for 300.0 GiB")
+
+
+def test_the_placement_of_a_request_is_kept_with_it(ledger: Ledger, submit: Submit, clock: Any) -> None:
+    submit("picky")
+    placement = Placement.of({"disk": "ssd"}, [Toleration("spot", effect="NoSchedule")])
+    request = GangRequest("picky", 1, 1.0, 64, 0, None, clock.now, placement=placement)
+    ledger.queue.enqueue("picky", request)
+    answer = try_admit(ledger, "picky", TWO_CPUS)
+    assert (answer.impossible, answer.reason.startswith("pod.node_selector: no node has the label disk")) == (
+        True,
+        True,
+    )
+    labels, spot = frozenset({("disk", "ssd")}), Taint("spot", "", "NoSchedule")
+    room = Capacity((Node("local", 2, 4096, ready=False, labels=labels, taints=(spot,)),))
+    assert try_admit(ledger, "picky", room).granted
+    assert [grant.request for grant in grants(ledger)] == [request]

@@ -273,3 +273,17 @@ def test_times_of_requests_compare_with_those_of_the_log(text, expected):
 
 def test_log_time_has_nanoseconds():
     assert log_time(datetime(2026, 1, 1, tzinfo=UTC)) == "2026-01-01T00:00:00.000000000Z"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"serviceAccountName": "trainer"}, "spec.serviceAccountName"),
+        ({"imagePullSecrets": [{"name": "registry"}]}, "spec.imagePullSecrets"),
+    ],
+)
+def test_what_only_a_cluster_has_is_refused_by_name(spec, field):
+    with pytest.raises(StatusError) as caught:
+        complete("pods", pod(**spec))
+    assert [cause["field"] for cause in caught.value.details["causes"]] == [field]
+    assert complete("pods", pod(serviceAccountName="default", imagePullSecrets=[]))["kind"] == "Pod"

@@ -110,7 +110,7 @@ class FakeCluster:
 
     def __init__(self, cpus: str = "4") -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            kind: {} for kind in ("pod", "service", "secret", "policy", "budget", "claim", "namespace")
+            kind: {} for kind in ("pod", "service", "secret", "policy", "budget", "claim", "account", "namespace")
         }
         self.created: list[str] = []
         self.cpus, self.gpus = cpus, "0"
@@ -217,6 +217,9 @@ class FakeCluster:
 
     def read_namespaced_persistent_volume_claim(self, name: str, namespace: str, **_: Any) -> Obj:
         return self._read("claim", name)
+
+    def read_namespaced_service_account(self, name: str, namespace: str, **_: Any) -> Obj:
+        return self._read("account", name)
 
     def _read(self, kind: str, name: str) -> Obj:
         self._check(f"read {kind}", name)

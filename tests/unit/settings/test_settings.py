@@ -99,3 +99,19 @@ def test_tolerations_are_written_as_taints_are() -> None:
     )
     with pytest.raises(UpdraftError, match=r"UPDRAFT_TOLERATIONS: .*'a b' is no taint, such as dedicated"):
         Settings.from_environment(given | {"UPDRAFT_TOLERATIONS": "a b"})
+
+
+def test_a_pod_policy_is_of_a_tenant_or_of_all() -> None:
+    given = {**MINIMUM, "UPDRAFT_CREDENTIALS_FILE": "/c", "UPDRAFT_TENANTS": "vision"}
+    policies = '{"vision": {"service_accounts": ["trainer"]}}'
+    settings = Settings.from_environment({**given, "UPDRAFT_POD_POLICY": policies})
+    assert settings.pod_policy_of("vision").service_accounts == ("trainer",)
+    assert settings.pod_policy_of("other").service_accounts == ()
+    for wrong, said in (
+        ('{"visoin": {}}', "UPDRAFT_POD_POLICY: 'visoin' is neither a tenant of UPDRAFT_TENANTS nor"),
+        ('{"vision": {"annotations": ["*"]}}', "UPDRAFT_POD_POLICY: .*is no entry; write a key"),
+        ('{"vision": {"host_network": true}}', "UPDRAFT_POD_POLICY: Extra inputs"),
+        ("vision=all", "UPDRAFT_POD_POLICY: .*not JSON"),
+    ):
+        with pytest.raises(UpdraftError, match=said):
+            Settings.from_environment({**given, "UPDRAFT_POD_POLICY": wrong})

@@ -18,6 +18,7 @@ from updraft.manifest import (
     parse_any,
     refuse_unsupported,
 )
+from updraft.manifest.pod_rules import judge
 from updraft.schemas import Validation
 from updraft.settings import Settings
 
@@ -44,6 +45,7 @@ def validate(parts: PartsDep, manifest: Annotated[dict[str, Any], Depends(manife
 def refusals(manifest: Manifest, settings: Settings) -> ManifestError | None:
     """Return what is well-formed but not possible on this platform, all of it at once."""
     fields = list(refuse_unsupported(manifest, tenants=settings.tenants))
+    fields += judge(manifest.pod, settings.pod_policy_of(manifest.tenant))
     try:
         image_of(manifest, settings.framework_images)
         if manifest.export is not None:

@@ -99,7 +99,17 @@ def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple
             names = ", ".join(sorted(there))
             yield field, f"{field}: the local node has no image {image!r} and pulls none; write one of {names}"
     if nodes and (never := queueing.why_never(manifest, nodes, parts.settings.tolerations)) is not None:
-        yield "resources", never if never.startswith("resources") else f"resources: {never}"
+        named = never.startswith(("resources", "pod."))
+        yield (
+            ("pod.node_selector" if never.startswith("pod.") else "resources"),
+            (never if named else f"resources: {never}"),
+        )
+    if manifest.pod is not None:
+        learners = manifest.resources.learners
+        named_by_pod = parts.deadline.call(
+            "cluster", lambda: parts.cluster.lacking(manifest.tenant, manifest.pod, learners)
+        )
+        yield from ((field, f"{field}: {problem}") for field, problem in named_by_pod)
     yield from _missing_secrets(parts, manifest, coming)
     for number, item in enumerate(manifest.data):
         field, source = f"data[{number}].source", item.parsed()
