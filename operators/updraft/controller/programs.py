@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from updraft.controller.processes import devices_of, nccl_of, processes_in, started
 from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mib
 from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
@@ -63,13 +64,16 @@ def program_of(
     elif resources.gpus:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
         selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
+    if role == TRAIN_ROLE:
+        devices = devices_of(settings, manifest)
+        requests, limits = {**requests, **devices}, {**limits, **devices}
     disk_request, disk_limit = disk_amounts(settings, manifest)
     return Program(
         image=_image(manifest, role, settings),
-        command=command,
+        command=started(settings, manifest, role, command),
         requests={**requests, objects.DISK_RESOURCE: disk_request},
         limits={**limits, objects.DISK_RESOURCE: disk_limit},
-        environment=_environment(manifest, launch, command, run_id, experiment_id, proxies or {}),
+        environment=_environment(settings, manifest, launch, command, run_id, experiment_id, proxies or {}),
         node_selector=selector,
         # The job's grant is on nodes with GPUs.
         tolerations=(GPU_TAINT,) if role == PREPARE_ROLE and resources.gpus else (),
@@ -85,7 +89,13 @@ def _image(manifest: Manifest, role: str, settings: Settings) -> str:
 
 
 def _environment(
-    manifest: Manifest, launch: Launch, command: str, run_id: str, experiment_id: str, proxies: Mapping[str, str]
+    settings: Settings,
+    manifest: Manifest,
+    launch: Launch,
+    command: str,
+    run_id: str,
+    experiment_id: str,
+    proxies: Mapping[str, str],
 ) -> list[objects.Manifest]:
     from updraft.kubernetes.secrets import object_name
 
@@ -103,15 +113,17 @@ def _environment(
         master_port=contract.MASTER_PORT,
         command=command,
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
+        processes=processes_in(manifest, launch.role) or max(1, manifest.resources.gpus),
     )
-    threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
+    processes = processes_in(manifest, launch.role) or 1
+    threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus / processes)))}
     if launch.role == EXPORT_ROLE:
         return objects.environment({**threads, **platform}, ())
     if launch.role == PREPARE_ROLE:
         own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())
         return [*own, *_code_credentials(manifest.code_secret)]
     secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
-    return objects.environment({**threads, **manifest.env, **platform}, secrets)
+    return objects.environment({**threads, **nccl_of(settings, manifest), **manifest.env, **platform}, secrets)
 
 
 def git_proxies(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,14 +10,27 @@ from pydantic_core import PydanticCustomError
 
 from updraft.manifest.command import unknown_params
 from updraft.manifest.errors import FieldError, show
+from updraft.manifest.processes import processes_errors
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
 
 
 def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield everything that is wrong between fields."""
-    for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule):
+    for check in (
+        _image,
+        _size,
+        _commands,
+        _secrets,
+        _data,
+        _elastic,
+        _checkpoints,
+        _failures,
+        _export,
+        _schedule,
+    ):
         yield from check(raw)
+    yield from processes_errors(raw)
 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from updraft.manifest import limits, values
+from updraft.manifest.processes import Processes
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -111,6 +112,18 @@ class Resources(Part):
     gpus: Count = Field(0, ge=0, le=64, description="GPUs per learner", examples=[1])
     gpu_type: Annotated[Text, AfterValidator(values.check_gpu_type)] | None = Field(
         None, description="Type of GPU as the cluster labels it; without it, any", examples=["nvidia-TeslaV100"]
+    )
+    processes_per_learner: Processes = Field(
+        None,
+        description="Processes of the command that the platform starts in each learner: a number, or gpus for one per "
+        "GPU. Without it, the command is run once",
+        examples=["gpus"],
+    )
+    shm_bytes: Bytes | None = Field(
+        None,
+        alias="shm",
+        description="Largest size of /dev/shm, which counts as memory; without it, as much as the memory",
+        examples=["1GiB"],
     )
 
     @model_validator(mode="before")
