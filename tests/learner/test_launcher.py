@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +55,16 @@ def wait_for(files: list[Path]) -> None:
     until = time.monotonic() + 30
     while not all(file.exists() for file in files):
         assert time.monotonic() < until, f"{files} did not appear"
+        time.sleep(0.02)
+
+
+def wait_until_full(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process' output, which nobody reads, holds as much as its pipe can."""
+    assert process.stdout is not None
+    until, held = time.monotonic() + 30, array.array("i", [0])
+    while held[0] < fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ) - 4096:
+        assert time.monotonic() < until, f"only {held[0]} bytes were written"
+        fcntl.ioctl(process.stdout, termios.FIONREAD, held)
         time.sleep(0.02)
 
 
@@ -158,7 +171,7 @@ def test_sigterm_before_the_first_process_starts_none() -> None:
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, "")
 
 
-def test_a_log_that_nobody_reads_does_not_keep_the_launcher_for_ever() -> None:
+def test_a_log_that_nobody_reads_does_not_keep_the_launcher_for_ever(tmp_path: Path) -> None:
     """The launcher is blocked in a write to its full output; the last resort ends it and its processes."""
     program = (
         "import os, signal, sys\n"
@@ -167,16 +180,19 @@ def test_a_log_that_nobody_reads_does_not_keep_the_launcher_for_ever() -> None:
         "signals.STUCK_SECONDS = run.GIVE_UP_SECONDS = 0.2\n"
         "stop = signals.StopRequest()\n"
         "stop.listen()\n"
-        "sys.exit(run.start_and_wait(stop, 'trap \"\" TERM; echo $$ >&2; exec yes', 1, 0.2, 0.2))\n"
+        "sys.exit(run.start_and_wait(stop, sys.argv[1], 1, 0.2, 0.2))\n"
     )
-    started_at = time.monotonic()
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        pid = int(process.stderr.readline().removeprefix(b"[rank0]: "))
+    line = f"trap '' TERM; echo $$ >{tmp_path}/pid; touch {tmp_path}/ready; exec yes"
+    process = subprocess.Popen([sys.executable, "-c", program, line], stdout=subprocess.PIPE)
+    try:
+        wait_for([tmp_path / "ready"])
+        wait_until_full(process)
         process.terminate()
         assert process.wait(30) == 128 + signal.SIGKILL
-    assert time.monotonic() - started_at < 30
-    assert not exists(pid)
+    finally:
+        process.kill()
+        process.communicate()
+    assert not exists(int((tmp_path / "pid").read_text()))
 
 
 def test_more_processes_than_cpus_are_named_in_the_log() -> None:

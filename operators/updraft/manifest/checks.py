@@ -17,18 +17,7 @@ from updraft.manifest.units import parse_memory
 
 def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield everything that is wrong between fields."""
-    for check in (
-        _image,
-        _size,
-        _commands,
-        _secrets,
-        _data,
-        _elastic,
-        _checkpoints,
-        _failures,
-        _export,
-        _schedule,
-    ):
+    for check in (_image, _size, _commands, _secrets, _data, _elastic, _checkpoints, _failures, _export, _schedule):
         yield from check(raw)
     yield from processes_errors(raw)
 
