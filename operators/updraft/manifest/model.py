@@ -93,7 +93,7 @@ class Resources(Part):
     size: SizeName | None = Field(
         None, description="A size by name, instead of cpus, memory, gpus and gpu_type", examples=["small"]
     )
-    learners: Count = Field(1, ge=1, le=1024, description="Training processes (pods) of the job", examples=[2])
+    learners: Count = Field(1, ge=1, le=1024, description="Pods of the job that train together", examples=[2])
     cpus: Number = Field(1.0, ge=0.01, le=4096, description="CPU cores per learner", examples=[0.5])
     memory_bytes: Bytes = Field(
         2 * 1024**3,

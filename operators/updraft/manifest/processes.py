@@ -21,8 +21,10 @@ MOST_PROCESSES = 256
 
 def check_processes(value: object) -> int | Literal["gpus"] | None:
     """Return the value of `processes_per_learner`. Raises PydanticCustomError for all but `gpus` and whole numbers."""
-    if value is None or value == GPUS:
-        return value  # type: ignore[return-value]
+    if value is None:
+        return None
+    if value == GPUS:
+        return "gpus"
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PROCESSES:
         return value
     allowed = f"gpus, or a whole number from 1 to {MOST_PROCESSES}"
@@ -47,7 +49,7 @@ Processes = Annotated[
 def processes_of(resources: Resources) -> int | None:
     """Return the processes of each learner; None if the command is run once, without a launcher."""
     named = resources.processes_per_learner
-    return resources.gpus if named == GPUS else named
+    return resources.gpus if isinstance(named, str) else named
 
 
 def processes_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
