@@ -28,6 +28,7 @@ from pydantic import (
 from updraft.airflow_seams.registry import SEAMS
 from updraft.airflow_seams.switch import ALL, check_names
 from updraft.exceptions import UpdraftError
+from updraft.fabric import read_labels, read_nccl, read_rdma
 from updraft.pod_policy import EVERY_TENANT, PodPolicy
 from updraft.taints import Toleration
 
@@ -153,6 +154,21 @@ class Settings(BaseModel):
         {},
         description="What tenants may ask for in the section `pod` of their manifests, as JSON: a policy by tenant, "
         "and `*` for those that are not named. Without a policy, scratch volumes and nothing else",
+    )
+    nccl_env: Annotated[dict[str, str], BeforeValidator(read_nccl)] = Field(
+        {},
+        description="NCCL's variables for programs with GPUs, separated by spaces: NCCL_NAME=VALUE. A manifest's `env` "
+        "goes before them",
+    )
+    rdma_resource: Annotated[dict[str, int], BeforeValidator(read_rdma)] = Field(
+        {},
+        description="Device that each learner gets if several learners with GPUs train together, for RDMA: the "
+        "extended resource's name in Kubernetes and a number, such as rdma/hca=1",
+    )
+    topology_labels: Annotated[tuple[str, ...], BeforeValidator(read_labels)] = Field(
+        (),
+        description="Labels of nodes that name ever larger domains of a fast network, comma-separated, nearest first. "
+        "Kubernetes prefers nodes of one domain for the learners of a job; the local node has one domain",
     )
     sidecar_image: str = Field("updraft/sidecar:0.1", description="Image of the sidecar")
     framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(

@@ -30,6 +30,7 @@ DUMP_FILE = f"{IO_DIR}/dump"  # when its number changes: write the stacks of all
 PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 RESUME_FROM_FILE = f"{IO_DIR}/resume-from"  # the restored adopted checkpoint, as a path below CODE_DIR
 RESUME_FROM_ENV = "UPDRAFT_RESUME_FROM"  # the same as an absolute path, in the program's environment
+LAUNCHER_FILE = f"{IO_DIR}/launcher.pyz"  # starts the processes of a learner that has several
 STAGED_FILE = f"{IO_DIR}/staged"  # if it exists: code, data and checkpoint are staged, and the program may start
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
 STAGING_FAILED = "updraft: staging failed: "  # the program's container prints this, followed by the reason
@@ -120,6 +121,7 @@ class PodConfig:
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint
     system_metrics_seconds: float = SYSTEM_METRICS_SECONDS  # sampling interval; 0 switches it off
     heartbeat_seconds: float = 2.0
+    launcher: bool = False  # whether the program's container starts its processes through LAUNCHER_FILE
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -349,9 +351,14 @@ def learner_environment(
     master_port: int,
     command: str,
     checkpoint_seconds: float | None,
+    processes: int = 1,
 ) -> dict[str, str]:
     """Return the environment of the user's container: FfDL's names, torch's, MLflow's, then the platform's. It holds no
-    credential: the token of the MLflow endpoint is added as a reference to the launch's secret."""
+    credential: the token of the MLflow endpoint is added as a reference to the launch's secret.
+
+    `processes`: how many a learner has; the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each. torchrun reads the
+    variables PET_*, if the program's command starts it.
+    """
     environment = {
         "DATA_DIR": DATA_DIR,
         "MODEL_DIR": CODE_DIR,
@@ -370,6 +377,12 @@ def learner_environment(
         "RANK": str(learner - 1),
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(learners),
+        "NODE_RANK": str(learner - 1),
+        "PET_NNODES": str(learners),
+        "PET_NODE_RANK": str(learner - 1),
+        "PET_NPROC_PER_NODE": str(processes),
+        "PET_MASTER_ADDR": master_addr,
+        "PET_MASTER_PORT": str(master_port),
         "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{MLFLOW_PORT}",
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_ID": experiment_id,

@@ -27,8 +27,9 @@ def log_metrics(metrics: Mapping[str, SupportsFloat], *, step: int) -> None:
         metrics: values by name; anything that `float()` takes, as NaN, 0-d tensors and NumPy scalars.
         step: the training step, which is the x-axis of the curves.
 
-    In a gang, log from rank 0 alone: points of every learner land in the same MLflow run. Returns at once, and never
-    fails because of a full disk or an unreachable server.
+    In a gang, log from rank 0 alone: points of every learner land in the same MLflow run. Of several processes in one
+    learner only that with LOCAL_RANK 0 is recorded. Returns at once, and never fails because of a full disk or an
+    unreachable server.
 
     Raises:
         TypeError: a value is not a number.
@@ -64,10 +65,13 @@ def _number(name: str, value: SupportsFloat) -> float:
 
 
 def _append(record: dict[str, Any]) -> bool:
-    """Append one line in a single write, so that lines of several processes never mix. False outside the platform."""
+    """Append one line in a single write, so that lines of several processes never mix. Return False outside the
+    platform. The processes of one learner share the file, so the first alone writes."""
     path = os.environ.get("UPDRAFT_METRICS_FILE")
     if not path:
         return False
+    if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
+        return True
     line = (json.dumps({"t": round(time.time(), 6), **record}, separators=(",", ":")) + "\n").encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)

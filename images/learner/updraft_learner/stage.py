@@ -25,6 +25,7 @@ from updraft_learner import contract
 from updraft_learner.adopted import restore_adopted
 from updraft_learner.below import facts_below, link_below, make_folder, replacing, write_text_below
 from updraft_learner.contract import ExitCode, Keys, PodConfig
+from updraft_learner.launcher_file import launcher_file
 from updraft_learner.pod import PodPaths
 from updraft_learner.store import ObjectStore, StorageError
 from updraft_learner.trees import (
@@ -107,6 +108,9 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     paths.private.mkdir(mode=0o700, exist_ok=True)
     params = json.dumps(config.params, sort_keys=True, indent=1) + "\n"
     write_text_below(paths.root, paths.below(contract.PARAMS_FILE), params)
+    if config.launcher:
+        with replacing(paths.root, paths.below(contract.LAUNCHER_FILE)) as file:
+            file.write(launcher_file())
 
     wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
     if config.environment_tree is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from updraft.controller import environments
+from updraft.controller.processes import devices_of, nccl_of, processes_in, started
 from updraft.controller.records import disk_amounts, memory_limit_mib, memory_mib
 from updraft.kubernetes import objects
 from updraft.kubernetes.launch import Program
@@ -74,10 +75,13 @@ def program_of(
     elif resources.gpus and role != BUILD_ROLE:
         requests[GPU_RESOURCE] = limits[GPU_RESOURCE] = str(resources.gpus)
         selector = {"updraft.dev/gpu-type": resources.gpu_type} if resources.gpu_type else {}
+    if role == TRAIN_ROLE:
+        devices = devices_of(settings, manifest)
+        requests, limits = {**requests, **devices}, {**limits, **devices}
     disk_request, disk_limit = disk_amounts(settings, manifest)
     return Program(
         image=_image(manifest, role, settings),
-        command=command,
+        command=started(settings, manifest, role, command),
         requests={**requests, objects.DISK_RESOURCE: disk_request},
         limits={**limits, objects.DISK_RESOURCE: disk_limit},
         environment=_environment(settings, manifest, launch, command, run_id, experiment_id, proxies or {}),
@@ -124,11 +128,13 @@ def _environment(
         master_port=contract.MASTER_PORT,
         command=command,
         checkpoint_seconds=checkpoints.every.total_seconds() if checkpoints and checkpoints.every else None,
+        processes=processes_in(manifest, launch.role) or max(1, manifest.resources.gpus),
     )
     if launch.role == BUILD_ROLE:
         own = objects.environment({**platform, **proxies}, ())
         return [*own, *environments.log_ins(settings, manifest)]
-    threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus)))}
+    processes = processes_in(manifest, launch.role) or 1
+    threads = {"OMP_NUM_THREADS": str(max(1, int(manifest.resources.cpus / processes)))}
     if launch.role == EXPORT_ROLE:
         return objects.environment({**threads, **platform}, ())
     if launch.role == PREPARE_ROLE:
@@ -136,7 +142,7 @@ def _environment(
         return [*own, *_code_credentials(manifest.code_secret)]
     secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
     own = with_packages(manifest.env) if manifest.environment else manifest.env
-    return objects.environment({**threads, **own, **platform}, secrets)
+    return objects.environment({**threads, **nccl_of(settings, manifest), **own, **platform}, secrets)
 
 
 def with_packages(variables: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from updraft.controller.processes import placement_of, processes_in
 from updraft.kubernetes import claims, policies
 from updraft.kubernetes.launch import LaunchSpec
 from updraft.kubernetes.objects import Launch
@@ -96,6 +97,7 @@ def spec_of(
         restores=restores or {},
         outside=outside if settings.network_policy else None,
         disruption_budget=settings.disruption_budget,
+        placement=placement_of(settings, manifest, launch),
         credentials=credentials or {},
         endpoint_token=endpoint_token,
     )
@@ -115,6 +117,7 @@ def _config(
         attempt=launch.attempt,
         learner=1,
         learners=launch.membership.size,
+        launcher=processes_in(manifest, launch.role) is not None,
         bucket=settings.bucket,
         prefix=launch.tenant,
         mlflow_run_id=facts.run_id,

@@ -14,6 +14,7 @@ from typing import Any
 from updraft.kubernetes import objects, policies
 from updraft.kubernetes.claims import Claim, with_claims
 from updraft.kubernetes.objects import Launch, Manifest
+from updraft.kubernetes.placement import Placement, placed
 from updraft.kubernetes.pod_section import PodExtras
 from updraft.taints import Toleration
 from updraft_learner.contract import PodConfig
@@ -54,6 +55,7 @@ class LaunchSpec:
         outside: What learners may reach besides each other; None: no network policy.
         credentials: The sidecar's credentials, by service.
         endpoint_token: The token of the sidecar's MLflow endpoint.
+        placement: The size of the learners' shared memory, and which nodes are near each other.
     """
 
     launch: Launch
@@ -70,6 +72,7 @@ class LaunchSpec:
     disruption_budget: bool = False
     credentials: Mapping[str, Any] = field(default_factory=dict)
     endpoint_token: str = ""
+    placement: Placement = field(default_factory=Placement)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def objects_of(spec: LaunchSpec) -> LaunchObjects:
         tolerations=spec.tolerations,
         avoid_nodes=spec.avoid_nodes,
     )
+    pod = placed(pod, spec.placement, launch)
     return LaunchObjects(
         secret=objects.credentials_secret(launch, spec.credentials, spec.endpoint_token),
         pods=objects.role_to_pods(with_claims(pod, spec.claims), launch, spec.config, restores=spec.restores),

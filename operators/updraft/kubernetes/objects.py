@@ -248,10 +248,11 @@ def _nth(pod: Manifest, launch: Launch, config: PodConfig) -> Manifest:
         for variable in container.get("env", []):
             if variable["name"] == contract.CONFIG_ENV:
                 variable["value"] = verbatim(config.to_json())
+    rank = str(launch.membership.rank(learner))
     ranked = {
         "LEARNER_ID": str(learner),
-        "RANK": str(launch.membership.rank(learner)),
-        "MASTER_ADDR": launch.master_address,
+        **dict.fromkeys(("RANK", "NODE_RANK", "PET_NODE_RANK"), rank),
+        **dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), launch.master_address),
         "UPDRAFT_ATTEMPT": str(launch.attempt),
     }
     for container in spec["containers"]:

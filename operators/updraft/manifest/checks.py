@@ -13,6 +13,7 @@ from updraft.manifest.command import unknown_params
 from updraft.manifest.environment import environment_errors
 from updraft.manifest.errors import FieldError, show
 from updraft.manifest.pod_checks import pod_errors
+from updraft.manifest.processes import processes_errors
 from updraft.manifest.sizes import SIZES
 from updraft.manifest.units import parse_memory
 
@@ -34,6 +35,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         pod_errors,
     ):
         yield from check(raw)
+    yield from processes_errors(raw)
 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

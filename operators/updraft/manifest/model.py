@@ -26,6 +26,7 @@ from updraft.manifest.adopting import check_pattern
 from updraft.manifest.environment import PackageEnvironment
 from updraft.manifest.part import Part, Text
 from updraft.manifest.pod import Pod
+from updraft.manifest.processes import Processes
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -87,7 +88,7 @@ class Resources(Part):
     size: SizeName | None = Field(
         None, description="A size by name, instead of cpus, memory, gpus and gpu_type", examples=["small"]
     )
-    learners: Count = Field(1, ge=1, le=1024, description="Training processes (pods) of the job", examples=[2])
+    learners: Count = Field(1, ge=1, le=1024, description="Pods of the job that train together", examples=[2])
     cpus: Number = Field(1.0, ge=0.01, le=4096, description="CPU cores per learner", examples=[0.5])
     memory_bytes: Bytes = Field(
         2 * 1024**3,
@@ -106,6 +107,18 @@ class Resources(Part):
     gpus: Count = Field(0, ge=0, le=64, description="GPUs per learner", examples=[1])
     gpu_type: Annotated[Text, AfterValidator(values.check_gpu_type)] | None = Field(
         None, description="Type of GPU as the cluster labels it; without it, any", examples=["nvidia-TeslaV100"]
+    )
+    processes_per_learner: Processes = Field(
+        None,
+        description="Processes of the command that the platform starts in each learner: a number, or gpus for one per "
+        "GPU. Without it, the command is run once",
+        examples=["gpus"],
+    )
+    shm_bytes: Bytes | None = Field(
+        None,
+        alias="shm",
+        description="Largest size of /dev/shm, which counts as memory; without it, as much as the memory",
+        examples=["1GiB"],
     )
 
     @model_validator(mode="before")

@@ -24,6 +24,7 @@ from updraft.recovery.catalogue import (
 from updraft.recovery.facts import ContainerFacts, PodFacts
 from updraft.recovery.failure_class import Action, FailureClass
 from updraft.recovery.imports import line_to_add
+from updraft.recovery.launched import who_failed
 from updraft_learner.contract import STAGING_FAILED, ExitCode
 
 SIGNALS = {
@@ -118,7 +119,8 @@ def _disrupted(pod: PodFacts) -> bool:
 def _program_failure(
     pod: PodFacts, tail: Sequence[str], memory: str, rules: Sequence[TenantRule], more_memory: str
 ) -> LearnerFailure:
-    who, main, code = f"learner {pod.learner}", pod.main, pod.main.exit_code
+    main, code = pod.main, pod.main.exit_code
+    who = who_failed(pod.learner, code, tail)
     named = f"{code} ({SIGNALS[code]})" if code in SIGNALS else str(code)
     ended = f"{who}: the program exited with {named}"
     for number, rule in enumerate(rules, 1):

@@ -12,6 +12,7 @@ from updraft_learner.contract import ExitCode
 
 LOCAL = "tests/conformance/test_failures_for_real.py"
 REAL = "tests/unit/recovery/test_program_failures.py"
+LAUNCHER = "tests/unit/recovery/test_launcher_failures.py"
 TORCH = "tests/unit/recovery/test_torch_failures.py"
 XID = "docs.nvidia.com/deploy/xid-errors; NVIDIA/k8s-device-plugin internal/rm/health.go"
 # Faults of memory, NVLink, bus and firmware. 13, 31, 43, 45, 68 and 109 are left out: programs cause them, and NVIDIA's
@@ -131,6 +132,17 @@ LOG_ROWS = (
         "The image has no pip: name the packages in environment.requirements instead of installing them.",
         "test", f"{REAL}::test_programs_that_fail_for_real", rank=Precedence.PROGRAM, told=True,
         pattern=r"no module named '?pip'?$|\bpip3?: (command )?not found"),
+    FailureRule("launcher.no_python", Where.LOG, FailureClass.CONFIGURATION, Action.STOP,
+        "The image has no Python 3.8 or newer, which starts the learner's processes: use an image that has, or leave "
+        "resources.processes_per_learner out and start the processes in the command.",
+        "test", f"{LAUNCHER}::test_an_image_without_python_names_the_field", codes=(127,), rank=Precedence.PROGRAM,
+        says=("updraft: launcher: the image has no python",)),
+    FailureRule("launcher.missing", Where.LOG, FailureClass.CONFIGURATION, Action.STOP,
+        "The image lacks the launcher that the command starts: add it to the image (torchrun is part of PyTorch, "
+        "accelerate and deepspeed are packages), or set resources.processes_per_learner, which needs none.",
+        "test", f"{LAUNCHER}::test_a_launcher_that_is_missing_in_the_image_is_named", codes=(127,),
+        rank=Precedence.PROGRAM, told=True,
+        pattern=r"\b(torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun): (command )?not found"),
     FailureRule("program.import", Where.LOG, FailureClass.CONFIGURATION, Action.STOP,
         "The image lacks what the program imports: name it in environment.requirements, or use another image.",
         "test", f"{REAL}::test_programs_that_fail_for_real", rank=Precedence.PROGRAM, told=True,

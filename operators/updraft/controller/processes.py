@@ -1,0 +1,50 @@
+"""Say how the processes of a learner are started, and what the network between them needs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from updraft.kubernetes.objects import Launch
+from updraft.kubernetes.placement import Placement
+from updraft.kubernetes.several import through_launcher
+from updraft.lifecycle.workflow import TRAIN_ROLE
+
+if TYPE_CHECKING:
+    from updraft.manifest import Manifest
+    from updraft.settings import Settings
+
+
+def processes_in(manifest: Manifest, role: str) -> int | None:
+    """Return the processes that the launcher starts in each pod of the role; None if it starts none."""
+    from updraft.manifest.processes import processes_of
+
+    return processes_of(manifest.resources) if role == TRAIN_ROLE else None
+
+
+def started(settings: Settings, manifest: Manifest, role: str, command: str) -> str:
+    """Return the command of the role's container: the program's own, or that of the launcher."""
+    processes = processes_in(manifest, role)
+    if processes is None:
+        return command
+    cpus, grace_seconds = manifest.resources.cpus, settings.store_grace_seconds
+    return through_launcher(command, processes=processes, cpus=cpus, grace_seconds=grace_seconds)
+
+
+def devices_of(settings: Settings, manifest: Manifest) -> dict[str, str]:
+    """Return the devices for RDMA that each learner of a training gets besides its GPUs, by resource."""
+    together = manifest.resources.gpus and manifest.resources.learners > 1
+    return {name: str(number) for name, number in settings.rdma_resource.items()} if together else {}
+
+
+def nccl_of(settings: Settings, manifest: Manifest) -> dict[str, str]:
+    """Return the site's variables for NCCL, for programs with GPUs."""
+    return dict(settings.nccl_env) if manifest.resources.gpus else {}
+
+
+def placement_of(settings: Settings, manifest: Manifest, launch: Launch) -> Placement:
+    """Return the size of the learners' shared memory, and where they are best placed."""
+    shm = manifest.resources.shm_bytes
+    return Placement(
+        shared_memory_mib=None if shm is None or launch.role != TRAIN_ROLE else -(-shm // 1024**2),
+        topology_labels=settings.topology_labels if launch.membership.size > 1 else (),
+    )
