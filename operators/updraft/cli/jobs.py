@@ -138,7 +138,7 @@ def submit(
     """Pack and upload the code, start the job, print its id."""
     from updraft.client import Client
 
-    given = read_params(params or [])
+    given = read_assignments("--params", params or [])
     with Client() as client:
         with _upload_display(quiet=as_json) as on_progress:
             job = client.submit(manifest, job_id=job_id, on_progress=on_progress, params=given, on_wait=note)
@@ -155,13 +155,13 @@ def submit(
         follow_to_end(client, job.id, as_json=as_json)
 
 
-def read_params(assignments: list[str]) -> dict[str, str]:
+def read_assignments(option: str, assignments: list[str]) -> dict[str, str]:
     """Parse `name=value` assignments. Raises DataError."""
     given: dict[str, str] = {}
     for item in assignments:
         name, equals, value = item.partition("=")
         if not equals or not name or name in given:
-            raise DataError(f"--params {item!r}: write NAME=VALUE, each name once, such as lr=0.01")
+            raise DataError(f"{option} {item!r}: write NAME=VALUE, each name once, such as lr=0.01")
         given[name] = value
     return given
 

@@ -1,21 +1,29 @@
-"""The command that writes a manifest for a folder of code: init."""
+"""Commands for code on this machine, before there is a job: init, run."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from updraft.cli.console import JsonOption, handled, print_json, say
+from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say
+from updraft.cli.jobs import read_assignments
 from updraft.exceptions import RefusedError
 from updraft.terminal import program as called
 
+if TYPE_CHECKING:
+    from updraft.client.local_run import LocalRun
+    from updraft.manifest import Manifest
+
 MANIFEST = "manifest.yaml"
+PREEMPTED = 75  # `ExitCode.PREEMPTED` of a program's contract
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(init)
+    for command in (init, run):
+        app.command()(command)
 
 
 @handled
@@ -59,3 +67,60 @@ def _write(path: Path, fields: dict[str, Any]) -> None:
 
     text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=None)
     path.write_text(f"# Every field: docs/reference/manifest.md\n{text}", encoding="utf-8")
+
+
+@handled
+def run(
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job.")],
+    local: Annotated[
+        bool, typer.Option("--local", help="As processes of this machine, with its Python and its packages.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the run; default: updraft-run/NAME.")
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--params", metavar="NAME=VALUE", help="Another value for a param; may be given again."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="AS=PATH", help="A folder or file in place of a data set; may be given again."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove checkpoints and results of earlier runs first.")
+    ] = False,
+) -> None:
+    """Try a job's program on this machine, without the platform. A second run goes on from the last checkpoint."""
+    from updraft.client.local_run import run_local, with_local_data
+    from updraft.client.submission import base_folder, read_manifest
+    from updraft.manifest import parse
+    from updraft.manifest.revision import with_params
+
+    if not local:
+        raise typer.BadParameter(
+            f"give --local to run the program on this machine; `{called()} submit --follow` runs it on the platform"
+        )
+    job = read_manifest(manifest).manifest
+    if params:
+        job = parse(with_params(job.canonical(), read_assignments("--params", params)), source="--params")
+    job = with_local_data(job, read_assignments("--data", data or []))
+    place = folder or Path("updraft-run") / job.name
+    ended = run_local(job, base_folder(manifest, None), place, os.environ, fresh=fresh)
+    _tell(ended, job)
+    if ended.exit_code:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _tell(ended: LocalRun, job: Manifest) -> None:
+    if ended.exit_code == PREEMPTED:
+        say("stopped on request; run the command again to go on from the last checkpoint")
+    else:
+        say(f"the program ended with exit code {ended.exit_code}")
+    say(f"results ({len(ended.results)}), checkpoints and logs are in {ended.folder}")
+    if ended.metrics:
+        say("metrics: " + ", ".join(f"{name} {value}" for name, value in ended.metrics.items()))
+    if ended.tracking_uri:
+        say(f"MLflow: mlflow ui --backend-store-uri {ended.tracking_uri}")
+    left_out = [name for name in ("evaluate", "export") if getattr(job, name) is not None]
+    if left_out:
+        note(f"{' and '.join(left_out)}: only the platform does this")
