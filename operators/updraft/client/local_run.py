@@ -196,7 +196,12 @@ def _environment(manifest: Manifest, folder: Path, environment: Mapping[str, str
     params = folder / "io" / "params.json"
     params.write_text(json.dumps(dict(manifest.params), sort_keys=True, indent=1) + "\n", encoding="utf-8")
     _link_package(folder)
-    return {**environment, **here, **manifest.env}
+    return {**environment, "PATH": _path(environment.get("PATH", os.defpath)), **here, **manifest.env}
+
+
+def _path(path: str) -> str:
+    """Return PATH with a `python` at its end where there is only `python3`, or none."""
+    return path if shutil.which("python", path=path) else os.pathsep.join([path, str(Path(sys.executable).parent)])
 
 
 def _here(value: str, folder: Path) -> str:

@@ -141,8 +141,8 @@ def _environment(
         own = objects.environment({**threads, **platform, contract.ROOT_ENV: contract.ROOT_DIR, **proxies}, ())
         return [*own, *_code_credentials(manifest.code_secret)]
     secrets = tuple((s.env_name, object_name(s.name), s.key) for s in manifest.secrets)
-    own = with_packages(manifest.env) if manifest.environment else manifest.env
-    return objects.environment({**threads, **nccl_of(settings, manifest), **own, **platform}, secrets)
+    variables = with_packages(manifest.env) if manifest.environment else manifest.env
+    return objects.environment({**threads, **nccl_of(settings, manifest), **variables, **platform}, secrets)
 
 
 def with_packages(variables: Mapping[str, str]) -> dict[str, str]:

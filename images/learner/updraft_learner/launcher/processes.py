@@ -36,7 +36,7 @@ class Process:
         assert child.stdout is not None
         assert child.stderr is not None
         self._pipes = (child.stdout, child.stderr)  # keeps both open
-        prefix = b"[rank%d]: " % rank
+        prefix = b"" if environment["WORLD_SIZE"] == "1" else b"[rank%d]: " % rank
         self.streams = [Stream(pipe.fileno(), n, prefix, self.last) for n, pipe in enumerate(self._pipes, 1)]
         child.returncode = 0  # the launcher collects the status of every child by itself
 
