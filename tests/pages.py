@@ -18,6 +18,7 @@ PAGES = (
     "docs/howto/checkpoints.md",
     "docs/howto/halt-and-resume.md",
     "docs/howto/when-things-fail.md",
+    "docs/howto/several-processes.md",
 )
 SHELL = ("", "sh", "bash", "shell", "console")
 NOT_HERE = "# no test runs this: "

@@ -26,6 +26,8 @@ DEFAULT_PATTERNS = (
     ".tox/",
     "node_modules/",
     ".DS_Store",
+    "updraft-out/",  # what programs write outside the platform
+    "updraft-run/",  # what `updraft run --local` writes
     f"/{IGNORE_FILE}",
 )
 

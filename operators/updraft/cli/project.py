@@ -89,9 +89,10 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove checkpoints and results of earlier runs first.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Try a job's program on this machine, without the platform. A second run goes on from the last checkpoint."""
-    from updraft.client.local_run import run_local, with_local_data
+    from updraft.client.local_run import DEFAULT_FOLDER, run_local, with_local_data
     from updraft.client.submission import base_folder, read_manifest
     from updraft.manifest import parse
     from updraft.manifest.revision import with_params
@@ -104,9 +105,12 @@ def run(
     if params:
         job = parse(with_params(job.canonical(), read_assignments("--params", params)), source="--params")
     job = with_local_data(job, read_assignments("--data", data or []))
-    place = folder or Path("updraft-run") / job.name
-    ended = run_local(job, base_folder(manifest, None), place, os.environ, fresh=fresh)
-    _tell(ended, job)
+    place = folder or Path(DEFAULT_FOLDER) / job.name
+    ended = run_local(job, base_folder(manifest, None), place, os.environ, fresh=fresh, to_stderr=as_json)
+    if as_json:
+        print_json({"folder": str(ended.folder), "exit_code": ended.exit_code, "metrics": ended.metrics})
+    else:
+        _tell(ended, job)
     if ended.exit_code:
         raise typer.Exit(Exit.FAILED)
 

@@ -25,6 +25,7 @@ from updraft_learner import contract, trees
 from updraft_learner.launcher_file import launcher_file
 
 MARKER = ".updraft-run"  # only a folder that has it is removed for a fresh run
+DEFAULT_FOLDER = "updraft-run"  # in the working folder; uploads and copies of code leave it out
 TRACKING_FILE = "mlflow.db"
 PACKAGES = "packages"  # holds `updraft_learner` alone, for programs that import it
 STOP_SECONDS = 30.0
@@ -61,7 +62,13 @@ class LocalRun:
 
 
 def run_local(
-    manifest: Manifest, base: Path, folder: Path, environment: Mapping[str, str], *, fresh: bool = False
+    manifest: Manifest,
+    base: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    fresh: bool = False,
+    to_stderr: bool = False,
 ) -> LocalRun:
     """Run the program in `folder` and wait for its end; its output goes to this process's.
 
@@ -72,20 +79,22 @@ def run_local(
         base: the folder that the manifest's local paths are relative to.
         environment: of this process; the program gets it, and secrets are taken from it.
         fresh: remove what earlier runs left in `folder`.
+        to_stderr: send the program's standard output to standard error.
 
     Raises:
         ManifestError: names each field that needs the platform.
-        RefusedError: `folder` holds something else, or a secret is not in the environment.
+        RefusedError: `folder` holds something else or is in the code, or a secret is not in the environment.
         DataError: the code cannot be copied.
     """
     _check(manifest, environment)
     folder = folder.absolute()
+    _require_outside(folder, base / str(manifest.code))
     _make(folder, fresh=fresh)
     attempt = _next_attempt(folder)
     _lay_code(manifest, base, folder)
     _link_data(manifest, base, folder)
     given = _environment(manifest, folder, environment, attempt)
-    return LocalRun(folder, _run(manifest, folder, given))
+    return LocalRun(folder, _run(manifest, folder, given, to_stderr))
 
 
 def with_local_data(manifest: Manifest, given: Mapping[str, str]) -> Manifest:
@@ -123,6 +132,15 @@ def _check(manifest: Manifest, environment: Mapping[str, str]) -> None:
         raise RefusedError(f"secrets: {', '.join(missing)} is not set here; export it, as the platform would set it")
 
 
+def _require_outside(folder: Path, code: Path) -> None:
+    """Refuse a folder that would be copied into itself, and uploaded with the code later."""
+    with suppress(ValueError):
+        inner = folder.resolve().relative_to(code.resolve())
+        if DEFAULT_FOLDER not in inner.parts:
+            allowed = f"give one outside it, or below a folder `{DEFAULT_FOLDER}`"
+            raise RefusedError(f"{folder} is in the folder of the code, {code}; {allowed}, which uploads leave out")
+
+
 def _make(folder: Path, *, fresh: bool) -> None:
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
         raise RefusedError(f"{folder} holds something else than a local run; give another folder with --folder")
@@ -149,8 +167,6 @@ def _lay_code(manifest: Manifest, base: Path, folder: Path) -> None:
     target.mkdir()
     try:
         for relative, path in trees.files_in(base / str(manifest.code)):
-            if path.is_relative_to(folder):
-                continue
             (target / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target / relative)
     except trees.TreeError as exc:
@@ -216,13 +232,14 @@ def _link_package(folder: Path) -> None:
     link.symlink_to(Path(contract.__file__).parent)
 
 
-def _run(manifest: Manifest, folder: Path, environment: dict[str, str]) -> int:
+def _run(manifest: Manifest, folder: Path, environment: dict[str, str], to_stderr: bool) -> int:
     """Start the launcher in the code's folder and wait for it; the signals of this process are passed on."""
     launcher = folder / "io" / "launcher.pyz"
     launcher.write_bytes(launcher_file())
     options = ["--processes", str(manifest.resources.learners), "--stop-seconds", f"{STOP_SECONDS:g}"]
     command = [sys.executable, "-I", str(launcher), *options, render_command(manifest)]
-    with subprocess.Popen(command, cwd=folder / "code", env=environment, start_new_session=True) as process:
+    out = sys.stderr.fileno() if to_stderr else None
+    with subprocess.Popen(command, cwd=folder / "code", env=environment, stdout=out, start_new_session=True) as process:
         with _passing_on(process):
             return process.wait()
 

@@ -34,3 +34,14 @@ def test_a_wrong_name_writes_nothing(run: Run, tmp_path: Path) -> None:
     ran = run("init", str(tmp_path), "--name", "Not Valid")
     assert (ran.code, (tmp_path / "manifest.yaml").exists()) == (2, False)
     assert "'Not Valid' is not a valid name" in ran.err
+
+
+def test_run_needs_local_and_reports_how_the_program_ended(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    run("init", str(tmp_path), "--framework", "shell")
+    path, folder = str(tmp_path / "manifest.yaml"), str(tmp_path / "updraft-run")
+    assert (run("run", path).code, "give --local" in run("run", path).err) == (2, True)
+    assert run("run", path, "--local", "--folder", folder).code == 0
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    ran = run("run", path, "--local", "--folder", folder)
+    assert (ran.code, "the program ended with exit code 3" in ran.out) == (1, True)

@@ -135,3 +135,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="holds something else"):
             run(tmp_path, manifest(tmp_path), fresh=fresh)
     assert (tmp_path / "run" / "thesis.tex").exists()
+
+
+def test_a_folder_inside_the_code_is_refused(tmp_path: Path) -> None:
+    job = manifest(tmp_path)
+    with pytest.raises(RefusedError, match="is in the folder of the code"):
+        run_local(job, tmp_path, tmp_path / "code" / "out", {"PATH": os.environ["PATH"]})
+    assert not (tmp_path / "code" / "out").exists()
+    ended = run_local(job, tmp_path, tmp_path / "code" / "updraft-run" / "mine", {"PATH": os.environ["PATH"]})
+    assert not (ended.folder / "code" / "updraft-run").exists()
