@@ -174,7 +174,15 @@ class Settings(BaseModel):
     framework_images: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(
         {
             "pytorch": "updraft/learner-pytorch:2.15",
+            "huggingface": "updraft/learner-huggingface:5",
+            "lightning": "updraft/learner-lightning:2.6",
+            "jax": "updraft/learner-jax:0.10",
+            "tensorflow": "updraft/learner-tensorflow:2.21",
+            "keras": "updraft/learner-tensorflow:2.21",
             "sklearn": "updraft/learner-sklearn:1",
+            "scikit-learn": "updraft/learner-sklearn:1",
+            "xgboost": "updraft/learner-xgboost:3.2",
+            "lightgbm": "updraft/learner-lightgbm:4",
             "shell": "updraft/shell:1",
         },
         description="Image of each framework name, as JSON",

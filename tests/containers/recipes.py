@@ -60,6 +60,24 @@ PYTORCH = Recipe(
     arguments=(("EXTRA", "pytorch"),),
     large=True,
 )
+ON_DEMAND = tuple(
+    Recipe(
+        f"updraft/learner-{image}",
+        "images/learner/Dockerfile",
+        _python(package),
+        package,
+        arguments=(("EXTRA", extras),),
+        large=True,
+    )
+    for image, package, extras in (
+        ("huggingface:5", "transformers", "pytorch huggingface"),
+        ("lightning:2.6", "lightning", "pytorch lightning"),
+        ("jax:0.10", "jax", "jax"),
+        ("tensorflow:2.21", "tensorflow", "tensorflow"),
+        ("xgboost:3.2", "xgboost", "sklearn xgboost"),
+        ("lightgbm:4", "lightgbm", "sklearn lightgbm"),
+    )
+)
 SHELL = Recipe("updraft/shell:1", "images/shell/Dockerfile", ("bash", "--version"), base="MINIMAL_BASE")
 LOCALNODE = Recipe(
     "updraft/localnode:0.1",
@@ -88,7 +106,7 @@ MLFLOW = Recipe("updraft/mlflow:0.1", "images/mlflow/Dockerfile", ("mlflow", "--
 AIRFLOW = Recipe(
     "updraft/airflow:0.1", "images/airflow/Dockerfile", ("airflow", "version"), "apache-airflow", service=True
 )
-RECIPES = (SHELL, SIDECAR, DATA, SKLEARN, S3, POSTGRES, MLFLOW, LOCALNODE, AIRFLOW, PYTORCH)
+RECIPES = (SHELL, SIDECAR, DATA, SKLEARN, S3, POSTGRES, MLFLOW, LOCALNODE, AIRFLOW, PYTORCH, *ON_DEMAND)
 
 
 def chosen(names: list[str]) -> tuple[Recipe, ...]:

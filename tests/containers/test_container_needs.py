@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from containers import build, compose_program, leftovers, recipes
 from containers import engine as engines
-from containers.places import ContainersError, Places, find_places
+from containers.places import REPOSITORY, ContainersError, Places, find_places
+
+from updraft_learner.catalogue import load_catalogue
 
 BARE = {"PATH": ""}
 
@@ -43,6 +45,13 @@ def test_an_unknown_image_is_told_those_that_exist() -> None:
 def test_what_an_image_starts_from_is_built_before_it() -> None:
     assert [r.short for r in recipes.chosen(["localnode"])] == ["sidecar", "data", "learner-sklearn", "localnode"]
     assert recipes.PYTORCH not in recipes.chosen([])
+
+
+def test_each_image_of_a_framework_is_built_from_its_extras_of_the_catalogue() -> None:
+    catalogue = load_catalogue(REPOSITORY / "images" / "catalogue.toml").images
+    learners = {name: " ".join(image.extras) for name, image in catalogue.items() if "/learner-" in name}
+    built = {r.name: dict(r.arguments)["EXTRA"] for r in recipes.RECIPES if "/learner-" in r.name}
+    assert built == learners
 
 
 def test_a_state_folder_that_is_too_deep_for_sockets_is_refused(tmp_path: Path) -> None:

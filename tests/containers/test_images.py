@@ -57,7 +57,7 @@ print("trained", accuracy)
 
 
 def every(recipe: Recipe) -> object:
-    reason = "SKIPPED: gigabytes of PyTorch; set UPDRAFT_TEST_LARGE_IMAGES=1"
+    reason = "SKIPPED: hundreds of megabytes; set UPDRAFT_TEST_LARGE_IMAGES=1"
     return pytest.param(recipe, id=recipe.short, marks=[pytest.mark.skipif(recipe.large and not LARGE, reason=reason)])
 
 

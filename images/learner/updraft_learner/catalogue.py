@@ -26,6 +26,7 @@ class Image:
 
     package: str | None = None  # member of the uv workspace; None: the host's own programs
     extras: tuple[str, ...] = ()
+    on_demand: bool = False  # built when a job needs it, not beforehand
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,16 @@ def _image(name: str, entry: object) -> Image:
     where = f'images."{name}"'
     fields = dict(_table(entry, where))
     package, extras = fields.pop("package", None), fields.pop("extras", [])
+    on_demand = fields.pop("on_demand", False)
     if fields:
-        raise ValueError(f"{where} has no field {', '.join(sorted(fields))}; write package and extras")
+        raise ValueError(f"{where} has no field {', '.join(sorted(fields))}; write package, extras and on_demand")
     if package is not None and not isinstance(package, str):
         raise ValueError(f"{where}: package must be a text")
     if not isinstance(extras, list) or not all(isinstance(extra, str) for extra in extras):
         raise ValueError(f"{where}: extras must be a list of texts")
-    return Image(package, tuple(extras))
+    if not isinstance(on_demand, bool):
+        raise ValueError(f"{where}: on_demand must be true or false")
+    return Image(package, tuple(extras), on_demand)
 
 
 def slug(image: str) -> str:

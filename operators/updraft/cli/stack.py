@@ -200,7 +200,8 @@ def list_images(as_json: JsonOption = False) -> None:
 @handled
 def build_images(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Images of the catalogue; default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Images; default: those not built on demand."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -209,7 +210,7 @@ def build_images(
 
     home = _home()
     built = []
-    for name in names or environments.image_names(home):
+    for name in names or environments.image_names(home, on_demand=False):
         if not as_json:
             say(f"building {name}")
         environments.build_image(home, name, lambda _line: None)

@@ -21,17 +21,22 @@ from updraft.manifest.values import slug
 from updraft_learner import trees
 
 USUAL_PROGRAMS = ("train.py", "main.py", "run.py", "train.sh", "run.sh")
-# The first import that is found decides. What an image lacks beside the framework comes from the requirements.
+# The first import that is found decides: libraries come before those that they build on. What an image lacks beside the
+# framework comes from the requirements.
 FRAMEWORKS: Mapping[str, str] = {
+    "transformers": "huggingface",
+    "accelerate": "huggingface",
+    "lightning": "lightning",
+    "pytorch_lightning": "lightning",
+    "tensorflow": "tensorflow",
+    "keras": "keras",
     "torch": "pytorch",
-    "lightning": "pytorch",
-    "pytorch_lightning": "pytorch",
-    "transformers": "pytorch",
+    "jax": "jax",
+    "flax": "jax",
+    "xgboost": "xgboost",
+    "lightgbm": "lightgbm",
     "sklearn": "sklearn",
-    "xgboost": "sklearn",
-    "lightgbm": "sklearn",
 }
-WITHOUT_IMAGE = ("tensorflow", "jax", "keras")
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,7 @@ def look(folder: Path, *, program: str | None = None, framework: str | None = No
     """Return what the folder is. `program` and `framework` are taken as given instead of being looked for.
 
     Raises:
-        DataError: the folder or the program is missing; several files may be the program; or the program imports a
-            framework that the platform has no image for.
+        DataError: the folder or the program is missing, or several files may be the program.
     """
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; give the folder that holds the program")
@@ -136,11 +140,4 @@ def _framework(imports: frozenset[str]) -> str:
     for module, framework in FRAMEWORKS.items():
         if module in imports:
             return framework
-    for module in WITHOUT_IMAGE:
-        if module in imports:
-            names = " or ".join(sorted({*FRAMEWORKS.values()}))
-            raise DataError(
-                f"the program imports {module}, and the platform has no image for it; give --framework {names}, and "
-                f"then replace `framework` in the manifest by `image: NAME` of an image that has {module}"
-            )
     return "sklearn"  # the smallest image with Python, numpy and pandas

@@ -66,8 +66,8 @@ class Framework(Part):
     name: Text = Field(description="Name of the framework", examples=["pytorch"])
     version: Annotated[Text | None, PlainValidator(values.check_version)] = Field(
         None,
-        description="Version, quoted in YAML; without it, the version that the platform has",
-        examples=["2.15"],
+        description="Version or range of versions, quoted in YAML; without it, the version that the platform has",
+        examples=["2.15", ">=2.10,<3"],
         json_schema_extra={"anyOf": [{"type": "string"}, {"type": "null"}]},
     )
 

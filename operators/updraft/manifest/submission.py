@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from updraft.manifest.errors import FieldError, ManifestError, nearest, one_of, show
 from updraft.manifest.model import Manifest
 from updraft.manifest.secretive import secrets_in_env
@@ -75,7 +78,8 @@ def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
     """Return the image that runs the program: the manifest's own, or its framework's.
 
     `images` maps a framework (`pytorch`) or one of its versions (`pytorch:2.14`) to an image. A version fits an image
-    whose tag is that version or begins with it. Raises ManifestError, which lists the images that exist.
+    whose tag is that version or begins with it; of the images that fit a range (`>=2.10,<3`), the newest is taken.
+    Raises ManifestError, which lists the images that exist.
     """
     if manifest.image is not None:
         return manifest.image
@@ -85,21 +89,33 @@ def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:
     if not candidates:
         names = sorted({key.partition(":")[0] for key in images})
         problem = f"{show(name)} has no image on this platform"
-        allowed = f"{one_of(names)}, or give image"
+        allowed = f"{one_of(names)}, or give image in place of framework"
         raise ManifestError([FieldError("framework.name", show(name), problem, allowed, nearest(name, names))])
     if version is None:
         return images.get(name, candidates[0])
-    exact = images.get(f"{name}:{version}")
-    if exact is not None:
-        return exact
-    for image in candidates:
-        if f"{tag_of(image)}.".startswith(f"{version}."):
-            return image
+    found = images.get(f"{name}:{version}") or _fitting(candidates, version)
+    if found is not None:
+        return found
     versions = sorted({tag_of(image) for image in candidates})
     problem = f"{show(version)} is not a version of {name} on this platform"
     raise ManifestError(
         [FieldError("framework.version", show(version), problem, f"{one_of(versions)}, or leave it out")]
     )
+
+
+def _fitting(candidates: Sequence[str], version: str) -> str | None:
+    if version[0].isalnum():
+        return next((image for image in candidates if f"{tag_of(image)}.".startswith(f"{version}.")), None)
+    allowed = SpecifierSet(version)
+    tagged = {tag: image for image in candidates if (tag := _version(tag_of(image))) is not None and tag in allowed}
+    return tagged[max(tagged)] if tagged else None
+
+
+def _version(tag: str) -> Version | None:
+    try:
+        return Version(tag)
+    except InvalidVersion:
+        return None
 
 
 def tag_of(image: str) -> str:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic_core import PydanticCustomError
 
 from updraft.manifest import limits
@@ -36,6 +37,7 @@ _PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]{0,249}", re.ASCII)
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _GPU_TYPE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", re.ASCII)
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,253}(@sha256:[0-9a-f]{64})?", re.ASCII)
 _TIMEZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", re.ASCII)
 
@@ -133,14 +135,21 @@ def check_image(value: str) -> str:
 
 
 def check_version(value: object) -> str | None:
-    """Check a version. Numbers are refused: YAML reads 2.10 as 2.1."""
-    if value is None or (isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", value, re.ASCII)):
+    """Check a version or a range of versions. Numbers are refused: YAML reads 2.10 as 2.1."""
+    if value is None or (isinstance(value, str) and (_VERSION.fullmatch(value) or _is_range(value))):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise wrong(
             f"{VALUE} is a number, and 2.10 would become 2.1", "the version in quotes", f"'{value}'", value=value
         )
-    raise wrong(f"{VALUE} is not a version", "the version in quotes", "'2.15'", value=value)
+    raise wrong(f"{VALUE} is not a version", "a version or a range in quotes", "'2.15' or '>=2.10,<3'", value=value)
+
+
+def _is_range(value: str) -> bool:
+    try:
+        return len(value) <= 64 and len(SpecifierSet(value)) > 0
+    except InvalidSpecifier:
+        return False
 
 
 def check_code(value: str) -> str:

@@ -96,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
 def _build(home: Home, names: tuple[str, ...], *, servers: bool) -> None:
     from updraft.stack import environments, footprint
 
-    names = names or environments.image_names(home)
+    names = names or environments.image_names(home, on_demand=False)
     keys = (*((footprint.MLFLOW.key,) if servers else ()), *names)
     if problem := environments.missing_space(home, keys):
         raise StackError(problem)

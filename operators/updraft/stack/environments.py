@@ -72,10 +72,10 @@ def find_uv(home: Home, environment: Mapping[str, str] | None = None) -> str:
     return found
 
 
-def image_names(home: Home) -> tuple[str, ...]:
-    """Return the images of the catalogue that need an environment."""
-    catalogue = _catalogue(home)
-    return tuple(name for name, image in catalogue.images.items() if image.package is not None)
+def image_names(home: Home, *, on_demand: bool = True) -> tuple[str, ...]:
+    """Return the images of the catalogue that need an environment; `on_demand`: also those that wait for a job."""
+    images = {name: image for name, image in _catalogue(home).images.items() if image.package is not None}
+    return tuple(name for name, image in images.items() if on_demand or not image.on_demand)
 
 
 def build_mlflow(home: Home, progress: Progress) -> None:

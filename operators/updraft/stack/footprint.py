@@ -40,6 +40,14 @@ PYTORCH = (
     else Footprint("updraft/learner-pytorch:2.15", "PyTorch learner", 350 * MB, 1_500 * MB)
 )
 PYTORCH_CPU = Footprint(PYTORCH.key, "PyTorch learner without CUDA", 450 * MB, 1_800 * MB)
+ON_DEMAND = (
+    Footprint("updraft/learner-huggingface:5", "Hugging Face learner", 3_250 * MB, 6_000 * MB),
+    Footprint("updraft/learner-lightning:2.6", "Lightning learner", 3_220 * MB, 5_800 * MB),
+    Footprint("updraft/learner-jax:0.10", "JAX learner", 250 * MB, 800 * MB),
+    Footprint("updraft/learner-tensorflow:2.21", "TensorFlow and Keras learner", 750 * MB, 2_300 * MB),
+    Footprint("updraft/learner-xgboost:3.2", "XGBoost learner", 610 * MB, 1_100 * MB),
+    Footprint("updraft/learner-lightgbm:4", "LightGBM learner", 125 * MB, 400 * MB),
+)
 DEMO = (AIRFLOW, MLFLOW, SIDECAR, DATA, PYTORCH)
 
 
@@ -47,7 +55,7 @@ def known(environment: Mapping[str, str] | None = None) -> dict[str, Footprint]:
     """Return all environments by key; UPDRAFT_TORCH_INDEX makes PyTorch's the small one."""
     environment = os.environ if environment is None else environment
     pytorch = PYTORCH_CPU if environment.get("UPDRAFT_TORCH_INDEX") else PYTORCH
-    return {f.key: f for f in (AIRFLOW, MLFLOW, SIDECAR, DATA, SKLEARN, pytorch)}
+    return {f.key: f for f in (AIRFLOW, MLFLOW, SIDECAR, DATA, SKLEARN, pytorch, *ON_DEMAND)}
 
 
 def slug(key: str) -> str:

@@ -70,6 +70,8 @@ def test_a_misspelt_tenant_is_answered_with_the_nearest() -> None:
         ({"name": "pytorch", "version": "2.15"}, "updraft/learner-pytorch:2.15"),
         ({"name": "pytorch", "version": "2"}, "updraft/learner-pytorch:2.15"),
         ({"name": "pytorch", "version": "2.14"}, "updraft/old@sha256:00"),
+        ({"name": "pytorch", "version": ">=2.10,<3"}, "updraft/learner-pytorch:2.15"),
+        ({"name": "pytorch", "version": "~=2.15"}, "updraft/learner-pytorch:2.15"),
     ],
 )
 def test_the_image_of_a_framework(framework: dict[str, str], image: str) -> None:
@@ -85,6 +87,8 @@ def test_an_own_image_is_taken_as_it_is() -> None:
     [
         ({"name": "pytroch"}, "framework.name: 'pytroch' has no image on this platform; write one of pytorch, shell"),
         ({"name": "pytorch", "version": "2.1"}, "framework.version: '2.1' is not a version of pytorch"),
+        ({"name": "pytorch", "version": ">=3"}, "framework.version: '>=3' is not a version of pytorch"),
+        ({"name": "custom"}, "or give image in place of framework"),
     ],
 )
 def test_a_framework_without_an_image_lists_those_that_have_one(framework: dict[str, str], message: str) -> None:
