@@ -14,11 +14,12 @@ from conformance_helpers import eventually
 from kubernetes import client
 
 from updraft.exceptions import RefusedError
-from updraft.kubernetes import claims, gang, objects, policies, preflight, rbac, secrets
+from updraft.kubernetes import claims, gang, objects, pod_needs, policies, preflight, rbac, secrets
 from updraft.kubernetes.clients import api_server_addresses, cluster_api
 from updraft.kubernetes.launch import LaunchObjects
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
+from updraft.manifest.pod import Pod
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 PATH = re.compile(
@@ -70,6 +71,8 @@ def live_and_die(api: Any, cluster: Any) -> None:
     secrets.delete_secret(api, cluster.namespace, "hub")
     with pytest.raises(RefusedError, match="claim 'none' does not exist"):
         claims.read_claim(api, launch.namespace, "none", 1)
+    pod = Pod(service_account="none")
+    assert [field for field, _ in pod_needs.lacking(api, launch.namespace, pod, 1)] == ["pod.service_account"]
     outside = policies.outside_of(launch.namespace, ["http://10.9.8.7:9000"], api_server_addresses(api))
     made: dict[str, Any] = {
         "secret": objects.credentials_secret(launch, {}, "t"),

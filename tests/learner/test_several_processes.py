@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -26,13 +27,25 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def learner(root: Path, rank: int, port: int) -> subprocess.Popen[str]:
-    """Start the launcher as the pod of a learner does, with folders of its own."""
+def learner(root: Path, rank: int, port: int, launcher: str) -> subprocess.Popen[str]:
+    """Start the launcher, or torchrun without an option, as the pod of a learner does, with folders of its own."""
     for name in ("result", "checkpoints", "io"):
         (root / name).mkdir(parents=True)
     (root / "io" / "params.json").write_text(json.dumps({"epochs": 2}))
-    launcher = root / "launcher.pyz"
-    launcher.write_bytes(launcher_file())
+    file = root / "launcher.pyz"
+    file.write_bytes(launcher_file())
+    program = ["train.py", "--data", "digits/digits.csv"]
+    command = {
+        "launcher": [
+            "-I",
+            "-S",
+            str(file),
+            "--processes=2",
+            "--stop-seconds=20",
+            shlex.join([sys.executable, *program]),
+        ],
+        "torchrun": ["-m", "torch.distributed.run", *program],
+    }[launcher]
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ} | {
         "DATA_DIR": str(JOBS / "data"),
         "RESULT_DIR": str(root / "result"),
@@ -46,13 +59,17 @@ def learner(root: Path, rank: int, port: int) -> subprocess.Popen[str]:
         "NODE_RANK": str(rank),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
         "GPU_COUNT": "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = f"exec {sys.executable} train.py --data digits/digits.csv"
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(launcher), "--processes", "2", "--stop-seconds", "20", command],
+        [sys.executable, *command],
         cwd=JOBS / "digits-fsdp",
         env=environment,
         stdout=subprocess.PIPE,
@@ -61,9 +78,10 @@ def learner(root: Path, rank: int, port: int) -> subprocess.Popen[str]:
     )
 
 
-def test_fsdp_on_two_learners_with_two_processes_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["launcher", "torchrun"])
+def test_fsdp_on_two_learners_with_two_processes_each(launcher: str, tmp_path: Path) -> None:
     port = free_port()
-    started = [learner(tmp_path / str(rank), rank, port) for rank in range(2)]
+    started = [learner(tmp_path / str(rank), rank, port, launcher) for rank in range(2)]
     try:
         logs = [process.communicate(timeout=240)[0] for process in started]
     finally:
@@ -71,7 +89,8 @@ def test_fsdp_on_two_learners_with_two_processes_each(tmp_path: Path) -> None:
             process.kill()
     assert [process.returncode for process in started] == [0, 0], "\n".join(logs)
     for rank in range(4):
-        assert f"[rank{rank}]: rank {rank} of 4 holds " in logs[rank // 2]
+        prefix = f"[rank{rank}]: " if launcher == "launcher" else ""
+        assert f"{prefix}rank {rank} of 4 holds " in logs[rank // 2]
 
     # Rank 0 alone has metrics; each learner has a part of one checkpoint, with the shards of its own two processes.
     lines = [json.loads(line) for line in (tmp_path / "0" / "io" / "metrics.jsonl").read_text().splitlines()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 
 # Python 3.7 and older cannot read the package; this file it can.
@@ -22,6 +21,8 @@ sys.exit(main(sys.argv[1:]))
 
 def launcher_file() -> bytes:
     """Return the content of the file, which imports nothing but the standard library."""
+    import zipfile  # only pods with a launcher need it
+
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py"), _START)
