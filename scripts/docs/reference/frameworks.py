@@ -28,8 +28,9 @@ in place of `framework`.
 |---|---|---|
 {chr(10).join(_rows())}
 
-The versions are those for the newest Python; for an older one, numpy or pandas may be older. Each image has Python, `updraft_learner` and the MLflow client. A local node builds the environment of an image when the
-first job needs it; `updraft images build NAME` does it beforehand, and `updraft images list` shows what is built.
+The versions are those for the newest Python; for an older one, numpy or pandas may be older. Each image has Python,
+`updraft_learner` and the MLflow client. A local node builds the environment of an image when the first job needs it;
+`updraft images build NAME` does it beforehand, and `updraft images list` shows what is built.
 FfDL's `custom` is written as `image`.
 """
 
