@@ -71,7 +71,7 @@ def test_every_image_of_the_catalogue_can_be_built() -> None:
     assert set(catalogue) <= {r.name for r in recipes.RECIPES}
     for recipe in recipes.RECIPES:
         if recipe.dockerfile == "images/learner/Dockerfile":
-            assert catalogue[recipe.name].extras == (dict(recipe.arguments)["EXTRA"],)
+            assert " ".join(catalogue[recipe.name].extras) == dict(recipe.arguments)["EXTRA"]
 
 
 def test_the_local_nodes_image_has_the_folders_that_the_local_node_looks_for() -> None:

@@ -34,7 +34,7 @@ def test_an_unknown_image_lists_those_that_are_known(tmp_path: Path) -> None:
         ("images = [", "is not valid TOML"),
         ("images = 1", "images must be a table"),
         ('images."x" = 1', r'images."x" must be a table'),
-        ('[images."x"]\npackages = "p"\n', r'images."x" has no field packages; write package and extras'),
+        ('[images."x"]\npackages = "p"\n', r'images."x" has no field packages; write package, extras and on_demand'),
         ('[images."x"]\npackage = 1\n', r'images."x": package must be a text'),
         ('[images."x"]\npackage = "p"\nextras = "y"\n', r'images."x": extras must be a list of texts'),
         ('[images."x"]\npackage = "p"\nextras = [1]\n', r'images."x": extras must be a list of texts'),
