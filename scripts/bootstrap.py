@@ -162,7 +162,8 @@ def synchronise(uv, dev):
     fresh = not (REPOSITORY / ".venv" / "bin" / "airflow").exists()
     if fresh:
         print("Installing Airflow and the platform into .venv ...", flush=True)
-    command = [uv, "sync", "--frozen", "--python", sys.executable, *([] if dev else ["--no-dev", "--inexact"])]
+    command = [uv, "sync", "--frozen", "--extra", "platform", "--python", sys.executable]
+    command += [] if dev else ["--no-dev", "--inexact"]
     if not fresh:
         command.append("--quiet")
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}

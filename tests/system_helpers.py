@@ -26,6 +26,18 @@ from updraft_learner.pod import S3Credentials
 from updraft_learner.store import S3Store
 
 REPOSITORY = Path(__file__).parents[1]
+SOURCES = (
+    "pyproject.toml",
+    "uv.lock",
+    "README.md",
+    "LICENSE",
+    "operators",
+    "images/data",
+    "images/learner",
+    "images/localnode",
+    "mlflow/pyproject.toml",
+    "dags",
+)
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 UP_SECONDS = 400
 END_SECONDS = 420
@@ -136,6 +148,25 @@ class Stack:
 
     def log(self, job_id: str, **options: Any) -> str:
         return "\n".join(line.line for line in self.client.logs(job_id, **options))
+
+
+def installer() -> str:
+    """Return uv as `make` finds or installs it; skips the test where there is none."""
+    found = os.environ.get("UPDRAFT_UV") or shutil.which("uv")
+    if not found:
+        pytest.skip("uv is neither on the PATH nor named by UPDRAFT_UV; `make test` installs it")
+    return found
+
+
+def copy_sources(target: Path) -> None:
+    """Copy what the wheels and the lock file's exports are built from into a folder."""
+    for name in SOURCES:
+        source, copied = REPOSITORY / name, target / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, copied)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,23 +27,11 @@ import deploy_page
 import httpx
 import psutil
 import pytest
-from system_helpers import REPOSITORY, Stack
+from system_helpers import REPOSITORY, Stack, copy_sources, installer
 
 pytestmark = [pytest.mark.system, pytest.mark.turn(0), pytest.mark.timeout(600)]
 UP_SECONDS = 180
 END_SECONDS = 20
-SOURCES = (
-    "pyproject.toml",
-    "uv.lock",
-    "README.md",
-    "LICENSE",
-    "operators",
-    "images/data",
-    "images/learner",
-    "images/localnode",
-    "mlflow/pyproject.toml",
-    "dags",
-)
 OWN_DAG = "from airflow.sdk import DAG\nwith DAG('theirs', schedule=None):\n    pass\n"
 OURS = {"cancel_job", "halt_job", "reaper", "resume_job", "train_model"}
 STEPS = ("uv build", "uv pip install", "DAG_BUNDLE_CONFIG_LIST", "updraft.stack.migrate", "dags unpause")
@@ -102,14 +89,6 @@ class Foreign:
         return found
 
 
-def installer() -> str:
-    """uv, as `make` finds or installs it."""
-    found = os.environ.get("UPDRAFT_UV") or shutil.which("uv")
-    if not found:
-        pytest.skip("uv is neither on the PATH nor named by UPDRAFT_UV; `make test` installs it")
-    return found
-
-
 @pytest.fixture(scope="module")
 def blocks() -> list[str]:
     """The page's commands in their order."""
@@ -122,8 +101,7 @@ def blocks() -> list[str]:
 def foreign(tmp_path_factory: pytest.TempPathFactory, blocks: list[str]) -> Foreign:
     folder = tmp_path_factory.mktemp("foreign")
     checkout, home = folder / "checkout", folder / "airflow"
-    for source in SOURCES:
-        copy(REPOSITORY / source, checkout / source)
+    copy_sources(checkout)
     (home / "dags").mkdir(parents=True)
     (home / "dags" / "theirs.py").write_text(OWN_DAG)
     python = folder / "env" / "bin" / "python"
@@ -143,7 +121,8 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, blocks: list[str]) -> Fore
     version = re.search(r'name = "apache-airflow"\nversion = "([\d.]+)"', (checkout / "uv.lock").read_text())
     assert version
     theirs.shell(
-        "uv export --quiet --frozen --no-dev --no-emit-workspace --no-hashes --extra postgres --format requirements.txt"
+        "uv export --quiet --frozen --no-dev --no-emit-workspace --no-hashes --extra platform --extra postgres"
+        " --format requirements.txt"
         " | sed '/^-e/d' >../constraints.txt\n"
         f"uv venv --quiet --no-project --python {sys.executable} ../env\n"
         f'uv pip install --quiet --python "$AIRFLOW_PYTHON" apache-airflow=={version[1]}'
@@ -154,14 +133,6 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, blocks: list[str]) -> Fore
     # What the page exports holds in every command from here on.
     said = theirs.shell("\n".join([*blocks[2:4], "airflow db migrate >&2", f"python -c '{ENVIRONMENT}'"]))
     return Foreign(checkout, json.loads(said.rpartition("SEEN")[2]))
-
-
-def copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copyfile(source, target)
 
 
 def test_each_wheel_carries_the_licence(foreign: Foreign) -> None:

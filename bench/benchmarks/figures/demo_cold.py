@@ -62,7 +62,7 @@ def build_platform(home: Home, extra: dict[str, str]) -> float:
     environment |= {"UV_PROJECT_ENVIRONMENT": str(home.root / "platform"), **extra}
     began = time.monotonic()
     done = subprocess.run(
-        [find_uv(home), "sync", "--frozen", "--no-dev", "--python", sys.executable],
+        [find_uv(home), "sync", "--frozen", "--no-dev", "--extra", "platform", "--python", sys.executable],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,

@@ -32,8 +32,26 @@ if TYPE_CHECKING:
     from updraft.manifest import Loaded
     from updraft.schemas import Planned, Validation
 
+MANIFEST_NAMES = ("manifest.yaml", "manifest.yml", "manifest.json")
+
+
+def manifest_of(path: Path) -> Path:
+    """Return the manifest that `path` means: the file itself, or the one in a folder. Raises typer.BadParameter."""
+    if not path.is_dir():
+        return path
+    for name in MANIFEST_NAMES:
+        if (path / name).exists():
+            return path / name
+    raise typer.BadParameter(f"the folder {path} has no {MANIFEST_NAMES[0]}; `{program()} init {path}` writes one")
+
+
 ManifestArgument = Annotated[
-    Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job; an FfDL V1 manifest is converted.")
+    Path,
+    typer.Argument(
+        metavar="MANIFEST",
+        help="YAML or JSON file of a job, or the folder of its manifest.yaml; an FfDL V1 manifest is converted.",
+        callback=manifest_of,
+    ),
 ]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Show the job until it ends.")]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say
-from updraft.cli.jobs import read_assignments
+from updraft.cli.jobs import MANIFEST_NAMES, ManifestArgument, read_assignments
 from updraft.exceptions import RefusedError
 from updraft.terminal import program as called
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from updraft.client.local_run import LocalRun
     from updraft.manifest import Manifest
 
-MANIFEST = "manifest.yaml"
 PREEMPTED = 75  # `ExitCode.PREEMPTED` of a program's contract
 
 
@@ -43,7 +42,7 @@ def init(
     from updraft.client.project import draft, look
     from updraft.manifest import parse
 
-    path = folder / MANIFEST
+    path = folder / MANIFEST_NAMES[0]
     if path.exists() and not force:
         raise RefusedError(f"{path} exists; change it by hand, or replace it with --force")
     found = look(folder, program=program, framework=framework)
@@ -59,7 +58,7 @@ def init(
             "No file calls updraft_learner.save_model, so no model will be registered; docs/howto/write-a-program.md "
             "says how to call it."
         )
-    say(f"next: {called()} submit {path} --follow")
+    say(f"next: {called()} submit {folder} --follow")
 
 
 def _write(path: Path, fields: dict[str, Any]) -> None:
@@ -71,7 +70,7 @@ def _write(path: Path, fields: dict[str, Any]) -> None:
 
 @handled
 def run(
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="YAML or JSON file of a job.")],
+    manifest: ManifestArgument,
     local: Annotated[
         bool, typer.Option("--local", help="As processes of this machine, with its Python and its packages.")
     ] = False,

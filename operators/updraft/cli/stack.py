@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from updraft.cli.console import Exit, JsonOption, handled, note, print_json, say, size, warn
+from updraft.exceptions import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +73,12 @@ def register(app: typer.Typer) -> None:
 
 
 def _home() -> Home:
+    """Return the home of the platform on this machine. Raises RefusedError if only the client is installed."""
+    if find_spec("airflow") is None:
+        raise RefusedError(
+            "only the client is installed here. The platform starts from a checkout of its repository, with `make up`; "
+            "`updraft login URL` uses one that runs elsewhere"
+        )
     from updraft.stack.layout import find_home
 
     return find_home()
@@ -82,9 +90,9 @@ def up(ports: dict[str, int], node: dict[str, float], cluster: dict[str, str], a
     """Start every part, or attach to a platform that is up; returns when all are ready."""
     from dataclasses import asdict
 
+    home = _home()
     from updraft.stack import control, display
 
-    home = _home()
     tell = note if as_json else say
     addresses = control.up(home, ports=ports, node=node, cluster=cluster, say=tell)
     if as_json:
@@ -106,9 +114,10 @@ def _warn_of_other_platform(airflow_url: str) -> None:
 @handled
 def down(as_json: JsonOption = False) -> None:
     """End every process of the platform, jobs that run included. Data, models and checkpoints stay."""
+    home = _home()
     from updraft.stack import control
 
-    forced = control.down(_home(), say=(lambda _text: None) if as_json else say)
+    forced = control.down(home, say=(lambda _text: None) if as_json else say)
     if as_json:
         print_json({"running": False, "ended_by_force": forced})
     else:
@@ -118,10 +127,11 @@ def down(as_json: JsonOption = False) -> None:
 @handled
 def status(as_json: JsonOption = False) -> None:
     """Show the parts: state, process, port, memory. Leaves with 4 when one is not ready."""
+    home = _home()
     from updraft.stack import display
     from updraft.stack.status import stack_status
 
-    found = stack_status(_home())
+    found = stack_status(home)
     if as_json:
         print_json(found.as_dict())
     else:
@@ -141,10 +151,11 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Look for what is wrong with this machine or the platform's home; changes nothing."""
+    home = _home()
     from updraft.stack import display
     from updraft.stack.doctor import doctor as examine
 
-    checks = examine(_home(), kubeconfig, context)
+    checks = examine(home, kubeconfig, context)
     if as_json:
         print_json({"checks": [check.as_dict() for check in checks]})
     else:
@@ -163,9 +174,10 @@ def clean(
     as_json: JsonOption = False,
 ) -> None:
     """Remove caches and old job folders of the local node. Says what and asks first; the store is not touched."""
+    home = _home()
     from updraft.cli import cleaning
 
-    found = cleaning.find(_home(), older_than_days=older_than_days)
+    found = cleaning.find(home, older_than_days=older_than_days)
     total_bytes = sum(item.size_bytes for item in found)
     if not as_json:
         for item in found:
@@ -185,9 +197,9 @@ def clean(
 @handled
 def list_images(as_json: JsonOption = False) -> None:
     """List the images that this machine knows, and whether their environments are built."""
+    home = _home()
     from updraft.stack import environments
 
-    home = _home()
     found = {name: environments.is_built(home, name) for name in environments.image_names(home)}
     if as_json:
         print_json({"images": [{"name": name, "built": built} for name, built in found.items()]})
@@ -206,9 +218,9 @@ def build_images(
     as_json: JsonOption = False,
 ) -> None:
     """Build the environments of learner images from the lock file; those that are built are left alone."""
+    home = _home()
     from updraft.stack import environments
 
-    home = _home()
     built = []
     for name in names or environments.image_names(home, on_demand=False):
         if not as_json:

@@ -150,7 +150,8 @@ def _of_stack(home: Path) -> Connection:
 
     if not (home / "config.json").exists():
         raise UnavailableError(
-            f"no platform is set up in {home}; run `updraft up`, or set {URL_VARIABLE} and {TOKEN_VARIABLE}"
+            f"no platform is set up in {home}: run `updraft up` in a checkout, or `updraft login URL` to use one that "
+            "runs elsewhere"
         )
     stack = Home(root=home, repository=home.parent)
     password = stack_secrets(stack).airflow_password.get_secret_value()

@@ -108,6 +108,8 @@ def _environments(home: Home) -> Iterator[Check]:
                 uv,
                 "sync",
                 "--frozen",
+                "--extra",
+                "platform",
                 "--check",
                 "--no-dev",
                 "--inexact",

@@ -14,7 +14,7 @@ def test_init_writes_a_valid_manifest(run: Run, tmp_path: Path) -> None:
     ran = run("init", str(tmp_path), "--name", "mine")
     path = tmp_path / "manifest.yaml"
     assert (ran.code, ran.err) == (0, "")
-    assert f"next: updraft submit {path} --follow" in ran.out
+    assert f"next: updraft submit {path.parent} --follow" in ran.out
     assert yaml.safe_load(path.read_text())["command"] == "python train.py"
     assert run("validate", str(path), "--offline").code == 0
 
@@ -45,3 +45,11 @@ def test_run_needs_local_and_reports_how_the_program_ended(run: Run, tmp_path: P
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
     ran = run("run", path, "--local", "--folder", folder)
     assert (ran.code, "the program ended with exit code 3" in ran.out) == (1, True)
+
+
+def test_a_folder_stands_for_its_manifest(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    missing = run("validate", "--offline", str(tmp_path))
+    assert (missing.code, f"`updraft init {tmp_path}` writes one" in " ".join(missing.err.split())) == (2, True)
+    run("init", str(tmp_path))
+    assert run("validate", "--offline", str(tmp_path)).out == f"{tmp_path / 'manifest.yaml'}: valid\n"

@@ -200,5 +200,5 @@ def test_the_log_in_of_the_embedded_stack_is_found(tmp_path: Path) -> None:
 
 
 def test_without_a_platform_the_message_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="run `updraft up`, or set UPDRAFT_AIRFLOW_URL"):
+    with pytest.raises(UnavailableError, match="run `updraft up` in a checkout, or `updraft login URL`"):
         load_config({"UPDRAFT_HOME": str(tmp_path)})

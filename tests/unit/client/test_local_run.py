@@ -21,7 +21,8 @@ import json, os, pathlib
 result = pathlib.Path(os.environ["RESULT_DIR"])
 checkpoints = pathlib.Path(os.environ["CHECKPOINT_DIR"])
 earlier = sorted(path.name for path in checkpoints.iterdir())
-(checkpoints / f"step-{len(earlier)}").mkdir()
+if os.environ["RANK"] == "0":  # the folder is one for all learners
+    (checkpoints / f"step-{len(earlier)}").mkdir()
 names = ("RANK", "WORLD_SIZE", "UPDRAFT_ATTEMPT", "MLFLOW_TRACKING_URI", "TOKEN", "MINE")
 seen = {name: os.environ.get(name) for name in names}
 seen["params"] = json.load(open(os.environ["UPDRAFT_PARAMS_FILE"]))

@@ -13,6 +13,7 @@ from pages import REPOSITORY
 
 OWN_TESTS = {
     # pages for people who run a platform, and the test that holds their blocks to be run
+    "docs/howto/client.md": "tests/system/test_client_page.py",
     "docs/howto/cluster.md": "tests/unit/cluster/test_cluster_page.py",
     "docs/howto/compose.md": "tests/containers/test_compose_stack.py",
     "docs/howto/dependencies.md": "tests/system/test_any_program.py",
