@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).parents[1]
 PAGES = (
     "README.md",
     "docs/howto/first-job.md",
+    "docs/howto/bring-your-program.md",
     "docs/howto/write-a-program.md",
     "docs/howto/checkpoints.md",
     "docs/howto/halt-and-resume.md",
@@ -22,6 +23,7 @@ PAGES = (
 )
 SHELL = ("", "sh", "bash", "shell", "console")
 NOT_HERE = "# no test runs this: "
+_HERE_DOCUMENT = re.compile(r"<<'(\w+)'$")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +42,17 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        return [line for line in self.text.splitlines() if line.strip()]
+        """Return the lines, with the text of a here-document in the line that begins it."""
+        found: list[str] = []
+        end = ""
+        for line in self.text.splitlines():
+            if end:
+                found[-1] += f"\n{line}"
+                end = "" if line == end else end
+            elif line.strip():
+                found.append(line)
+                end = match[1] if (match := _HERE_DOCUMENT.search(line)) else ""
+        return found
 
 
 def blocks(page: str) -> list[Block]:

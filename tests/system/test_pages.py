@@ -26,7 +26,7 @@ DEMO = ["make demo"]
 PROGRAM = "docs/howto/write-a-program.md"
 READERS = (
     ("README.md", "docs/howto/first-job.md", "docs/howto/checkpoints.md", "docs/howto/several-processes.md"),
-    (PROGRAM, "docs/howto/halt-and-resume.md", "docs/howto/when-things-fail.md"),
+    (PROGRAM, "docs/howto/bring-your-program.md", "docs/howto/halt-and-resume.md", "docs/howto/when-things-fail.md"),
 )
 
 

@@ -53,6 +53,10 @@ def init(
         print_json({"manifest": str(path), "fields": fields})
         return
     say(f"{path}: {found.program} as `{found.command}` with {found.framework}")
+    if "environment" in fields:
+        say(f"packages: those of {found.requirements} are added to the image")
+    if "checkpoints" in fields:
+        say(f"checkpoints: {found.own_checkpoints}, as the Trainer saves them, are kept and restored")
     if not found.saves_model:
         say(
             "No file calls updraft_learner.save_model, so no model will be registered; docs/howto/write-a-program.md "
@@ -124,6 +128,9 @@ def _tell(ended: LocalRun, job: Manifest) -> None:
         say("metrics: " + ", ".join(f"{name} {value}" for name, value in ended.metrics.items()))
     if ended.tracking_uri:
         say(f"MLflow: mlflow ui --backend-store-uri {ended.tracking_uri}")
+    if ended.exit_code not in (0, PREEMPTED) and job.environment is not None:
+        install = "-r " + job.environment.file if job.environment.file else " ".join(job.environment.requirements)
+        note(f"environment: its packages are not installed here; if one is missing: pip install {install}")
     left_out = [name for name in ("evaluate", "export") if getattr(job, name) is not None]
     if left_out:
         note(f"{' and '.join(left_out)}: only the platform does this")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class Project:
         framework: Name of a framework of the platform.
         imports: Top-level names of the modules that its Python files import.
         saves_model: Whether a file calls `updraft_learner.save_model`, so that the model can be exported.
+        requirements: The file in the folder that names the packages it needs, or None.
+        own_checkpoints: Pattern of the folders in which Hugging Face's Trainer saves by itself, or None.
     """
 
     folder: Path
@@ -55,6 +58,8 @@ class Project:
     framework: str
     imports: frozenset[str]
     saves_model: bool
+    requirements: str | None = None
+    own_checkpoints: str | None = None
 
     @property
     def command(self) -> str:
@@ -73,10 +78,19 @@ def look(folder: Path, *, program: str | None = None, framework: str | None = No
         raise DataError(f"{folder} is no folder; give the folder that holds the program")
     program = _find_program(folder) if program is None else _given_program(folder, program)
     files = _python_files(folder)
-    imports = frozenset(name for module in _parsed(files) for name in _imports(module))
+    modules = list(_parsed(files))
+    imports = frozenset(name for module in modules for name in _imports(module))
     if framework is None:
         framework = "shell" if program.endswith(".sh") and not imports else _framework(imports)
-    return Project(folder, program, framework, imports, any(map(has_call, files)))
+    return Project(
+        folder,
+        program,
+        framework,
+        imports,
+        any(map(has_call, files)),
+        _requirements(folder),
+        None if "updraft_learner" in imports else _trainer_checkpoints(modules),
+    )
 
 
 def draft(project: Project, name: str | None = None) -> dict[str, Any]:
@@ -89,6 +103,10 @@ def draft(project: Project, name: str | None = None) -> dict[str, Any]:
         "command": project.command,
         "resources": {"learners": 1, "cpus": 1, "memory": "2GiB"},
     }
+    if project.requirements is not None and project.framework != "shell":
+        fields["environment"] = {"requirements": project.requirements}
+    if project.own_checkpoints is not None:
+        fields["checkpoints"] = {"from": project.own_checkpoints}
     if project.saves_model:
         fields["export"] = {"formats": ["onnx", "torch"], "register_as": name}
     return fields
@@ -114,6 +132,39 @@ def _find_program(folder: Path) -> str:
 def _is_script(path: Path) -> bool:
     """Return whether a Python file has a block for `__name__ == "__main__"`."""
     return bool(re.search(rb"""^if __name__ == ['"]__main__['"]""", path.read_bytes()[:FILE_BYTES], re.MULTILINE))
+
+
+def _requirements(folder: Path) -> str | None:
+    """Return the folder's file of packages: a lock file before what it was made from."""
+    if (folder / "requirements.txt").is_file():
+        return "requirements.txt"
+    if not _names_packages(folder / "pyproject.toml"):
+        return None
+    return "uv.lock" if (folder / "uv.lock").is_file() else "pyproject.toml"
+
+
+def _names_packages(path: Path) -> bool:
+    """Return whether a pyproject.toml has dependencies; many hold nothing but the settings of tools."""
+    try:
+        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return False
+    return isinstance(project, dict) and bool(project.get("dependencies"))
+
+
+def _trainer_checkpoints(modules: list[ast.Module]) -> str | None:
+    """Return the pattern of the checkpoints that Hugging Face's Trainer writes, if its output folder is a constant."""
+    for node in (node for module in modules for node in ast.walk(module)):
+        if isinstance(node, ast.Call) and _last_name(node.func).endswith("TrainingArguments"):
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "output_dir"]
+            for value in [*named, *node.args[:1]]:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value:
+                    return f"{value.value.rstrip('/')}/checkpoint-*"
+    return None
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _python_files(folder: Path) -> list[Path]:

@@ -76,6 +76,44 @@ def test_a_model_that_the_program_saves_is_exported(tmp_path: Path) -> None:
     assert "export" not in draft(look(folder(tmp_path, {"train.py": "import torch"})))
 
 
+PROJECT = '[project]\nname = "x"\nversion = "1"\ndependencies = ["rich"]\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "requirements"),
+    [
+        ({"requirements.txt": "rich\n"}, "requirements.txt"),
+        ({"requirements.txt": "rich\n", "pyproject.toml": PROJECT, "uv.lock": ""}, "requirements.txt"),
+        ({"pyproject.toml": PROJECT, "uv.lock": "version = 1\n"}, "uv.lock"),
+        ({"pyproject.toml": PROJECT}, "pyproject.toml"),
+        ({"pyproject.toml": "[tool.ruff]\nline-length = 100\n", "uv.lock": ""}, None),
+        ({"pyproject.toml": "broken ["}, None),
+        ({}, None),
+    ],
+)
+def test_the_file_of_packages_is_found(files: dict[str, str], requirements: str | None, tmp_path: Path) -> None:
+    fields = draft(look(folder(tmp_path, {"train.py": "import torch", **files})))
+    assert fields.get("environment") == (requirements and {"requirements": requirements})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ('TrainingArguments("out/", max_steps=3)', "out/checkpoint-*"),
+        ('transformers.Seq2SeqTrainingArguments(output_dir="runs/a")', "runs/a/checkpoint-*"),
+        ("TrainingArguments(output_dir=args.out)", None),
+        ("Arguments('out')", None),
+    ],
+)
+def test_checkpoints_of_a_trainer_are_found(arguments: str, pattern: str | None, tmp_path: Path) -> None:
+    text = f"import transformers\nfrom transformers import TrainingArguments\narguments = {arguments}\n"
+    fields = draft(look(folder(tmp_path, {"train.py": text})), "tuned")
+    assert fields.get("checkpoints") == (pattern and {"from": pattern})
+    parse(fields, tmp_path)
+    adapted = text + "import updraft_learner\n"
+    assert "checkpoints" not in draft(look(folder(tmp_path, {"train.py": adapted})), "tuned")
+
+
 @pytest.mark.parametrize("name", ["My Project", "2024_run", "x" * 80, "模型"])
 def test_the_manifest_of_any_folder_name_is_valid(name: str, tmp_path: Path) -> None:
     code = folder(tmp_path / name, {"train.py": ""})

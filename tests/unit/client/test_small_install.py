@@ -60,6 +60,7 @@ def client_python(program: str, *arguments: str, folder: Path) -> subprocess.Com
         env={
             "PYTHONPATH": ":".join(sys.path),
             "HOME": str(folder),
+            "UPDRAFT_HOME": str(folder / "none"),
             "PATH": "/usr/bin:/bin",
             "UPDRAFT_PROGRAM": "updraft",
             "NO_COLOR": "1",
