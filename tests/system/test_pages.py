@@ -25,7 +25,13 @@ pytestmark = [pytest.mark.system, pytest.mark.pages, pytest.mark.timeout(2400)]
 DEMO = ["make demo"]
 PROGRAM = "docs/howto/write-a-program.md"
 READERS = (
-    ("README.md", "docs/howto/first-job.md", "docs/howto/checkpoints.md", "docs/howto/several-processes.md"),
+    (
+        "README.md",
+        "docs/howto/first-job.md",
+        "docs/howto/checkpoints.md",
+        "docs/howto/frameworks.md",
+        "docs/howto/several-processes.md",
+    ),
     (PROGRAM, "docs/howto/bring-your-program.md", "docs/howto/halt-and-resume.md", "docs/howto/when-things-fail.md"),
 )
 

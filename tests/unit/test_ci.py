@@ -12,7 +12,7 @@ import conftest
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "faults-ci"]
+ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "test-frameworks", "faults-ci"]
 IN_TURN = ["test-containers", "test-cluster", "test-pages", "test-compose-cluster"]
 
 
@@ -27,7 +27,9 @@ def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
     assert found[1].split() == [*ALWAYS, '"$turn"']
     assert f"in_turn=({' '.join(IN_TURN)})" in text
     assert 'make "$target" "${arguments[@]}"' in text
-    assert '"$target" = test ]; then arguments=("ARGS=--turn $commits")' in text
+    for target in ("test", "test-frameworks"):
+        assert f'[ "$target" = {target} ]' in text
+    assert 'then arguments=("ARGS=--turn $commits")' in text
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
     assert {*ALWAYS, *IN_TURN} <= set(targets)

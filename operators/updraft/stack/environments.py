@@ -90,6 +90,27 @@ def build_torch_tests(home: Home, progress: Progress) -> None:
     _build(home, home.environments / "torch-tests", options, progress, "PyTorch learner with test tools")
 
 
+def framework_tests(home: Home) -> dict[str, tuple[str, ...]]:
+    """Return the frameworks whose images are built on demand, with the extras of `updraft-learner` in each."""
+    images = _catalogue(home).images.items()
+    return {_framework(name): image.extras for name, image in images if image.on_demand and image.package is not None}
+
+
+def _framework(image: str) -> str:
+    return image.rpartition("learner-")[2].partition(":")[0]
+
+
+def build_framework_tests(home: Home, framework: str, progress: Progress) -> Path:
+    """Build a framework's environment with the test tools in it, and return its Python. Raises StackError."""
+    extras = framework_tests(home)[framework]
+    options = ["--package", "updraft-learner", "--no-default-groups", "--group", "test"]
+    options += [part for extra in extras for part in ("--extra", extra)]
+    target = home.environments / f"tests-{framework}"
+    home.root.mkdir(parents=True, exist_ok=True)
+    _build(home, target, options, progress, f"{framework} learner with test tools")
+    return target / "bin" / "python"
+
+
 def _build(home: Home, target: Path, options: list[str], progress: Progress, what: str) -> None:
     marker = target / footprint.READY_MARKER
     digest = hashlib.sha256((home.repository / "uv.lock").read_bytes()).hexdigest()
