@@ -18,6 +18,7 @@ PAGES = (
     "docs/howto/write-a-program.md",
     "docs/howto/checkpoints.md",
     "docs/howto/frameworks.md",
+    "docs/howto/mlflow.md",
     "docs/howto/halt-and-resume.md",
     "docs/howto/when-things-fail.md",
     "docs/howto/several-processes.md",

@@ -273,7 +273,7 @@ with mlflow.start_run() as run:
         mlflow.log_metric("inner", 7)
     seen = mlflow.get_run(run.info.run_id)
 client = MlflowClient()
-print(run.info.run_id, inner.info.run_id)
+print(run.info.run_id, inner.info.run_id, inner.data.tags["mlflow.parentRunId"], file=open("ids", "w"))
 print(seen.data.metrics["loss"], seen.data.params["mine"], seen.data.tags["team"])
 print([item.path for item in client.list_artifacts(run.info.run_id, "docs")])
 down = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path="docs/report.txt")
@@ -288,8 +288,10 @@ def test_an_ordinary_mlflow_program_lands_in_the_jobs_run(pod: Pod, mlflow: Mlfl
     pod.start()
     out = pod.program(AUTOLOG).splitlines()
     run_id = pod.config.mlflow_run_id
+    own, inner, parent = (pod.root / "ids").read_text().split()
+    assert (own, parent) == (run_id, run_id)
+    assert inner != run_id
     assert out == [
-        f"{run_id} {run_id}",
         "0.2 yes vision",
         "['docs/report.txt']",
         "hello",
@@ -329,7 +331,8 @@ refused(client.log_metric, "OTHER", "x", 1)
 refused(client.get_run, "OTHER")
 refused(client.delete_run, own)
 refused(client.set_tag, own, "updraft.verdict", "fine")
-refused(client.create_registered_model, "m")
+refused(client.delete_registered_model, "m")
+refused(client.create_run, "EXPERIMENT", tags={"mlflow.parentRunId": own, "updraft.job_id": "job-2"})
 refused(client.get_experiment, "OTHER-EXPERIMENT")
 client.set_terminated(own, "FAILED")
 client.set_tag(own, "mlflow.user", "me")
@@ -348,7 +351,9 @@ def test_nothing_but_the_jobs_own_run_can_be_touched(pod: Pod, mlflow: Mlflow) -
     code = FORBIDDEN.replace("OTHER-EXPERIMENT", other_experiment).replace("OTHER", other)
     out = pod.program(code.replace("EXPERIMENT", pod.config.mlflow_experiment_id)).splitlines()
     assert [line.split()[0] for line in out] == [
-        *["PERMISSION_DENIED"] * 8,
+        *["PERMISSION_DENIED"] * 4,
+        "RESOURCE_DOES_NOT_EXIST",  # the client looks for the registered model before it deletes it
+        *["PERMISSION_DENIED"] * 4,
         *["RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"],
         "403",
     ]
@@ -359,6 +364,105 @@ def test_nothing_but_the_jobs_own_run_can_be_touched(pod: Pod, mlflow: Mlflow) -
     assert tags.get("mlflow.user") != "me"
     assert tags["mlflow.runName"] != "mine"
     assert "metrics" not in mlflow.run(other)["data"]
+
+
+FLUENT = """
+import json, os
+import mlflow
+import numpy
+import pandas
+from mlflow import MlflowClient
+from sklearn.linear_model import LogisticRegression
+
+mlflow.set_experiment("people write this")
+x = numpy.random.default_rng(0).normal(size=(40, 2)); y = (x[:, 0] > 0).astype(int)
+with mlflow.start_run(run_name="a name") as run:
+    mlflow.log_text("hello", "notes/hello.txt")
+    mlflow.log_dict({"a": [1]}, "a.json")
+    mlflow.log_table(pandas.DataFrame({"question": ["q"], "answer": ["a"]}), "table.json")
+    mlflow.log_input(mlflow.data.from_numpy(x, targets=y), context="training")
+    for c in (0.1, 1.0):
+        with mlflow.start_run(run_name=f"c {c}", nested=True) as child:
+            model = LogisticRegression(C=c).fit(x, y)
+            mlflow.log_param("c", c)
+            for step in range(3):
+                mlflow.log_metric("score", model.score(x, y) + step, step=step)
+            mlflow.set_tag("kind", "child")
+            mlflow.log_text(str(c), "c.txt")
+            with mlflow.start_run(nested=True):
+                mlflow.log_metric("deep", 1)
+    logged = mlflow.sklearn.log_model(model, name="model", registered_model_name="people")
+    version = mlflow.register_model(logged.model_uri, "people")
+    client = MlflowClient()
+    client.set_registered_model_alias("people", "champion", version.version)
+    children = client.search_runs([run.info.experiment_id], "tags.kind = 'child'", order_by=["start_time ASC"])
+    text = mlflow.artifacts.load_text(children[0].info.artifact_uri + "/c.txt")
+    points = [point.value for point in client.get_metric_history(children[0].info.run_id, "score")]
+    table = mlflow.load_table("table.json")
+print(json.dumps({
+    "names": [child.info.run_name for child in children],
+    "params": [child.data.params["c"] for child in children],
+    "points": len(points), "text": text, "version": version.version, "rows": len(table),
+    "status": client.get_run(children[0].info.run_id).info.status,
+    "artifacts": sorted(item.path for item in client.list_artifacts(run.info.run_id)),
+    "search": len(mlflow.search_runs()),
+    "own": run.info.run_id == os.environ.get("OWN"),
+}))
+"""
+
+
+def test_the_fluent_api_works_as_people_write_it(pod: Pod, mlflow: Mlflow) -> None:
+    pod.start()
+    found = json.loads(pod.program(FLUENT).splitlines()[-1])
+    assert found["names"] == ["c 0.1", "c 1.0"]
+    assert found["params"] == ["0.1", "1.0"]
+    assert (found["points"], found["text"], found["version"], found["rows"]) == (3, "0.1", "0", 1)
+    assert found["status"] == "FINISHED"
+    assert {"notes", "a.json", "table.json"} <= set(found["artifacts"])
+    assert found["search"] == 5  # the job's run, two children, and one in each of these
+    done = pod.finish()
+    assert done.metrics_pending == done.artifacts_pending == 0
+    [warning] = done.warnings
+    assert "the program registers people: held" in warning
+    run = mlflow.run(pod.config.mlflow_run_id)
+    tags = {item["key"]: item["value"] for item in run["data"]["tags"]}
+    assert tags["updraft.model_request"] == "people"
+    assert run["info"]["status"] == "RUNNING"
+    assert "c" not in {item["key"] for item in run["data"].get("params", [])}
+    registered = mlflow.api("registered-models/search")
+    assert registered.get("registered_models", []) == []
+
+
+LATER_ATTEMPT = """
+import json
+import mlflow
+from mlflow import MlflowClient
+with mlflow.start_run() as run:
+    [child] = MlflowClient().search_runs([run.info.experiment_id], "tags.kind = 'left'")
+    with mlflow.start_run(child.info.run_id, nested=True):
+        mlflow.log_metric("later", 1)
+print(child.info.run_id)
+"""
+
+
+def test_a_later_attempt_goes_on_with_its_nested_runs_and_other_jobs_cannot(pod: Pod, mlflow: Mlflow) -> None:
+    pod.start()
+    begin = "import mlflow\nwith mlflow.start_run():\n    mlflow.start_run(nested=True, tags={'kind': 'left'})\n"
+    pod.program(begin + "    import os; os._exit(0)")
+    pod.kill()
+    shutil.rmtree(pod.root / ".sidecar")
+    pod.config = replace(pod.config, attempt=2)
+    pod.environment["UPDRAFT_POD_CONFIG"] = pod.config.to_json()
+    pod.start()
+    child = pod.program(LATER_ATTEMPT).strip()
+    own = pod.config.mlflow_run_id
+    stranger = f"import mlflow; mlflow.MlflowClient().log_metric({mlflow.new_run()[0]!r}, 'x', 1)"
+    refused = pod.program(f"try:\n    {stranger}\nexcept Exception as exc:\n    print(exc)")
+    assert "is not the job's" in refused
+    pod.finish()
+    run = mlflow.run(child)
+    assert {item["key"]: item["value"] for item in run["data"]["metrics"]} == {"later": 1.0}
+    assert {"key": "updraft.root_run", "value": own} in run["data"]["tags"]
 
 
 ASYNCHRONOUS = """

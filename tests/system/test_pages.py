@@ -30,6 +30,7 @@ READERS = (
         "docs/howto/first-job.md",
         "docs/howto/checkpoints.md",
         "docs/howto/frameworks.md",
+        "docs/howto/mlflow.md",
         "docs/howto/several-processes.md",
     ),
     (PROGRAM, "docs/howto/bring-your-program.md", "docs/howto/halt-and-resume.md", "docs/howto/when-things-fail.md"),

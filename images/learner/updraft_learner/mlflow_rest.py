@@ -25,6 +25,9 @@ API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 REST_SECONDS = 30.0
 UPLOAD_SECONDS = 300.0
+TAG_ROOT_RUN = "updraft.root_run"  # on a nested run: the job's run
+TAG_MODEL_REQUEST = "updraft.model_request"  # names under which the program asked to register models
+CHILD_RUNS = 1_000  # nested runs that one launch may start
 DOWN_SECONDS = 3.0  # after a failed connection, callers that cannot wait do not try for this time
 
 

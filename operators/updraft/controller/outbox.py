@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError
 from updraft.lifecycle import MLFLOW_STATUS, State
-from updraft_learner.mlflow_rest import REST_SECONDS, Answer, ServerUnavailable, TrackingServer
+from updraft_learner.mlflow_rest import REST_SECONDS, TAG_ROOT_RUN, Answer, ServerUnavailable, TrackingServer
 
 if TYPE_CHECKING:
     from updraft.ledger import Job
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
+NESTED_PAGE, MOST_PAGES = 200, 50
 TAG_CHARACTERS = 5000  # MLflow stores no more of a tag's value
 
 
@@ -71,12 +72,27 @@ def _tell(server: TrackingServer, state: State, tags: Mapping[str, str]) -> None
     listed = [{"key": name, "value": value[:TAG_CHARACTERS]} for name, value in named.items()]
     try:
         _checked(server.post("runs/log-batch", {**run, "tags": listed}))
-        found = _checked(server.get("runs/get", run)).body["run"]["info"]["status"]
-        if found != status:  # setting the same status again would move the run's end time
+        info = _checked(server.get("runs/get", run)).body["run"]["info"]
+        if status != "RUNNING":
+            _end_nested_runs(server, str(info["experiment_id"]))
+        if info["status"] != status:  # setting the same status again would move the run's end time
             end = {} if status == "RUNNING" else {"end_time": int(time.time() * 1000)}
             _checked(server.post("runs/update", {**run, "status": status, **end}))
     except ServerUnavailable as exc:
         raise UnavailableError(str(exc)) from exc
+
+
+def _end_nested_runs(server: TrackingServer, experiment_id: str) -> None:
+    """End the nested runs that the program has left running: it was killed, or forgot them."""
+    own = f"tags.`{TAG_ROOT_RUN}` = '{server.run_id}' and attributes.status = 'RUNNING'"
+    query = {"experiment_ids": [experiment_id], "filter": own, "max_results": NESTED_PAGE}
+    for _ in range(MOST_PAGES):
+        found = _checked(server.post("runs/search", query)).body.get("runs", [])
+        for run in found:
+            end = {"run_id": run["info"]["run_id"], "status": "KILLED", "end_time": int(time.time() * 1000)}
+            _checked(server.post("runs/update", end))
+        if len(found) < NESTED_PAGE:
+            return
 
 
 def _checked(answer: Answer) -> Answer:

@@ -26,7 +26,7 @@ from updraft_learner.pod import MlflowCredentials
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import Journal
 from updraft_learner.record.report import Warnings
-from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.record.spool import CHILD, RUN, Spool
 from updraft_learner.store import ObjectStore
 from updraft_learner.trees import megabytes
 
@@ -231,6 +231,11 @@ def _artifacts(
     def root_of(owner: str) -> str:
         if owner == RUN:
             return server.artifact_root()
+        if owner.startswith(CHILD):
+            answer = server.get("runs/get", {"run_id": owner.removeprefix(CHILD)})
+            if not answer.ok:
+                raise ServerUnavailable(f"MLflow does not give run {owner}: {answer.message}", ambiguous=False)
+            return artifact_path(str(answer.body["run"]["info"]["artifact_uri"]))
         answer = server.get(f"logged-models/{owner}")
         if not answer.ok:
             raise ServerUnavailable(f"MLflow does not give model {owner}: {answer.message}", ambiguous=False)

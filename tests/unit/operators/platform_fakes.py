@@ -294,7 +294,12 @@ class FakeTrackingServer:
         if path == "runs/log-batch":
             tags = [SimpleNamespace(**tag) for tag in body["tags"]]
             return self._answer(lambda: self._client.log_batch(self.run_id, tags=tags))
+        if path == "runs/search":
+            assert self.run_id in body["filter"]
+            return self._answer(lambda: None, {"runs": self._client.running_nested_runs(body["max_results"])})
         assert path == "runs/update"
+        if body["run_id"] in self._client.nested:
+            return self._answer(lambda: self._client.nested.update({body["run_id"]: body["status"]}))
         if body["status"] == "RUNNING":
             return self._answer(lambda: self._client.update_run(self.run_id, status="RUNNING"))
         return self._answer(lambda: self._client.set_terminated(self.run_id, status=body["status"]))
@@ -305,7 +310,7 @@ class FakeTrackingServer:
         assert path == "runs/get"
         return self._answer(lambda: self._client.get_run(self.run_id))
 
-    def _answer(self, call: Callable[[], Any]) -> Any:
+    def _answer(self, call: Callable[[], Any], said: dict[str, Any] | None = None) -> Any:
         from mlflow.exceptions import MlflowException
 
         from updraft_learner.mlflow_rest import Answer, ServerUnavailable
@@ -316,7 +321,9 @@ class FakeTrackingServer:
             if exc.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return Answer(404, {"message": str(exc)})
             raise ServerUnavailable(f"MLflow cannot be reached ({exc})", ambiguous=True) from exc
-        return Answer(200, {} if run is None else {"run": {"info": {"status": run.info.status}}})
+        if run is None:
+            return Answer(200, said or {})
+        return Answer(200, {"run": {"info": {"status": run.info.status, "experiment_id": "1"}}})
 
 
 class FakeMlflowClient:
@@ -327,6 +334,7 @@ class FakeMlflowClient:
         self.away = False
         self.experiments: dict[str, str] = {}
         self.runs: dict[str, Any] = {}
+        self.nested: dict[str, str] = {}  # status of each nested run of the one job's run
         self.files: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, set[tuple[str, str]]] = {}
         self.models: dict[str, Any] = {}
@@ -343,6 +351,10 @@ class FakeMlflowClient:
         return value
 
     def search_experiments(self) -> None: ...
+
+    def running_nested_runs(self, at_most: int) -> list[dict[str, Any]]:
+        running = [run_id for run_id, status in self.nested.items() if status == "RUNNING"]
+        return [{"info": {"run_id": run_id}} for run_id in running[:at_most]]
 
     def get_experiment_by_name(self, name: str) -> Any:
         found = self.experiments.get(name)

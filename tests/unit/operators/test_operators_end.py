@@ -184,6 +184,15 @@ def test_a_green_run_without_proof_is_no_success(make_platform: Make) -> None:
 # --- what sidecars could not send ---
 
 
+def test_nested_runs_that_are_left_running_end_with_the_job(make_platform: Make) -> None:
+    platform = until(make_platform(), "release")
+    platform.mlflow.nested = {"ended": "FAILED", **{f"left-{n}": "RUNNING" for n in range(450)}}
+    assert platform.run("release") == "success"
+    assert platform.mlflow.nested.pop("ended") == "FAILED"
+    assert {*platform.mlflow.nested.values()} == {"KILLED"}
+    assert platform.mlflow.endings == ["FINISHED"]
+
+
 def test_what_a_sidecar_could_not_send_reaches_mlflow_once(
     make_platform: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from updraft_learner.record.report import Warnings
 from updraft_learner.store import ObjectStore
 
 RUN = "run"
+CHILD = "child/"  # and the id of a nested run
 BACKOFF = Backoff(1.0, 15.0)
 IDLE_SECONDS = 10.0
 
@@ -29,7 +30,7 @@ IDLE_SECONDS = 10.0
 @dataclass(frozen=True)
 class Artifact:
     number: int
-    owner: str  # RUN, or the id of a logged model
+    owner: str  # RUN, CHILD with the id of a nested run, or the id of a logged model
     path: str  # below the owner's artifacts
     size: int
 

@@ -32,15 +32,17 @@ from updraft_learner.record.files import read_json
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import HELD_BYTES, Journal
 from updraft_learner.record.report import Warnings, log
-from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.record.spool import Spool
 from updraft_learner.sidecar.adopted import Adopter
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
+from updraft_learner.sidecar.children import ChildRuns
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
 from updraft_learner.sidecar.fence import Fence, FencedStore
 from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.recorder import Recorder
+from updraft_learner.sidecar.registry_requests import RegistryRequests
 from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
 from updraft_learner.sidecar.signals import SignalReader
 from updraft_learner.sidecar.stale_uploads import give_up_older
@@ -115,17 +117,30 @@ class Sidecar:
             self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt, disk=disk
         )
         places = ArtifactUris(config.mlflow_run_id, config.mlflow_experiment_id)
-        models = LoggedModels(config, server, places, private / "models.json", disk)
+        children = ChildRuns(config, server, private / "children.json", disk)
+        models = LoggedModels(config, server, places, children, private / "models.json", disk)
         self.spool = Spool(
             private / "spool",
             server,
             self.warnings,
-            lambda owner: server.artifact_root() if owner == RUN else models.root_of(owner),
+            lambda owner: artifacts.root_of(owner),  # assigned below
             disk=disk,
         )
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
-        routes = Routes(config, self.recorder, self.forwarder, self.spool, server, models, places)
-        self.endpoint = Endpoint(config.listen, endpoint_token, routes, Artifacts(places, self.spool, server, models))
+        artifacts = Artifacts(places, self.spool, server, models, children)
+        registry = RegistryRequests(self.warnings, self._tag_run)
+        routes = Routes(
+            config,
+            self.recorder,
+            self.forwarder,
+            self.spool,
+            server,
+            models,
+            places,
+            children=children,
+            registry=registry,
+        )
+        self.endpoint = Endpoint(config.listen, endpoint_token, routes, artifacts)
         self.adopter = Adopter(config, paths, self.warnings, disk=disk, clock=clock)
         self.checkpoints = CheckpointUploader(config, paths, store, self.warnings, disk=disk)
         baseline = read_json(paths.restored_results_file, {})
@@ -140,6 +155,10 @@ class Sidecar:
         self._stop_inputs, self._stop_outputs = threading.Event(), threading.Event()
         self._inputs: list[threading.Thread] = []
         self._outputs: list[threading.Thread] = []
+
+    def _tag_run(self, tags: dict[str, str]) -> None:
+        """Record tags of the platform on the job's run."""
+        self.recorder.record([{"t": time.time(), "source": "sidecar", "tags": tags}])
 
     def start(self) -> None:
         self.endpoint.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from updraft_learner.record.spool import RUN
+from updraft_learner.record.spool import CHILD, RUN
 from updraft_learner.sidecar.refusals import EndpointError
 from updraft_learner.trees import TreeError, safe_path
 
@@ -24,6 +24,9 @@ class ArtifactUris:
     def run_uri(self) -> str:
         return f"{self.experiment_uri}/{self.run_id}/artifacts"
 
+    def child_uri(self, run_id: str) -> str:
+        return f"{self.experiment_uri}/{run_id}/artifacts"
+
     def model_uri(self, model_id: str) -> str:
         return f"{self.experiment_uri}/models/{model_id}/artifacts"
 
@@ -31,7 +34,8 @@ class ArtifactUris:
         """Return (owner, path below the owner's artifacts) of a path below the artifact API; the path may be empty.
 
         Raises:
-            EndpointError: the path is not below this run or a logged model of this experiment.
+            EndpointError: the path is not below a run or a logged model of this experiment. Whether the run is a nested
+                one of the job, and the model its own, is not known here.
         """
         try:
             parts = safe_path(path.strip("/")).split("/")
@@ -43,6 +47,8 @@ class ArtifactUris:
             return RUN, "/".join(parts[3:])
         if parts[:2] == [self.experiment_id, "models"] and len(parts) >= 4 and parts[3] == "artifacts":
             return parts[2], "/".join(parts[4:])
+        if parts[0] == self.experiment_id and len(parts) >= 3 and parts[2] == "artifacts":
+            return CHILD + parts[1], "/".join(parts[3:])
         raise EndpointError.permission(
             f"artifact path {path!r} is not below the job's run; artifacts go to {self.run_uri} or to a model that "
             "this job logged"

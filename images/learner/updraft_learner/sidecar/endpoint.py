@@ -19,12 +19,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from updraft_learner.mlflow_rest import ARTIFACTS, ServerUnavailable, TrackingServer
 from updraft_learner.record.fenced import Fenced
 from updraft_learner.record.report import log
-from updraft_learner.record.spool import RUN, Spool
+from updraft_learner.record.spool import CHILD, RUN, Spool
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
+from updraft_learner.sidecar.children import ChildRuns
 from updraft_learner.sidecar.guard import Guard
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.refusals import EndpointError
-from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Call, Routes
+from updraft_learner.sidecar.requests import Call
+from updraft_learner.sidecar.routes import ARTIFACT_WAIT_SECONDS, Routes
 
 HEALTH_PATH = "/updraft/health"
 BODY_LIMIT_BYTES = 32 << 20
@@ -38,18 +40,30 @@ _PREFIXES = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 class Artifacts:
     """Uploads, downloads and listings below the job's own places."""
 
-    def __init__(self, places: ArtifactUris, spool: Spool, server: TrackingServer, models: LoggedModels) -> None:
-        self.places, self.spool, self.server, self.models = places, spool, server, models
+    def __init__(
+        self,
+        places: ArtifactUris,
+        spool: Spool,
+        server: TrackingServer,
+        models: LoggedModels,
+        children: ChildRuns,
+    ) -> None:
+        self.places, self.spool, self.server, self.models, self.children = places, spool, server, models, children
 
-    def root_of(self, owner: str) -> str:
-        return self.server.artifact_root() if owner == RUN else self.models.root_of(owner)
+    def root_of(self, owner: str, *, write: bool = False) -> str:
+        """Return the path of an owner's artifacts on the server. Raises EndpointError for another job's owner."""
+        if owner == RUN:
+            return self.server.artifact_root()
+        if owner.startswith(CHILD):
+            return self.children.root_of(owner.removeprefix(CHILD))
+        return self.models.root_of(owner, write=write)
 
     def put(self, path: str, chunks: Iterator[bytes]) -> None:
         owner, below = self.places.parse(path)
         if not below:
             raise EndpointError.invalid("an artifact needs a path below the run's artifacts")
-        if owner != RUN:
-            self.models.root_of(owner, write=True)
+        if owner != RUN:  # asking for the run's own needs the server, which may be away
+            self.root_of(owner, write=True)
         self.spool.add(owner, below, chunks)
 
     def list(self, path: str) -> dict[str, Any]:

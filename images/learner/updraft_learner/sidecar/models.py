@@ -17,6 +17,7 @@ from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer, artif
 from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.files import read_json
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
+from updraft_learner.sidecar.children import ChildRuns
 from updraft_learner.sidecar.recorder import is_platform_tag
 from updraft_learner.sidecar.refusals import EndpointError
 
@@ -36,10 +37,11 @@ class LoggedModels:
         config: PodConfig,
         server: TrackingServer,
         places: ArtifactUris,
+        children: ChildRuns,
         state_file: Path,
         disk: PodDisk = POD_DISK,
     ) -> None:
-        self._config, self._server, self._places = config, server, places
+        self._config, self._server, self._places, self._children = config, server, places, children
         self._state_file, self._disk = state_file, disk
         self._roots: dict[str, str] = read_json(state_file, {})
         self._lock = threading.Lock()
@@ -87,7 +89,9 @@ class LoggedModels:
 
     def _create(self, body: Mapping[str, Any]) -> Json:
         _check_tags(body)
-        own = {"experiment_id": self._config.mlflow_experiment_id, "source_run_id": self._config.mlflow_run_id}
+        source = str(body.get("source_run_id") or "")
+        run_id = source if self._children.owns(source) else self._config.mlflow_run_id
+        own = {"experiment_id": self._config.mlflow_experiment_id, "source_run_id": run_id}
         answer = self._checked("POST", "logged-models", {**body, **own})
         self._remember(answer)
         return self._localised(answer)
@@ -107,7 +111,8 @@ class LoggedModels:
         return answer
 
     def _is_own(self, model: Mapping[str, Any]) -> bool:
-        return bool(model["info"].get("source_run_id") == self._config.mlflow_run_id)
+        source = model["info"].get("source_run_id")
+        return bool(source == self._config.mlflow_run_id) or self._children.owns(source)
 
     def _checked(self, method: str, path: str, body: Mapping[str, Any] | None) -> Json:
         answer = self._server.call(method, path, body=body)

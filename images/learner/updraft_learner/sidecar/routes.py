@@ -1,52 +1,44 @@
 """Answer requests to the loopback endpoint: MLflow's REST API, limited to the job's own run.
 
 Writes are recorded and acknowledged at once. Reads go to the server with the job's credentials, after the recorded
-writes were sent. The program cannot end, rename or delete the run; if it creates a new or nested run, it gets the job's
-run. This module uses no HTTP: `endpoint` parses requests and calls `Routes.answer`.
+writes were sent. The program cannot end, rename or delete the run; if it creates a new run, it gets the job's run.
+`nested_routes` answers for nested runs. This module uses no HTTP: `endpoint` parses requests and calls `Routes.answer`.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from updraft_learner.contract import PodConfig
-from updraft_learner.mlflow_rest import Answer, ServerUnavailable, TrackingServer
+from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.spool import Spool
 from updraft_learner.sidecar import recorder as rec
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
+from updraft_learner.sidecar.children import ChildRuns
 from updraft_learner.sidecar.models import LoggedModels
+from updraft_learner.sidecar.nested_routes import NestedRoutes
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.refusals import EndpointError
+from updraft_learner.sidecar.registry_requests import RegistryRequests
+from updraft_learner.sidecar.requests import (
+    Call,
+    checked,
+    items,
+    key_of,
+    model_of,
+    number,
+    other_spelling,
+    texts,
+    whole,
+)
 
 READ_AFTER_WRITE_SECONDS = 3.0
 ARTIFACT_WAIT_SECONDS = 120.0
-KEY_CHARACTERS = 250
-_FIELD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request. `path` lacks the API's prefix."""
-
-    method: str
-    path: str
-    body: Mapping[str, Any] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
-
-    def text(self, *names: str) -> str | None:
-        """Return the first of these fields that is there, in body or query."""
-        for name in names:
-            value = self.body.get(name, self.query.get(name))
-            if value not in (None, ""):
-                return str(value)
-        return None
 
 
 class Routes:
@@ -61,8 +53,13 @@ class Routes:
         server: TrackingServer,
         models: LoggedModels,
         places: ArtifactUris,
+        *,
+        children: ChildRuns,
+        registry: RegistryRequests,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._nested = NestedRoutes(recorder, forwarder, spool, server, models, places, children)
+        self._children, self._registry = children, registry
         self._config, self._recorder, self._forwarder, self._spool = config, recorder, forwarder, spool
         self._server, self._models, self._places, self._clock = server, models, places, clock
         self._started_ms = round(clock() * 1000)
@@ -94,16 +91,20 @@ class Routes:
         Raises:
             EndpointError: the request is not for this run, not supported, invalid, or the server is away.
         """
-        if (name := _other_spelling([call.body, call.query])) is not None:
+        if (name := other_spelling([call.body, call.query])) is not None:
             raise EndpointError.invalid(
                 f"field {name[:60]!r} is refused: names of fields are small letters and underscores"
             )
         route = self._routes.get((call.method, call.path))
         try:
+            if self._nested.takes(call):
+                return self._nested.answer(call)
             if route is not None:
                 return route(call)
             if call.path == "logged-models" or call.path.startswith("logged-models/"):
                 return self._models.answer(call.method, call.path.removeprefix("logged-models").strip("/"), call.body)
+            if call.path.startswith(("registered-models/", "model-versions/")):
+                return self._registry.answer(call.method, call.path, {**call.query, **call.body})
         except ServerUnavailable as exc:
             raise EndpointError.away(str(exc)) from exc
         except OSError as exc:
@@ -116,7 +117,9 @@ class Routes:
         experiment = call.text("experiment_id")
         if experiment not in (None, "0", self._config.mlflow_experiment_id):
             raise EndpointError.permission(f"experiment {experiment} is not the job's; leave experiment_id out")
-        tags = _texts(_items(call.body, "tags"))
+        tags = texts(items(call.body, "tags"))
+        if self._children.is_nested(tags):
+            return {"run": self._nested.localised(self._children.create(call.body, tags))}
         self._recorder.record(self._recorder.tags_entries(self._clock(), tags, "mlflow"))
         return {"run": self._run_document()}
 
@@ -131,9 +134,17 @@ class Routes:
     def _run_search(self, call: Call) -> Json:
         self._catch_up()
         body = {**call.body, "experiment_ids": [self._config.mlflow_experiment_id]}
-        answer = _checked(self._server.post("runs/search", body))
-        own = [run for run in answer.get("runs", []) if run["info"]["run_id"] == self._config.mlflow_run_id]
-        return {"runs": [self._localised(run) for run in own]}
+        answer = checked(self._server.post("runs/search", body))
+        found = []
+        for run in answer.get("runs", []):
+            if run["info"]["run_id"] == self._config.mlflow_run_id:
+                found.append(self._localised(run))
+            elif self._children.is_child(run):
+                found.append(self._nested.localised(run))
+        return {
+            "runs": found,
+            **({"next_page_token": answer["next_page_token"]} if "next_page_token" in answer else {}),
+        }
 
     def _run_document(self) -> Json:
         """Return the run as the server has it; as this process knows it while the server is away."""
@@ -170,17 +181,17 @@ class Routes:
 
     def _log_parameter(self, call: Call) -> Json:
         self._own_run(call)
-        self._recorder.record(self._recorder.params_entries(self._clock(), _texts([call.body]), "mlflow"))
+        self._recorder.record(self._recorder.params_entries(self._clock(), texts([call.body]), "mlflow"))
         return {}
 
     def _set_tag(self, call: Call) -> Json:
         self._own_run(call)
-        self._record_tags(_texts([call.body]))
+        self._record_tags(texts([call.body]))
         return {}
 
     def _delete_tag(self, call: Call) -> Json:
         self._own_run(call)
-        key = _key(call.body)
+        key = key_of(call.body)
         if rec.is_platform_tag(key) or rec.is_client_tag(key):
             raise EndpointError.permission(f"tag {key!r} belongs to the platform and cannot be deleted")
         self._recorder.record([self._recorder.call_entry("runs/delete-tag", self._with_run({"key": key}))])
@@ -188,8 +199,8 @@ class Routes:
 
     def _log_batch(self, call: Call) -> Json:
         self._own_run(call)
-        params, tags = _texts(_items(call.body, "params")), _texts(_items(call.body, "tags"))
-        self._record_metrics(_items(call.body, "metrics"))
+        params, tags = texts(items(call.body, "params")), texts(items(call.body, "tags"))
+        self._record_metrics(items(call.body, "metrics"))
         self._recorder.record(self._recorder.params_entries(self._clock(), params, "mlflow"))
         self._record_tags(tags)
         return {}
@@ -202,7 +213,7 @@ class Routes:
 
     def _outputs(self, call: Call) -> Json:
         self._own_run(call)
-        for item in _items(call.body, "models"):
+        for item in items(call.body, "models"):
             self._models.root_of(str(item.get("model_id")), write=True)
         return self._queued(call)
 
@@ -213,8 +224,8 @@ class Routes:
         groups: dict[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]] = {}
         repeated: list[tuple[tuple[int, int, tuple[tuple[str, str], ...]], dict[str, float]]] = []
         for item in items:
-            key, value = _key(item), _number(item, "value")
-            when = (_whole(item, "timestamp", round(self._clock() * 1000)), _whole(item, "step", 0), _model_of(item))
+            key, value = key_of(item), number(item, "value")
+            when = (whole(item, "timestamp", round(self._clock() * 1000)), whole(item, "step", 0), model_of(item))
             group = groups.setdefault(when, {})
             if key in group:
                 repeated.append((when, {key: value}))
@@ -237,12 +248,12 @@ class Routes:
     def _read(self, call: Call) -> Json:
         self._own_run(call)
         self._catch_up()
-        return _checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
+        return checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
 
     def _list_artifacts(self, call: Call) -> Json:
         self._own_run(call)
         self._spool.wait_empty(ARTIFACT_WAIT_SECONDS)
-        body = _checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
+        body = checked(self._server.get(call.path, {**call.query, "run_id": self._config.mlflow_run_id}))
         return {**body, "root_uri": self._places.run_uri}
 
     def _experiment_get(self, call: Call) -> Json:
@@ -279,75 +290,9 @@ class Routes:
         return {**kept, "run_id": self._config.mlflow_run_id}
 
 
-def _other_spelling(value: object) -> str | None:
-    """Return a field in the spelling of JSON's mapping of protocol buffers. MLflow's server takes `runId` for `run_id`,
-    so a body could name its own run in one and another job's in the other; no client of MLflow's writes that."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if not _FIELD.fullmatch(str(name)):
-                return str(name)
-            if (found := _other_spelling(inner)) is not None:
-                return found
-    elif isinstance(value, list):
-        return next((found for inner in value if (found := _other_spelling(inner)) is not None), None)
-    return None
-
-
 def _unsupported(call: Call) -> EndpointError:
     if call.path in ("runs/delete", "runs/restore", "experiments/delete", "experiments/update", "experiments/restore"):
         return EndpointError.permission(f"{call.path}: the platform alone ends, deletes and renames the job's run")
-    if call.path.startswith(("registered-models", "model-versions")):
-        return EndpointError.permission(
-            "a program cannot use the model registry; the platform registers the job's model: set export.register_as "
-            "in the manifest"
-        )
     return EndpointError(
         "ENDPOINT_NOT_FOUND", f"{call.method} {call.path} is not part of the job's MLflow endpoint", 404
     )
-
-
-def _checked(answer: Answer) -> Json:
-    if not answer.ok:
-        raise EndpointError(str(answer.body.get("error_code", "INTERNAL_ERROR")), answer.message, answer.status)
-    return answer.body
-
-
-def _items(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    items = body.get(name) or []
-    if not isinstance(items, list) or any(not isinstance(item, dict) for item in items):
-        raise EndpointError.invalid(f"{name} is no list of objects")
-    return items
-
-
-def _key(item: Mapping[str, Any]) -> str:
-    key = item.get("key")
-    if not isinstance(key, str) or not key or len(key) > KEY_CHARACTERS:
-        raise EndpointError.invalid(
-            f"key {str(key)[:60]!r} is refused: it must be text of 1 to {KEY_CHARACTERS} characters"
-        )
-    if not rec.is_name(key):
-        raise EndpointError.invalid(f"key {key[:60]!r} is refused: {rec.NAMES_ALLOWED}")
-    return key
-
-
-def _texts(items: list[Mapping[str, Any]]) -> dict[str, str]:
-    return {_key(item): str(item.get("value", "")) for item in items}
-
-
-def _number(item: Mapping[str, Any], name: str) -> float:
-    try:
-        return float(item[name])
-    except (KeyError, TypeError, ValueError):
-        raise EndpointError.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no number") from None
-
-
-def _whole(item: Mapping[str, Any], name: str, default: int) -> int:
-    try:
-        return int(item.get(name, default))
-    except (TypeError, ValueError, OverflowError):
-        raise EndpointError.invalid(f"{name} of metric {str(item.get('key'))[:60]!r} is no whole number") from None
-
-
-def _model_of(item: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    names = ("model_id", "dataset_name", "dataset_digest")
-    return tuple((name, str(item[name])) for name in names if item.get(name))
