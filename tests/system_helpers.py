@@ -19,8 +19,11 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from updraft.client import Client, load_config
+from updraft.stack.environments import framework_tests
+from updraft.stack.layout import Home
 from updraft_learner import contract
 from updraft_learner.pod import S3Credentials
 from updraft_learner.store import S3Store
@@ -167,6 +170,14 @@ def copy_sources(target: Path) -> None:
             shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(source, copied)
+
+
+def on_demand_examples() -> list[str]:
+    """Return the examples in `jobs/` whose framework's image is built when a job needs it."""
+    frameworks = framework_tests(Home(root=PREPARED, repository=REPOSITORY))
+    manifests = {path.parent.name: yaml.safe_load(path.read_text()) for path in REPOSITORY.glob("jobs/*/manifest.yaml")}
+    named = {name: manifest.get("framework") or {} for name, manifest in manifests.items()}
+    return sorted(name for name, framework in named.items() if framework.get("name") in frameworks)
 
 
 @contextmanager

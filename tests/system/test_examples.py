@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from system_helpers import REPOSITORY, Stack, pretty
+from system_helpers import REPOSITORY, Stack, on_demand_examples, pretty
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 JOBS = REPOSITORY / "jobs"
-EXAMPLES = sorted(path.parent.name for path in JOBS.glob("*/manifest.yaml"))
+# Those of frameworks whose images are built on demand have tests in test_frameworks.py.
+EXAMPLES = sorted({path.parent.name for path in JOBS.glob("*/manifest.yaml")} - set(on_demand_examples()))
 SHORT = {"digits-cnn": {"epochs": 6}, "digits-ddp": {"epochs": 3}}
 
 
