@@ -32,6 +32,7 @@ FILLER = 'head -c 200000000 /dev/zero >"$RESULT_DIR/x"; sleep 120'
 # Rights that the jobs of this file have no use for; tests/conformance/test_rights.py has.
 NOT_OF_EVERY_JOB = {
     ("create", "policy", "poddisruptionbudgets"): "only with UPDRAFT_DISRUPTION_BUDGET",
+    ("get", "", "serviceaccounts"): "a job whose manifest names one",
     ("get", "", "secrets"): "a job's own secrets, where its manifest names some",
     ("update", "", "secrets"): "`updraft secrets set` of one that is there",
     ("delete", "", "secrets"): "`updraft secrets rm`",

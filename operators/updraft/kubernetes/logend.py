@@ -7,6 +7,7 @@ read late, or never. Used by `updraft.triggers.followers` and, in threads, by `u
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,13 @@ END_SECONDS = 10.0
 COUNT_BYTES = 256 << 20  # if more lies between, the missing lines are reported without their number
 COUNT_SECONDS = 5.0
 TIME_BYTES = 64  # the part of a line that contains its time
+# A runtime reads a program's two streams separately, so a traceback may precede lines that were printed before it: as
+# many as a pipe (64 KiB) and the runtime's buffer hold.
+OVERTAKEN_LINES = 16_384
+OVERTAKEN_BYTES = 16 << 20
+TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_LINES = 100
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 
 
 async def read_end(api: Any, namespace: str, pod: str, container: str) -> list[bytes]:
@@ -32,6 +40,31 @@ async def read_end(api: Any, namespace: str, pod: str, container: str) -> list[b
     response = await _open(api, namespace, pod, container, query, END_SECONDS)
     async with response:
         return raw_lines(b"".join([part async for part in response.content.iter_any()]))
+
+
+async def read_overtaken(api: Any, namespace: str, pod: str, container: str) -> list[str]:
+    """Return the last traceback of the log's last `OVERTAKEN_LINES`, without the lines printed in between; empty if
+    there is none. Raises what the client raises."""
+    query = [("tailLines", str(OVERTAKEN_LINES)), ("limitBytes", str(OVERTAKEN_BYTES))]
+    response = await _open(api, namespace, pod, container, query, END_SECONDS)
+    async with response:
+        data = b"".join([part async for part in response.content.iter_any()])
+    return last_traceback(texts(line for line in data.split(b"\n") if line))
+
+
+def last_traceback(lines: Sequence[str]) -> list[str]:
+    """Return the last traceback among the lines: its head, the indented lines after it, and the exception."""
+    heads = [number for number, line in enumerate(lines) if line.endswith(TRACEBACK)]
+    if not heads:
+        return []
+    found = [lines[heads[-1]]]
+    for line in lines[heads[-1] + 1 :]:
+        ended = _EXCEPTION.fullmatch(line) is not None
+        if ended or line.startswith("  "):
+            found.append(line)
+        if ended or len(found) >= TRACEBACK_LINES:
+            break
+    return found
 
 
 async def count_between(

@@ -50,6 +50,7 @@ class Followers:
         self._tails: dict[int, deque[str]] = {}
         self._ends: dict[int, list[str]] = {}  # last lines of containers that have ended
         self._followers: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._failed: set[int] = set()
         self.lines: dict[int, int] = {}  # number of lines read so far, per learner
 
     @property
@@ -66,6 +67,8 @@ class Followers:
                 task = asyncio.create_task(self._follow(watch, pod.name, pod.learner, finished))
                 self._followers[pod.learner] = (task, finished)
             if pod.main.state == "terminated":
+                if pod.main.exit_code:
+                    self._failed.add(pod.learner)
                 self._followers[pod.learner][1].set()
 
     async def finish(self) -> None:
@@ -159,8 +162,18 @@ class Followers:
                     await asyncio.sleep(attempt)
             else:
                 self._ends[learner] = logend.texts(end)
+                await self._add_overtaken(source, learner)
                 return end
         return ()
+
+    async def _add_overtaken(self, source: Source, learner: int) -> None:
+        """Add a failed program's traceback to its last lines, if the runtime put it before them."""
+        if learner not in self._failed or any(line.endswith(logend.TRACEBACK) for line in self._ends[learner]):
+            return
+        try:
+            self._ends[learner] += await logend.read_overtaken(*source)
+        except Exception as exc:  # noqa: BLE001 - the last lines are there in any case
+            self._log.warning("Learner %d's log was not searched for a traceback: %s", learner, type(exc).__name__)
 
     async def _close(
         self, source: Source, book: LogBook, cursor: logs.Cursor, learner: int, end: Sequence[bytes]

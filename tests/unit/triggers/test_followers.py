@@ -17,6 +17,7 @@ from updraft.kubernetes.logend import END_LINES
 from updraft.kubernetes.objects import Launch
 from updraft.lifecycle.membership import Membership
 from updraft.recovery.facts import ContainerFacts, PodFacts
+from updraft.recovery.matching import decisive
 from updraft.storage.logbook import read_log, read_log_end
 from updraft.timing import TIMING
 from updraft.triggers.followers import Followers
@@ -104,6 +105,20 @@ def recorded(store: FolderStore, after: int = 0) -> list[str]:
 def test_the_traceback_behind_200_000_lines_is_what_the_verdict_is_made_of(store: FolderStore) -> None:
     made = end_of(Cluster(PRINTED, read=3000), store)
     assert made.tails[1] == PRINTED[-END_LINES:]
+
+
+def test_a_traceback_that_the_runtime_put_before_thousands_of_lines_is_found(store: FolderStore) -> None:
+    """Standard error is read separately from standard output, of which a pipe holds 64 KiB."""
+    floods = [f"line {n}" for n in range(FLOOD)]
+    overtaken = [*floods[:-9000], TRACEBACK[0], floods[-9000], *TRACEBACK[1:], *floods[-8999:]]
+    made = end_of(Cluster(overtaken, read=3000), store)
+    assert made.tails[1] == [*floods[-END_LINES:], *TRACEBACK]
+    assert decisive(made.tails[1]) == (TRACEBACK[0], TRACEBACK[2])
+
+
+def test_a_failed_program_without_a_traceback_keeps_its_last_lines(store: FolderStore) -> None:
+    floods = [f"line {n}" for n in range(20_000)]
+    assert end_of(Cluster(floods, read=3000), store).tails[1] == floods[-END_LINES:]
 
 
 def test_the_record_says_how_many_lines_it_lacks_and_ends_with_the_last(store: FolderStore) -> None:
