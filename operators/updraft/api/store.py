@@ -13,7 +13,7 @@ from updraft.storage.content import ContentStore
 from updraft.storage.errors import platform_errors
 from updraft_learner.contract import MARKER_LIMIT_BYTES, Keys, LearnerStatus
 from updraft_learner.store import ObjectStore
-from updraft_learner.trees import Tree, TreeError, safe_path
+from updraft_learner.trees import Tree
 
 CHUNK_BYTES = 256 * 1024
 KINDS = "results, model or checkpoint:NAME"
@@ -76,31 +76,27 @@ class JobStore:
 
     def files(self, tenant: str, job_id: str, kind: str) -> list[StoredFile]:
         """Return the files of a kind. Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
-        keys = Keys(tenant)
-        prefix, leave_out = _prefix(keys, job_id, kind)
+        prefix, leave_out = _prefix(Keys(tenant), job_id, kind)
         with platform_errors():
             store = self.open_store()
-            if kind.startswith("checkpoint:"):
-                name = kind.partition(":")[2]
-                if store.get_bytes(keys.checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES) is None:
-                    raise NotFoundError(f"checkpoint {name!r} of job {job_id} does not exist or is not complete")
+            _check_complete(store, tenant, job_id, kind)
             found = [StoredFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
         return [file for file in found if not file.path.startswith(leave_out)]
 
     def file(self, tenant: str, job_id: str, kind: str, path: str) -> StoredFile:
-        try:
-            wanted = safe_path(path)
-        except TreeError as exc:
-            raise RefusedError(str(exc)) from exc
-        keys = Keys(tenant)
-        prefix, leave_out = _prefix(keys, job_id, kind)
-        if kind.startswith("checkpoint:"):
-            self.files(tenant, job_id, kind)  # raises if the checkpoint is not complete
+        """Return one file of a kind. Accepts every path that a program's file can have on Linux.
+
+        Raises RefusedError for a path that no file can have, NotFoundError if there is none.
+        """
+        _check_path(path)
+        prefix, leave_out = _prefix(Keys(tenant), job_id, kind)
         with platform_errors():
-            for found in self.open_store().list(prefix + wanted):
-                if found.key == prefix + wanted and not wanted.startswith(leave_out):
-                    return StoredFile(wanted, found.size, found.key)
-        raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
+            store = self.open_store()
+            _check_complete(store, tenant, job_id, kind)
+            found = next(store.list(prefix + path), None)  # keys are listed in order: the shortest is the first
+        if found is None or found.key != prefix + path or path.startswith(leave_out):
+            raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
+        return StoredFile(path, found.size, found.key)
 
     def read(self, file: StoredFile) -> Iterator[bytes]:
         """Yield the content in chunks. Opened before the first is asked for, so that an error can still be answered."""
@@ -113,6 +109,23 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
     with stream, platform_errors():
         while chunk := stream.read(CHUNK_BYTES):
             yield chunk
+
+
+def _check_path(path: str) -> None:
+    """Raise RefusedError for a path that no file can have."""
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise RefusedError(
+            f"path {path[:200]!r} is refused: no file can have it; the list of files has those that exist"
+        )
+
+
+def _check_complete(store: ObjectStore, tenant: str, job_id: str, kind: str) -> None:
+    """Raise NotFoundError for a checkpoint that does not exist or is not complete."""
+    if not kind.startswith("checkpoint:"):
+        return
+    name = kind.partition(":")[2]
+    if store.get_bytes(Keys(tenant).checkpoint_marker(job_id, name), MARKER_LIMIT_BYTES) is None:
+        raise NotFoundError(f"checkpoint {name!r} of job {job_id} does not exist or is not complete")
 
 
 def _prefix(keys: Keys, job_id: str, kind: str) -> tuple[str, tuple[str, ...]]:

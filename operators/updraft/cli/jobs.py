@@ -60,7 +60,6 @@ def register(app: typer.Typer) -> None:
     app.command()(validate)
     app.command()(submit)
     app.command("export")(export_job)
-    app.command()(cancel)
 
 
 @handled
@@ -250,16 +249,3 @@ def export_job(
             follow_to_end(client, made.id, as_json=as_json)
         elif as_json:
             print_json({"id": made.id, "exported_from": job})
-
-
-@handled
-def cancel(job: JobArgument, as_json: JsonOption = False) -> None:
-    """Ask a job to end as CANCELLED. Its checkpoints and logs stay."""
-    from updraft.client import Client
-
-    with Client() as client:
-        message = client.cancel(job)
-    if as_json:
-        print_json({"id": job, "message": message})
-    else:
-        say(f"{job}: {message}")

@@ -38,10 +38,22 @@ TimeoutOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(cancel)
     app.command()(halt)
     app.command()(resume)
     app.command()(attempts)
     app.command()(checkpoints)
+
+
+@handled
+def cancel(
+    job: JobArgument, wait: WaitOption = False, timeout: TimeoutOption = WAIT_SECONDS, as_json: JsonOption = False
+) -> None:
+    """Ask a job to end as CANCELLED. Its checkpoints and logs stay."""
+    from updraft.client import Client
+
+    with Client() as client:
+        _told(job, client.cancel(job, wait=wait, timeout_seconds=timeout), as_json=as_json)
 
 
 @handled

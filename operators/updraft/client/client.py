@@ -83,9 +83,9 @@ class Job:
         """Return the last value of every metric, and the history of `keys`. See `Client.metrics`."""
         return self.client.metrics(self.id, *keys)
 
-    def cancel(self) -> str:
-        """Ask the job to end as CANCELLED, and return what happens next. See `Client.cancel`."""
-        return self.client.cancel(self.id)
+    def cancel(self, **options: Any) -> str:
+        """Ask the job to end as CANCELLED; `options` are those of `Client.cancel`."""
+        return self.client.cancel(self.id, **options)
 
     def halt(self, **options: Any) -> str:
         """Ask the job to save a checkpoint and stop; `options` are those of `Client.halt`."""
@@ -418,20 +418,37 @@ class Client:
         return download_files(self.http, _job(job_id), self.files(job_id, kind), folder, on_progress)
 
     # --- Acting ---------------------------------------------------------------------------------------
-    def cancel(self, job_id: str) -> str:
+    def cancel(self, job_id: str, *, wait: bool = False, timeout_seconds: float = WAIT_SECONDS) -> str:
         """Ask the job to end as CANCELLED, and return a sentence that says what happens next.
 
-        Asking twice is harmless. A run whose first task has not started is ended in Airflow at once.
+        Asking twice is harmless. A run whose first task has not started is ended in Airflow at once. With `wait`,
+        returns once the job is CANCELLED; `timeout_seconds` is how long it waits, after that the request stays.
+
+        Raises:
+            UpdraftError: the job ended in another state (only with `wait`).
+            UnavailableError: the job has not ended within `timeout_seconds` (only with `wait`).
         """
         try:
-            return str(self.act(job_id, "cancel")["message"])
+            message = str(self.act(job_id, "cancel")["message"])
         except NotFoundError:
-            run = find_run(self.http, job_id)
-            if run is None:
+            ended = self._end_run(job_id)
+            if ended is None:
                 raise
+            return ended
+        if not wait:
+            return message
+        from updraft.client.job_requests import wait_cancelled
+
+        return wait_cancelled(self, job_id, timeout_seconds)
+
+    def _end_run(self, job_id: str) -> str | None:
+        """End a run whose job the ledger does not know: no task has run, so nothing has to be released, and no
+        controller exists that would obey a request. Returns None if Airflow has no such run either."""
+        run = find_run(self.http, job_id)
+        if run is None:
+            return None
         if run.get("state") in AIRFLOW_ENDS:
             return "The run has ended in Airflow already."
-        # No task has run: nothing has to be released, and no controller exists that would obey a request in the ledger.
         self.http.json("PATCH", _dag_run(run["dag_id"], job_id), body={"state": "failed"})
         return "The run was ended in Airflow before its first task started."
 

@@ -1,4 +1,4 @@
-"""Send a request to a job (halt, resume) and, if wanted, wait until the job's controller has answered."""
+"""Send a request to a job (halt, resume), and wait until the job's controller has done what was asked for."""
 
 from __future__ import annotations
 
@@ -54,3 +54,26 @@ def _answer(client: Client, job_id: str, request: Request, wait_seconds: float) 
     if not obeyed(request.kind, found.answer, State(client.job(job_id).state)):
         raise UpdraftError(f"job {job_id} was asked to {request.kind}, but: {found.answer}")
     return found.answer
+
+
+def wait_cancelled(client: Client, job_id: str, wait_seconds: float) -> str:
+    """Wait until the job is CANCELLED. Raises UpdraftError when it ended otherwise, UnavailableError when it has not
+    ended in time: the request stays."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        trouble = ""
+        try:
+            job = client.job(job_id)
+            if job.ended:
+                break
+        except UnavailableError as exc:  # the platform may be restarting; the request is in its ledger
+            trouble = f" ({exc})"
+        if time.monotonic() >= deadline:
+            raise UnavailableError(
+                f"job {job_id} has not ended within {wait_seconds:g} s{trouble}; the request to cancel it stays: "
+                f"`updraft show {job_id}`"
+            )
+        client.pause()
+    if State(job.state) is not State.CANCELLED:
+        raise UpdraftError(f"job {job_id} was not cancelled: it is {job.state} ({job.reason})")
+    return f"CANCELLED ({job.reason})"

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from urllib.parse import quote
 
 import httpx
 
 from updraft.client.http import Session
-from updraft.exceptions import DataError, UnavailableError
-from updraft.schemas import API_PREFIX, UPLOAD_SECONDS, FileList, Missing, TreeBody
+from updraft.exceptions import DataError, NotFoundError, UpdraftError
+from updraft.schemas import API_PREFIX, UPLOAD_SECONDS, FileEntry, FileList, Missing, TreeBody
 
 PARALLEL = 4
+SHOWN = 20  # failed files that an error names
 CHUNK_BYTES = 256 * 1024
 
 OnProgress = Callable[[str, int, int], None]
@@ -91,38 +91,71 @@ def _chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
 def download_files(
     session: Session, job_path: str, listing: FileList, folder: Path, on_progress: OnProgress | None
 ) -> list[Path]:
+    """Download the listed files, several at a time, and return their paths in the order of the list.
+
+    A file that cannot be had or written does not stop the others. Raises UpdraftError at the end, which names each of
+    them with its reason. Errors of the connection end the download at once.
+    """
     total = sum(entry.size_bytes for entry in listing.files)
-    done = 0
+    done, lock = 0, Lock()
+
+    def fetch(entry: FileEntry) -> Path | str:
+        """Return the file's path, or why it was not downloaded."""
+        nonlocal done
+        try:
+            target = _inside(folder, entry.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with session.download(f"{job_path}/file", {"kind": listing.kind, "path": entry.path}) as response:
+                _write_whole(response, target, entry.size_bytes)
+        except (DataError, NotFoundError) as exc:
+            return str(exc)
+        except OSError as exc:
+            return f"it cannot be written ({exc.strerror})"
+        with lock:
+            done += entry.size_bytes
+            if on_progress is not None:
+                on_progress(entry.path, done, total)
+        return target
+
     written: list[Path] = []
-    for entry in listing.files:
-        target = _inside(folder, entry.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with session.download(f"{job_path}/files/{quote(entry.path)}", {"kind": listing.kind}) as response:
-            size = _write_whole(response, target)
-        if size != entry.size_bytes:
-            target.unlink()
-            raise UnavailableError(f"{entry.path}: {size} of {entry.size_bytes} bytes arrived; download it again")
-        done += size
-        written.append(target)
-        if on_progress is not None:
-            on_progress(entry.path, done, total)
+    failed: list[str] = []
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="download") as pool:
+        futures = [pool.submit(fetch, entry) for entry in listing.files]
+        try:
+            for entry, future in zip(listing.files, futures, strict=True):
+                result = future.result()
+                if isinstance(result, Path):
+                    written.append(result)
+                else:
+                    failed.append(f"{entry.path!r}: {result}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if failed:
+        more = [f"and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
+        raise UpdraftError(
+            f"{len(failed)} of {len(listing.files)} files were not downloaded; the others are in {folder}:\n  "
+            + "\n  ".join([*failed[:SHOWN], *more])
+        )
     return written
 
 
-def _write_whole(response: httpx.Response, target: Path) -> int:
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+def _write_whole(response: httpx.Response, target: Path, size_bytes: int) -> None:
+    """Write the file beside its target, then rename it. Raises DataError if it has not the announced size."""
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".updraft-")
     size = 0
     try:
         with os.fdopen(descriptor, "wb") as file:
             for chunk in response.iter_bytes(CHUNK_BYTES):
                 file.write(chunk)
                 size += len(chunk)
+        if size != size_bytes:
+            raise DataError(f"{size} of {size_bytes} bytes arrived; download it again")
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return size
 
 
 def _inside(folder: Path, relative: str) -> Path:

@@ -21,7 +21,7 @@ JOB_ROUTES = (
     "/attempts",
     "/requests",
     "/files",
-    "/files/model.onnx",
+    "/file?path=model.onnx",
 )
 
 

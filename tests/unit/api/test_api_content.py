@@ -150,13 +150,34 @@ def test_a_kind_or_checkpoint_that_is_not_there_is_a_404(platform: Platform, kin
 def test_a_file_is_streamed_and_never_shown_as_a_page(platform: Platform) -> None:
     finished(platform)
     client = platform.client()
-    weights = client.get(f"{API}/jobs/digits-1/files/weights", params={"kind": "checkpoint:step-10"})
+    weights = client.get(f"{API}/jobs/digits-1/file", params={"kind": "checkpoint:step-10", "path": "weights"})
     assert (weights.content, weights.headers["content-length"]) == (b"w" * 700_000, "700000")
-    report = client.get(f"{API}/jobs/digits-1/files/evaluate/report.html")
+    report = client.get(f"{API}/jobs/digits-1/file?path=evaluate/report.html")
     assert report.headers["content-type"] == "application/octet-stream"
     assert report.headers["content-disposition"].startswith("attachment")
     for path in ("nothing", "..%2F..%2Ftrees%2Fx", "%2Fetc%2Fpasswd"):
-        assert client.get(f"{API}/jobs/digits-1/files/{path}").status_code in (404, 409)
+        assert client.get(f"{API}/jobs/digits-1/file?path={path}").status_code in (404, 409)
+
+
+NASTY_NAMES = ["a b", "two\nlines", "50%?#&=+.bin", "back\\slash", "ünï/中文", "-rf", ".hidden", "a:b*", " ", "%2e%2e"]
+
+
+@pytest.mark.parametrize("name", NASTY_NAMES)
+def test_a_file_of_any_name_is_listed_and_streamed(platform: Platform, name: str) -> None:
+    finished(platform)
+    job = "digits-1"
+    key = f"{KEYS.results(job, 'train', 1)}/{name}"
+    platform.store.put_bytes(key, b"x")
+    platform.store.put_bytes(f"{key}-longer", b"another")
+    client = platform.client()
+    path = next(e["path"] for e in client.get(f"{API}/jobs/{job}/files").json()["files"] if e["path"].endswith(name))
+    assert client.get(f"{API}/jobs/{job}/file", params={"path": path}).content == b"x"
+
+
+@pytest.mark.parametrize("path", ["", "a/./b", "a//b", "a%00b", "%2E%2E/x", "a/", "/a"])
+def test_a_path_that_no_file_has_is_refused(platform: Platform, path: str) -> None:
+    finished(platform)
+    assert platform.client().get(f"{API}/jobs/digits-1/file?path={path}").status_code == 409
 
 
 def test_secrets_go_in_and_only_names_come_out(platform: Platform, caplog: pytest.LogCaptureFixture) -> None:

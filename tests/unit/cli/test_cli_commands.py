@@ -297,7 +297,7 @@ def test_download_into_a_new_folder(airflow: FakeAirflow, run: Run, tmp_path: Pa
             return httpx.Response(200, json={"checkpoints": made})
         if path.endswith("/files"):
             return httpx.Response(200, json={"kind": kind, "files": [{"path": "w", "size_bytes": len(str(kind))}]})
-        return httpx.Response(200, text=str(kind)) if path.endswith("/files/w") else None
+        return httpx.Response(200, text=str(kind)) if path.endswith("/file") else None
 
     airflow.override = override
     target = tmp_path / "out"

@@ -271,3 +271,22 @@ def test_what_is_plain_text_stays_as_it_is(airflow: FakeAirflow, run: Run) -> No
     text = "loss 0.5 :bug: [bold]größe[/] 100 % \u4f60\u597d"
     serve(airflow, {"/halt": {"id": "digits-1", "message": text}})
     assert run("halt", "digits-1").out == f"digits-1: {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "options", "code", "said"),
+    [
+        (("PROCESSING", "CANCELLED"), ("--wait",), 0, "digits-1: CANCELLED (because)"),
+        (("PROCESSING", "COMPLETED"), ("--wait",), 1, "job digits-1 was not cancelled: it is COMPLETED (because)"),
+        (("PROCESSING",), ("--wait", "--timeout", "0"), 4, "has not ended within 0 s; the request to cancel it stays"),
+        (("PROCESSING",), (), 0, "digits-1: It ends."),
+    ],
+)
+def test_cancel_waits_and_leaves_with_the_code_of_what_happened(
+    airflow: FakeAirflow, run: Run, states: tuple[str, ...], options: tuple[str, ...], code: int, said: str
+) -> None:
+    airflow.jobs["digits-1"] = [job_answer(state=state) for state in states]
+    message = {"id": "digits-1", "message": "It ends."}
+    airflow.override = lambda r: httpx.Response(202, json=message) if r.url.path.endswith("/cancel") else None
+    ran = run("cancel", "digits-1", *options)
+    assert (ran.code, said in ran.out + ran.err) == (code, True), ran

@@ -11,7 +11,7 @@ import pytest
 from unit.client.client_fakes import NOW, FakeAirflow, job_answer
 
 from updraft.client import Client
-from updraft.exceptions import DataError, NotFoundError, RefusedError, UnavailableError
+from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
 
 
 def accepted(airflow: FakeAirflow, state: str = "queued") -> None:
@@ -135,13 +135,13 @@ def test_a_log_that_never_came_is_told_at_the_end(airflow: FakeAirflow, client: 
 
 def serve_files(airflow: FakeAirflow, files: dict[str, bytes], sizes: dict[str, int] | None = None) -> None:
     def override(request: httpx.Request) -> httpx.Response | None:
-        _, found, path = request.url.path.partition("/jobs/digits-1/files")
+        _, found, path = request.url.path.partition("/jobs/digits-1/file")
         if not found:
             return None
-        if not path:
+        if path == "s":
             entries = [{"path": p, "size_bytes": (sizes or {}).get(p, len(c))} for p, c in files.items()]
             return httpx.Response(200, json={"kind": "model", "files": entries})
-        return httpx.Response(200, content=files[path.removeprefix("/")])
+        return httpx.Response(200, content=files[request.url.params["path"]])
 
     airflow.override = override
 
@@ -155,9 +155,34 @@ def test_files_are_written_below_the_folder(airflow: FakeAirflow, client: Client
 
 def test_a_cut_download_leaves_no_file(airflow: FakeAirflow, client: Client, tmp_path: Path) -> None:
     serve_files(airflow, {"weights": b"half"}, {"weights": 8})
-    with pytest.raises(UnavailableError, match="4 of 8 bytes arrived"):
+    with pytest.raises(UpdraftError, match="'weights': 4 of 8 bytes arrived"):
         client.download("digits-1", "model", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+NASTY_NAMES = ["a b", "two\nlines", "50%?#&=+.bin", "back\\slash", "ünï/中文", "-rf", ".hidden", "a:b*", " ", "%2e%2e"]
+
+
+@pytest.mark.parametrize("name", NASTY_NAMES)
+def test_every_name_of_a_file_arrives_as_it_is(airflow: FakeAirflow, client: Client, tmp_path: Path, name: str) -> None:
+    serve_files(airflow, {name: b"x"})
+    assert client.download("digits-1", "model", tmp_path) == [tmp_path / name]
+    assert (tmp_path / name).read_bytes() == b"x"
+
+
+def test_files_that_fail_are_named_at_the_end_and_the_others_are_there(
+    airflow: FakeAirflow, client: Client, tmp_path: Path
+) -> None:
+    cut = {f"cut{n:02d}": b"x" for n in range(25)}
+    serve_files(airflow, {"a" * 300: b"x", **cut, "good": b"x"}, dict.fromkeys(cut, 2))
+    with pytest.raises(UpdraftError) as caught:
+        client.download("digits-1", "model", tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"26 of 27 files were not downloaded; the others are in {tmp_path}:"
+    assert lines[1].endswith("it cannot be written (File name too long)")
+    assert lines[2] == "  'cut00': 1 of 2 bytes arrived; download it again"
+    assert lines[-1] == "  and 6 more"
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
 @pytest.mark.parametrize("path", ["../evil", "/tmp/evil", "a/../../evil"])
@@ -165,7 +190,7 @@ def test_a_path_that_leads_out_of_the_folder_is_refused(
     airflow: FakeAirflow, client: Client, tmp_path: Path, path: str
 ) -> None:
     serve_files(airflow, {path: b"x"})
-    with pytest.raises(DataError, match="leads out of"):
+    with pytest.raises(UpdraftError, match="leads out of"):
         client.download("digits-1", "model", tmp_path / "out")
     assert not (tmp_path / "evil").exists()
 

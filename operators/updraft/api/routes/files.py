@@ -13,7 +13,11 @@ from updraft.schemas import FileEntry, FileList
 
 router = APIRouter(tags=["files"])
 
+
 Kind = Annotated[str, Query(description="results, model or checkpoint:NAME")]
+
+# In the query, because a file's name may have what no URL's path may: a newline, dots alone, a slash at its end.
+FilePath = Annotated[str, Query(description="the path as the list of files has it")]
 
 
 @router.get("/jobs/{job_id}/files", summary="Files of a kind")
@@ -23,8 +27,8 @@ def list_files(reader: ReaderDep, job_id: str, kind: Kind = "results") -> FileLi
     return FileList(kind=kind, files=tuple(FileEntry(path=item.path, size_bytes=item.size_bytes) for item in found))
 
 
-@router.get("/jobs/{job_id}/files/{path:path}", summary="Content of one file", response_class=StreamingResponse)
-def read_file(reader: ReaderDep, job_id: str, path: str, kind: Kind = "results") -> StreamingResponse:
+@router.get("/jobs/{job_id}/file", summary="Content of one file", response_class=StreamingResponse)
+def read_file(reader: ReaderDep, job_id: str, path: FilePath, kind: Kind = "results") -> StreamingResponse:
     job, store = reader.job(job_id), reader.parts.store
     deadline = reader.parts.deadline
     file = deadline.call("storage", lambda: store.file(job.tenant, job.id, kind, path))
