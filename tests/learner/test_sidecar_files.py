@@ -10,7 +10,7 @@ import pytest
 
 from updraft_learner import contract
 from updraft_learner.pod import read_paths
-from updraft_learner.record.files import write_below
+from updraft_learner.record.files import NOT_UTF8, find_below, write_below
 
 
 @pytest.fixture
@@ -25,6 +25,23 @@ def test_a_file_is_replaced_at_once(root: Path) -> None:
         write_below(root, "io/stored.json", value)
         assert json.loads((root / "io" / "stored.json").read_text()) == value
     assert os.listdir(root / "io") == ["stored.json"]
+
+
+def test_a_name_that_is_not_utf8_is_found_by_a_name_that_can_be_stored(root: Path) -> None:
+    (root / "io" / "plain").write_text("x")
+    folder = os.fsencode(root / "io")
+    os.mkdir(folder + b"/d\xff")
+    for name in (b"/caf\xe9", b"/d\xff/a"):
+        Path(os.fsdecode(folder + name)).write_text("y")
+    os.symlink("nowhere", folder + b"/\xfe")
+    found, refused = find_below(root, "io")
+    assert {path: file.refused for path, file in found.items()} == {
+        "plain": "",
+        "caf\\xe9": NOT_UTF8,
+        "d\\xff/a": NOT_UTF8,
+    }
+    assert os.fsencode(found["caf\\xe9"].source) == b"caf\xe9"
+    assert refused == ["\\xfe"]
 
 
 def test_a_folder_that_is_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_checkpoint_with_such_a_file_is_damaged(paths: PodPaths, store: Failin
     assert watched.final == "step-1-a1"
     (reason,) = watched.quarantined
     assert reason.startswith("checkpoint step-2: file w is mostly a hole (a sparse file)")
-    assert reason.endswith("write it without links or holes; set aside as .bad-step-2")
+    assert reason.endswith("write one without such files; set aside as .bad-step-2")
     assert not any("step-2" in item.key for item in store.list(""))
 
 

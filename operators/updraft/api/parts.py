@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from updraft.manifest.pod import Pod
 
 HEALTH_SECONDS = 4.0
+HISTORY_SECONDS = 4.0
+POINTS = 2_000  # of one metric; MLflow spreads at most 2,500 evenly
 
 
 class Tracking(Protocol):
@@ -127,13 +129,30 @@ class MlflowTracking:
         return tracking.metrics_of(self.services.tracking, experiment_ids, run_ids)
 
     def history(self, run_id: str, key: str) -> Sequence[tuple[int, float, float]]:
-        from mlflow.exceptions import MlflowException
+        """Return (step, time in seconds, value) of each point; of more than POINTS, as many at steps that are evenly
+        spread, and the last."""
+        query = {"run_id": run_id, "metric_key": key, "max_results": POINTS}
+        answer = self._get("metrics/get-history", query)
+        if answer.get("next_page_token"):
+            query = {"run_ids": [run_id], "metric_key": key, "max_results": POINTS}
+            sampled = self._get("metrics/get-history-bulk-interval", query).get("metrics", [])
+            found = self._get("runs/get", {"run_id": run_id})["run"]["data"]["metrics"]
+            # Steps that were repeated after a loss have several points, so those of the last steps may be missing.
+            points = [*sampled, *(point for point in found if point["key"] == key)]
+        else:
+            points = answer.get("metrics", [])
+        return sorted({(int(p.get("step", 0)), int(p["timestamp"]) / 1000, float(p["value"])) for p in points})
+
+    def _get(self, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        from updraft_learner.mlflow_rest import ServerUnavailable
 
         try:
-            points = self.services.tracking.get_metric_history(run_id, key)
-        except MlflowException as exc:
-            raise UnavailableError(f"MLflow did not give the history of {key!r} ({exc.error_code})") from exc
-        return sorted((point.step, point.timestamp / 1000, point.value) for point in points)
+            answer = self.services.open_run("", HISTORY_SECONDS).get(path, query)
+        except ServerUnavailable as exc:
+            raise UnavailableError(f"MLflow did not answer ({exc})") from exc
+        if not answer.ok:
+            raise UnavailableError(f"MLflow did not give the history of a metric ({answer.status})")
+        return answer.body
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,13 @@ HOLLOW_LEAST_BYTES = 64 << 10  # file systems may store small files without bloc
 HOLLOW = "is mostly a hole (a sparse file): it takes up more room where it is stored than where it lies"
 # Likewise for further names of a file. All of them together may at most double the size of the files that they name.
 REPEATED = "is a link, and all links here take up more than twice the room of what they name where they are stored"
+NOT_UTF8 = "has a name that is not UTF-8, which the object store cannot have"
 
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A regular file below a folder. `source` differs from its path if a link inside the folder names it."""
+    """A regular file below a folder. `source` differs from its path if a link inside the folder names it, or if its
+    name is not UTF-8."""
 
     source: str
     size: int
@@ -60,8 +62,9 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
     """Return the regular files below `root/folder`, by path relative to it, and the names of what is neither file nor
     folder, or cannot be read.
 
-    A link to a file inside the folder counts as that file. Empty when the folder is missing or a link. Files with holes
-    are refused beyond `hollow_bytes` together.
+    A path that is not UTF-8 has its other bytes written as `\\xe9`, and its file is refused (NOT_UTF8). A link to a
+    file inside the folder counts as that file. Empty when the folder is missing or a link. Files with holes are refused
+    beyond `hollow_bytes` together.
     """
     found: dict[str, FoundFile] = {}
     refused: list[str] = []
@@ -72,7 +75,7 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
 
     def unreadable(exc: OSError) -> None:
         if isinstance(exc, PermissionError):
-            refused.append(str(exc.filename))
+            refused.append(printable(str(exc.filename)))
 
     with suppress(FileNotFoundError, NotADirectoryError), folder_below(root, str(path_below.parent)) as anchor:
         for top, folders, files, descriptor in os.fwalk(
@@ -81,19 +84,21 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
             prefix = PurePosixPath(top).relative_to(path_below.name).as_posix()
             prefix = "" if prefix == "." else f"{prefix}/"
             for name in [*files, *folders]:
+                path = printable(prefix + name)
+                why = "" if path == prefix + name else NOT_UTF8
                 try:
                     facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     if stat.S_ISREG(facts.st_mode):
-                        found[prefix + name] = FoundFile(prefix + name, facts.st_size, facts.st_mtime_ns)
+                        found[path] = FoundFile(prefix + name, facts.st_size, facts.st_mtime_ns, why)
                         if facts.st_size > HOLLOW_LEAST_BYTES and facts.st_blocks * 512 < facts.st_size / 2:
-                            hollow[prefix + name] = facts.st_size
+                            hollow[path] = facts.st_size
                         if facts.st_nlink > 1:
-                            names.setdefault((facts.st_dev, facts.st_ino), []).append(prefix + name)
+                            names.setdefault((facts.st_dev, facts.st_ino), []).append(path)
                     elif stat.S_ISLNK(facts.st_mode):
                         target = posixpath.normpath(posixpath.join(prefix, os.readlink(name, dir_fd=descriptor)))
-                        links.append((prefix + name, target))
+                        links.append((path, target))
                     elif not stat.S_ISDIR(facts.st_mode):
-                        refused.append(prefix + name)
+                        refused.append(path)
                 except FileNotFoundError:  # deleted after it was listed
                     continue
     for path in _too_hollow(root, folder, hollow, hollow_bytes):
@@ -111,6 +116,11 @@ def find_below(root: Path, folder: str, hollow_bytes: int = HOLLOW_BYTES) -> tup
     for path in _beyond(sizes, room_bytes):
         found[path] = replace(found[path], refused=REPEATED)
     return found, refused
+
+
+def printable(path: str) -> str:
+    """Return a path as text that can be stored: bytes that are not UTF-8 are written as `\\xe9`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _too_hollow(root: Path, folder: str, sizes: Mapping[str, int], hollow_bytes: int) -> list[str]:

@@ -205,7 +205,7 @@ class CheckpointUploader:
                 raise Unusable(f"file {taken[0]} has a name that the platform writes itself; give it another one")
             if unstored := [(path, file.refused) for path, file in held.found.items() if file.refused]:
                 path, why = unstored[0]
-                raise Damaged(f"checkpoint {local.name}: file {shown(path)} {why}; write it without links or holes")
+                raise Damaged(f"checkpoint {local.name}: file {shown(path)} {why}; write one without such files")
             described = describe(local.name, held, self._config.learners)
             version = self._version(local.name)
             name = self._store_name(local.name, version, described.save)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from updraft_learner.record.disk import POD_DISK, PodDisk
-from updraft_learner.record.files import HOLLOW_BYTES, FoundFile, Within, find_below, open_below, read_json
+from updraft_learner.record.files import HOLLOW_BYTES, NOT_UTF8, FoundFile, Within, find_below, open_below, read_json
 from updraft_learner.record.report import Warnings, cut
 from updraft_learner.store import ObjectStore
 
@@ -66,6 +67,11 @@ class Mirror:
     def poll(self, *, final: bool = False) -> None:
         """Upload what has not changed since the call before; with `final` everything. Raises StorageError."""
         found, refused = find_below(self._root, self._folder, self._hollow_bytes)
+        for path, file in found.items():
+            if file.refused == NOT_UTF8:
+                found[path] = replace(file, refused="")
+                name = f"{self._folder}/{cut(path, SHOWN)}"
+                self._warnings.add(f"names {self._folder}", f"{name} {NOT_UTF8}; it is stored by the name shown here")
         if refused:
             self._warnings.add(
                 f"links {self._folder}",
