@@ -45,6 +45,10 @@ class FolderStore:
             raise StorageError("missing", f"folder {self.root}: reading {key}: there is no such object")
         return path.open("rb")
 
+    def size(self, key: str) -> int | None:
+        path = self.root / key
+        return path.stat().st_size if path.is_file() else None
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         keys = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
         for key in keys:

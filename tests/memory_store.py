@@ -37,6 +37,9 @@ class MemoryStore:
             raise StorageError("missing", f"reading {key}: there is no such object")
         return io.BytesIO(self.objects[key])
 
+    def size(self, key: str) -> int | None:
+        return len(self.objects[key]) if key in self.objects else None
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         for key in sorted(self.objects):
             if key.startswith(prefix):

@@ -47,7 +47,7 @@ class Server:
                 server.asked.append((self.command, self.path, dict(self.headers), body))
                 server.answers.pop(0)(self)
 
-            do_PUT = do_POST = do_DELETE = do_GET
+            do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -227,6 +227,8 @@ def test_any_key_and_a_wrong_secret_before_a_server_that_checks(tmp_path: Path) 
         for key in KEYS:
             store.put_bytes(key, key.encode())
             assert store.get_bytes(key) == key.encode()
+            assert store.size(key) == len(key.encode())
+            assert store.size(f"{key}-none") is None
         assert sorted(item.key for item in store.list("")) == sorted(KEYS)
         for key in KEYS:
             store.delete(key)

@@ -77,6 +77,10 @@ class S3Client:
         body = self._send("GET", Bucket, Key, headers={"Range": Range} if Range else {})
         return {"Body": body, "ContentLength": body.length}
 
+    def head_object(self, *, Bucket: str, Key: str) -> Document:
+        """Return the object's size. Raises S3Error, with an empty code: the answer to HEAD has no content."""
+        return {"ContentLength": self._send("HEAD", Bucket, Key).announced}
+
     def delete_object(self, *, Bucket: str, Key: str) -> Document:
         self._send("DELETE", Bucket, Key)
         return {}
@@ -160,7 +164,7 @@ class S3Client:
         response, connection = self._exchange(method, bucket, key, query or {}, body, headers or {})
         answer = Body(self, connection, response)
         if response.status < 300:
-            if method in ("PUT", "DELETE"):
+            if method in ("PUT", "DELETE", "HEAD"):
                 answer.drain()
             return answer
         text = answer.drain()
@@ -280,6 +284,9 @@ class Body:
         self._client, self._connection, self._response = client, connection, response
         self.length = self._left = response.length  # None: chunked, or until the connection is closed
         self._done = False
+        self.announced = int(
+            response.getheader("Content-Length") or 0
+        )  # also of an answer to HEAD, which has no content
         self.etag = response.getheader("ETag") or ""
 
     def read(self, size: int | None = None) -> bytes:

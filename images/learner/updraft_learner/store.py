@@ -55,6 +55,9 @@ class ObjectStore(Protocol):
     def open(self, key: str) -> BinaryIO:
         """Open an object's content as a stream. Raises StorageError of kind "missing" when there is none."""
 
+    def size(self, key: str) -> int | None:
+        """Return an object's size in bytes, or None if it does not exist."""
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects whose key begins with `prefix`, in order of their keys."""
 
@@ -216,6 +219,15 @@ class S3Store:
 
     def open(self, key: str) -> BinaryIO:
         return io.BufferedReader(_ResumingReader(self, key), buffer_size=1 << 20)
+
+    def size(self, key: str) -> int | None:
+        try:
+            answer = self._try(f"reading {key}", lambda: self._client.head_object(Bucket=self.bucket, Key=key))
+        except StorageError as exc:
+            if exc.kind == "missing":
+                return None
+            raise
+        return int(answer["ContentLength"])
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         token: dict[str, str] = {}

@@ -93,10 +93,10 @@ class JobStore:
         with platform_errors():
             store = self.open_store()
             _check_complete(store, tenant, job_id, kind)
-            found = next(store.list(prefix + path), None)  # keys are listed in order: the shortest is the first
-        if found is None or found.key != prefix + path or path.startswith(leave_out):
+            size = None if path.startswith(leave_out) else store.size(prefix + path)
+        if size is None:
             raise NotFoundError(f"{path!r} is not among the {kind} of job {job_id}")
-        return StoredFile(path, found.size, found.key)
+        return StoredFile(path, size, prefix + path)
 
     def read(self, file: StoredFile) -> Iterator[bytes]:
         """Yield the content in chunks. Opened before the first is asked for, so that an error can still be answered."""

@@ -122,6 +122,9 @@ class FencedStore:
     def open(self, key: str) -> BinaryIO:
         return self._store.open(key)
 
+    def size(self, key: str) -> int | None:
+        return self._store.size(key)
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self._store.list(prefix)
 
