@@ -13,7 +13,6 @@ from updraft.schemas import FileEntry, FileList
 
 router = APIRouter(tags=["files"])
 
-
 Kind = Annotated[str, Query(description="results, model or checkpoint:NAME")]
 
 # In the query, because a file's name may have what no URL's path may: a newline, dots alone, a slash at its end.
