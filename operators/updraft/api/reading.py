@@ -40,7 +40,22 @@ class JobReader:
     caller: Caller
 
     def job(self, job_id: str) -> Job:
-        """Return the job. Raises NotFoundError, the same for a job that does not exist and for another tenant's job."""
+        """Return the job. Raises NotFoundError, the same for a job that does not exist and for another tenant's job; its
+        message differs for a job of the caller's that Airflow has accepted and nothing has recorded."""
+        found = self._recorded_or_accepted(job_id)
+        if isinstance(found, Job):
+            return found
+        raise NotFoundError(f"job: {job_id!r} has nothing to read or to change yet. {found.reason}")
+
+    def _recorded_or_accepted(self, job_id: str) -> Job | JobDetail:
+        try:
+            return self._recorded(job_id)
+        except NotFoundError:
+            if (found := self.accepted(job_id)) is not None:
+                return found
+            return self._recorded(job_id)  # it may have been recorded after the first look
+
+    def _recorded(self, job_id: str) -> Job:
         job = self.parts.deadline.call("ledger", lambda: self.parts.ledger().jobs.get(job_id))
         check_owner(self.policy, self.caller, job.tenant, f"job: {job_id!r}")
         return job
@@ -106,12 +121,9 @@ class JobReader:
         return self.parts.deadline.call("ledger", ask)
 
     def detail(self, job_id: str) -> JobDetail:
-        try:
-            job = self.job(job_id)
-        except NotFoundError:
-            if (found := self.accepted(job_id)) is not None:
-                return found
-            job = self.job(job_id)  # it may have been recorded after the first look
+        job = self._recorded_or_accepted(job_id)
+        if isinstance(job, JobDetail):
+            return job
         known = self._known(job)
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)

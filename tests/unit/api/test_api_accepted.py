@@ -73,6 +73,17 @@ def test_once_it_is_recorded_it_is_listed_once(platform: Platform) -> None:
     assert job["reason"] == "submitted"
 
 
+@pytest.mark.parametrize("what", ["logs", "attempts", "metrics", "checkpoints", "manifest"])
+def test_what_it_does_not_have_yet_is_answered_with_the_reason(platform: Platform, what: str) -> None:
+    platform.accepted.runs = [run("digits-2", tenant="vision")]
+    answer = platform.client("ada:vision").get(f"{API}/jobs/digits-2/{what}")
+    assert answer.status_code == 404
+    assert "digits-2" in answer.text
+    assert "its first task has not started" in answer.text
+    other = platform.client("bob:speech").get(f"{API}/jobs/digits-2/{what}")
+    assert "does not exist" in other.text
+
+
 def test_another_tenants_is_not_there(platform: Platform) -> None:
     platform.accepted.runs = [run("digits-2", tenant="speech"), run("digits-3", tenant="nobody")]
     assert listed(platform) == []
