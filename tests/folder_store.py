@@ -49,10 +49,10 @@ class FolderStore:
         path = self.root / key
         return path.stat().st_size if path.is_file() else None
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         keys = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
         for key in keys:
-            if key.startswith(prefix) and not Path(key).name.startswith(".part-"):
+            if key.startswith(prefix) and key > after and not Path(key).name.startswith(".part-"):
                 yield StoredObject(key, (self.root / key).stat().st_size)
 
     def delete(self, key: str) -> None:

@@ -40,9 +40,9 @@ class MemoryStore:
     def size(self, key: str) -> int | None:
         return len(self.objects[key]) if key in self.objects else None
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         for key in sorted(self.objects):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and key > after:
                 yield StoredObject(key, len(self.objects[key]))
 
     def delete(self, key: str) -> None:

@@ -327,10 +327,12 @@ class FileEntry(Schema):
 
 
 class FileList(Schema):
-    """The stored files of one kind: results, model or checkpoint:NAME."""
+    """The stored files of one kind: results, model or checkpoint:NAME. `after` is the path to go on after if there are
+    more files than these."""
 
     kind: str
     files: tuple[FileEntry, ...]
+    after: str | None = None
 
 
 class TreeFile(Schema):

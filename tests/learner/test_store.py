@@ -74,6 +74,8 @@ def test_objects_come_back_as_they_were(store: ObjectStore, tmp_path: Path) -> N
     store.put_file("a/two", tmp_path / "file")
     store.put_file("b/three", lambda: io.BytesIO(b"333"))
     assert [(item.key, item.size) for item in store.list("a/")] == [("a/one", 1), ("a/two", 100_000)]
+    assert [item.key for item in store.list("a/", "a/one")] == ["a/two"]
+    assert [item.key for item in store.list("", "a/zzz")] == ["b/three"]
     assert store.get_bytes("a/one") == b"1"
     assert store.get_bytes("nothing") is None
     with store.open("a/two") as stream:

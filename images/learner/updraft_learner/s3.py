@@ -85,8 +85,12 @@ class S3Client:
         self._send("DELETE", Bucket, Key)
         return {}
 
-    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str | None = None) -> Document:
+    def list_objects_v2(
+        self, *, Bucket: str, Prefix: str, ContinuationToken: str | None = None, StartAfter: str | None = None
+    ) -> Document:
         query = {"list-type": "2", "prefix": Prefix, "encoding-type": "url"}
+        if StartAfter is not None:
+            query["start-after"] = StartAfter
         if ContinuationToken is not None:
             query["continuation-token"] = ContinuationToken
         document = _xml(self._send("GET", Bucket, query=query))

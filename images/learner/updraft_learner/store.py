@@ -58,8 +58,8 @@ class ObjectStore(Protocol):
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None if it does not exist."""
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Yield the objects whose key begins with `prefix`, in order of their keys."""
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        """Yield the objects whose key begins with `prefix` and is greater than `after`, in order of their keys."""
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing object is no error."""
@@ -229,15 +229,16 @@ class S3Store:
             raise
         return int(answer["ContentLength"])
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        token: dict[str, str] = {}
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        token = {"StartAfter": after} if after else {}
         while True:
             page = self._try(
                 f"listing {prefix}",
                 lambda token=token: self._client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **token),  # type: ignore[misc]
             )
             for item in page.get("Contents", []):
-                yield StoredObject(str(item["Key"]), int(item["Size"]))
+                if str(item["Key"]) > after:  # some servers do not know StartAfter
+                    yield StoredObject(str(item["Key"]), int(item["Size"]))
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO
 
 from updraft.exceptions import NotFoundError, RefusedError
@@ -74,14 +75,18 @@ class JobStore:
         found = objects.read_log_end(tenant, job_id, role, attempt, learner, limit=limit, store=self.open_store())
         return [LogLine.model_validate(line) for line in found]
 
-    def files(self, tenant: str, job_id: str, kind: str) -> list[StoredFile]:
-        """Return the files of a kind. Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
+    def files(self, tenant: str, job_id: str, kind: str, after: str, limit: int) -> tuple[list[StoredFile], bool]:
+        """Return at most `limit` files of a kind whose paths are greater than `after`, in order of their paths, and
+        whether there are more. Raises NotFoundError for a kind, or a checkpoint, that does not exist."""
         prefix, leave_out = _prefix(Keys(tenant), job_id, kind)
         with platform_errors():
             store = self.open_store()
             _check_complete(store, tenant, job_id, kind)
-            found = [StoredFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix)]
-        return [file for file in found if not file.path.startswith(leave_out)]
+            listed = (
+                StoredFile(item.key[len(prefix) :], item.size, item.key) for item in store.list(prefix, prefix + after)
+            )
+            found = list(islice((file for file in listed if not file.path.startswith(leave_out)), limit + 1))
+        return found[:limit], len(found) > limit
 
     def file(self, tenant: str, job_id: str, kind: str, path: str) -> StoredFile:
         """Return one file of a kind. Accepts every path that a program's file can have on Linux.

@@ -24,6 +24,7 @@ from updraft.schemas import (
     PART_TITLES,
     AttemptList,
     CheckpointList,
+    FileEntry,
     FileList,
     Health,
     JobDetail,
@@ -393,11 +394,18 @@ class Client:
         return RequestList.model_validate(self.http.json("GET", f"{_job(job_id)}/requests"))
 
     def files(self, job_id: str, kind: str) -> FileList:
-        """Return the paths and sizes of stored files. `kind` is `results`, `model` or `checkpoint:NAME`.
+        """Return the paths and sizes of all stored files of a kind. `kind` is `results`, `model` or `checkpoint:NAME`.
 
         Raises NotFoundError for a kind or a checkpoint that does not exist.
         """
-        return FileList.model_validate(self.http.json("GET", f"{_job(job_id)}/files", params={"kind": kind}))
+        found: list[FileEntry] = []
+        after: str | None = ""
+        while after is not None:
+            query = {"kind": kind, "after": after}
+            page = FileList.model_validate(self.http.json("GET", f"{_job(job_id)}/files", params=query))
+            found += page.files
+            after = page.after
+        return FileList(kind=kind, files=tuple(found))
 
     def download(
         self,

@@ -141,6 +141,16 @@ def test_files_are_listed_by_kind(platform: Platform, kind: str, expected: list[
     assert sorted(entry["path"] for entry in answer["files"]) == expected
 
 
+def test_files_are_listed_in_pages(platform: Platform) -> None:
+    finished(platform)
+    asked, paths, after = 0, [], ""
+    while after is not None:
+        answer = platform.client().get(f"{API}/jobs/digits-1/files", params={"after": after, "limit": 1}).json()
+        paths += [entry["path"] for entry in answer["files"]]
+        asked, after = asked + 1, answer["after"]
+    assert (paths, asked) == (["evaluate/report.html", "learner-1/metrics.csv"], 2)
+
+
 @pytest.mark.parametrize("kind", ["checkpoint:step-20", "checkpoint:", "checkpoint:..", "checkpoint:a/b", "logs"])
 def test_a_kind_or_checkpoint_that_is_not_there_is_a_404(platform: Platform, kind: str) -> None:
     finished(platform)

@@ -212,7 +212,7 @@ def test_what_was_whole_before_and_is_as_long_is_not_read_again(tmp_path: Path) 
 
 
 class Away(FolderStore):
-    def list(self, prefix: str) -> Iterator[StoredObject]:
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         raise StorageError("unreachable", "the object store cannot be reached")
 
 

@@ -125,8 +125,8 @@ class FencedStore:
     def size(self, key: str) -> int | None:
         return self._store.size(key)
 
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self._store.list(prefix)
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        return self._store.list(prefix, after)
 
 
 class _CheckedFile:

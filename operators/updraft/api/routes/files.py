@@ -11,6 +11,9 @@ from fastapi.responses import StreamingResponse
 from updraft.api.depends import ReaderDep
 from updraft.schemas import FileEntry, FileList
 
+# Two pages of S3's; a store on a folder needs up to a second for them on a busy machine, and a request has 5 s.
+FILES = 2_000
+
 router = APIRouter(tags=["files"])
 
 Kind = Annotated[str, Query(description="results, model or checkpoint:NAME")]
@@ -19,11 +22,21 @@ Kind = Annotated[str, Query(description="results, model or checkpoint:NAME")]
 FilePath = Annotated[str, Query(description="the path as the list of files has it")]
 
 
-@router.get("/jobs/{job_id}/files", summary="Files of a kind")
-def list_files(reader: ReaderDep, job_id: str, kind: Kind = "results") -> FileList:
+@router.get("/jobs/{job_id}/files", summary="Files of a kind, in pages, in order of their paths")
+def list_files(
+    reader: ReaderDep,
+    job_id: str,
+    kind: Kind = "results",
+    after: Annotated[str, Query(description="The last path that is known")] = "",
+    limit: Annotated[int, Query(ge=1, le=FILES, description="How many")] = FILES,
+) -> FileList:
     job, store = reader.job(job_id), reader.parts.store
-    found = reader.parts.deadline.call("storage", lambda: store.files(job.tenant, job.id, kind))
-    return FileList(kind=kind, files=tuple(FileEntry(path=item.path, size_bytes=item.size_bytes) for item in found))
+    found, more = reader.parts.deadline.call("storage", lambda: store.files(job.tenant, job.id, kind, after, limit))
+    return FileList(
+        kind=kind,
+        files=tuple(FileEntry(path=item.path, size_bytes=item.size_bytes) for item in found),
+        after=found[-1].path if more else None,
+    )
 
 
 @router.get("/jobs/{job_id}/file", summary="Content of one file", response_class=StreamingResponse)
