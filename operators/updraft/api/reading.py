@@ -40,8 +40,11 @@ class JobReader:
     caller: Caller
 
     def job(self, job_id: str) -> Job:
-        """Return the job. Raises NotFoundError, the same for a job that does not exist and for another tenant's job; its
-        message differs for a job of the caller's that Airflow has accepted and nothing has recorded."""
+        """Return the job.
+
+        Raises NotFoundError, the same for a job that does not exist and for another tenant's job. For a job that
+        Airflow has accepted and nothing has recorded, the message says so.
+        """
         found = self._recorded_or_accepted(job_id)
         if isinstance(found, Job):
             return found
