@@ -18,9 +18,10 @@ from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.forward import Forwarder
 from updraft_learner.record.journal import Journal, JournalPosition
 from updraft_learner.record.report import Warnings
+from updraft_learner.sidecar.followed import READ_BYTES
 from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.system import parse_gpus
-from updraft_learner.sidecar.tail import READ_BYTES, MetricsTail
+from updraft_learner.sidecar.tail import MetricsTail
 from updraft_learner.store import StorageError
 
 
@@ -54,7 +55,7 @@ class Chain:
 
     def record(self) -> list[dict[str, Any]]:
         entries = [entry for entry, _ in self.journal.read(JournalPosition())]
-        return [{key: value for key, value in entry.items() if key not in ("file_at", "n")} for entry in entries]
+        return [{key: value for key, value in entry.items() if key not in ("read_at", "n")} for entry in entries]
 
 
 def loss(step: int, value: float = 1.0, t: float = 100.0) -> dict[str, Any]:

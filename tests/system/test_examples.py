@@ -79,7 +79,10 @@ def test_a_program_without_python_has_metrics_checkpoints_and_results(
 
 
 def test_an_ffdl_manifest_runs_as_its_users_wrote_it(stack: Stack, jobs: dict[str, str]) -> None:
-    completed(stack, jobs["ffdl-digits"])
+    detail = completed(stack, jobs["ffdl-digits"])
+    assert detail.metrics["test/accuracy"] > 0.8
+    history = stack.client.metrics(jobs["ffdl-digits"], "test/loss").history["test/loss"]
+    assert [point.step for point in history] == list(range(1, 21))
 
 
 def test_a_manifest_in_jobs_has_a_dag_whose_form_starts_it(stack: Stack) -> None:

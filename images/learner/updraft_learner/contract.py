@@ -31,6 +31,9 @@ PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 RESUME_FROM_FILE = f"{IO_DIR}/resume-from"  # the restored adopted checkpoint, as a path below CODE_DIR
 RESUME_FROM_ENV = "UPDRAFT_RESUME_FROM"  # the same as an absolute path, in the program's environment
 LAUNCHER_FILE = f"{IO_DIR}/launcher.pyz"  # starts the processes of a learner that has several
+OUTPUT_DIR = (
+    f"{IO_DIR}/output"  # copies of what the program prints, `stdout` and `stderr`, if metrics are taken from it
+)
 STAGED_FILE = f"{IO_DIR}/staged"  # if it exists: code, data and checkpoint are staged, and the program may start
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
 STAGING_FAILED = "updraft: staging failed: "  # the program's container prints this, followed by the reason
@@ -97,6 +100,21 @@ class DataMount:
 
 
 @dataclass(frozen=True)
+class Collector:
+    """One way to take metrics from what the program prints or writes; see `collectors`."""
+
+    type: str  # regex, tensorboard or jsonl
+    source: str | None = (
+        None  # a glob below the code's folder, or below that of a variable ($LOG_DIR/*.txt); None: output
+    )
+    pattern: str | None = None  # of a line
+    values: dict[str, str] = field(default_factory=dict)  # metric's name -> group of the pattern that holds its value
+    step: str | None = None  # group, or field of a JSON object, that holds the step
+    lines: int = 1  # how many lines the pattern may span
+    prefix: str = ""  # goes before each name, with a slash
+
+
+@dataclass(frozen=True)
 class PodConfig:
     """The sidecar's configuration. It contains no secret: everybody who may read the pod may read it."""
 
@@ -116,6 +134,7 @@ class PodConfig:
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
     adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
+    collect: tuple[Collector, ...] = ()  # how metrics are taken from what the program prints or writes
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
     restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint
@@ -130,6 +149,7 @@ class PodConfig:
     def from_json(cls, text: str) -> PodConfig:
         raw = json.loads(text)
         raw["data"] = tuple(DataMount(**item) for item in raw["data"])
+        raw["collect"] = tuple(Collector(**item) for item in raw["collect"])
         return cls(**raw)
 
 

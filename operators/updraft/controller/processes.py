@@ -1,13 +1,17 @@
-"""Say how the processes of a learner are started, and what the network between them needs. Pure."""
+"""Say how the processes of a learner are started and what is done with their output, and what the network between them
+needs. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from updraft.kubernetes.copied_output import copying_output
 from updraft.kubernetes.objects import Launch
 from updraft.kubernetes.placement import Placement
 from updraft.kubernetes.several import through_launcher
-from updraft.lifecycle.workflow import TRAIN_ROLE
+from updraft.lifecycle.workflow import EVALUATE_ROLE, TRAIN_ROLE
+from updraft_learner.collectors import TENSORBOARD
+from updraft_learner.contract import Collector
 
 if TYPE_CHECKING:
     from updraft.manifest import Manifest
@@ -22,12 +26,21 @@ def processes_in(manifest: Manifest, role: str) -> int | None:
 
 
 def started(settings: Settings, manifest: Manifest, role: str, command: str) -> str:
-    """Return the command of the role's container: the program's own, or that of the launcher."""
+    """Return the command of the role's container: the program's own, or that of the launcher, with what copies its
+    output if metrics are taken from it."""
     processes = processes_in(manifest, role)
-    if processes is None:
-        return command
-    cpus, grace_seconds = manifest.resources.cpus, settings.store_grace_seconds
-    return through_launcher(command, processes=processes, cpus=cpus, grace_seconds=grace_seconds)
+    if processes is not None:
+        cpus, grace_seconds = manifest.resources.cpus, settings.store_grace_seconds
+        command = through_launcher(command, processes=processes, cpus=cpus, grace_seconds=grace_seconds)
+    reads_output = any(each.source is None and each.type != TENSORBOARD for each in collectors_in(manifest, role))
+    return copying_output(command) if reads_output else command
+
+
+def collectors_in(manifest: Manifest, role: str) -> tuple[Collector, ...]:
+    """Return how the sidecar takes metrics from what the role's program prints or writes."""
+    if role not in (TRAIN_ROLE, EVALUATE_ROLE):
+        return ()
+    return tuple(each.collector() for each in manifest.metrics)
 
 
 def devices_of(settings: Settings, manifest: Manifest) -> dict[str, str]:

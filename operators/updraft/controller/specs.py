@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from updraft.controller.processes import placement_of, processes_in
+from updraft.controller.processes import collectors_in, placement_of, processes_in
 from updraft.kubernetes import claims, policies
 from updraft.kubernetes.launch import LaunchSpec
 from updraft.kubernetes.objects import Launch
@@ -128,6 +128,7 @@ def _config(
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,
         adopt=manifest.checkpoints.adopt if manifest.checkpoints and launch.role == TRAIN_ROLE else None,
+        collect=collectors_in(manifest, launch.role),
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES),

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from updraft.manifest.adopting import adopting_errors
+from updraft.manifest.collecting import collecting_errors
 from updraft.manifest.command import unknown_params
 from updraft.manifest.environment import environment_errors
 from updraft.manifest.errors import FieldError, show
@@ -28,6 +29,7 @@ def cross_field_errors(raw: Mapping[str, Any]) -> Iterator[FieldError]:
         _data,
         _elastic,
         _checkpoints,
+        collecting_errors,
         _failures,
         _export,
         _schedule,

@@ -29,6 +29,7 @@ from updraft.manifest.errors import (
     show,
 )  # fmt: skip
 from updraft.manifest.explain import field_errors
+from updraft.manifest.ffdl_metrics import convert_metrics
 from updraft.manifest.limits import REPORTED
 from updraft.manifest.model import Manifest
 from updraft.manifest.sources import parse_source
@@ -40,7 +41,6 @@ BUNDLED_USER = BUNDLED_PASSWORD = "test"
 S3_TYPES = ("mount_cos", "s3_datastore", "s3")
 VOLUME_TYPES = ("mount_volume",)
 INSTEAD_OF_HOST = "our own manifest, with data[].source as a folder beside it, s3://bucket/prefix or pvc://claim/folder"
-METRIC_TYPES = ("logger", "regex_extractor", "tensorboard", "emetrics_file", "optivist", "file")
 
 _FIELDS = (
     "name", "description", "version", "cpus", "gpus", "gpu_type", "learners", "memory", "storage", "data_stores",
@@ -107,7 +107,7 @@ class _Conversion:
         if "version" in self.mapping:
             self.notes["ffdl.version"] = self.mapping["version"]
         raw["data"] = self._data(raw["name"] or "job")
-        self._metrics()
+        raw["metrics"] = self._metrics()
         if code is not None:
             raw["code"] = code
             self.warn(
@@ -324,19 +324,11 @@ class _Conversion:
             source = f"{folder.rstrip('/')}/{container.strip('/')}"
             self.wrong(at, f"mounts {redact(source)!r} of a node, which no tenant may do here", INSTEAD_OF_HOST)
 
-    def _metrics(self) -> None:
+    def _metrics(self) -> list[dict[str, Any]]:
         metrics = self._mapping(self.mapping, "evaluation_metrics", "")
-        if not metrics:
-            return
-        self.notes["ffdl.evaluation_metrics"] = dict(metrics)
-        kind = metrics.get("type")
-        if kind is not None and kind not in METRIC_TYPES:
-            guess = nearest(kind, METRIC_TYPES)
-            self.wrong("evaluation_metrics.type", f"{show(kind)} is not a known type", one_of(METRIC_TYPES), guess)
-        self.warn(
-            "evaluation_metrics",
-            "recorded, but not acted on: metrics come from MLflow calls in the program or from the metrics file",
-        )
+        converted = convert_metrics(metrics)
+        self.errors += converted.errors
+        return list(converted.metrics)
 
 
 def _shown(path: str, name: str, value: object) -> str:

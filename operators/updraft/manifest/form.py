@@ -48,6 +48,7 @@ _BOX_ONLY = {
     "env",
     "params",
     "failures",
+    "metrics",
     "pod",
 }
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")

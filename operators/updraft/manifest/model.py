@@ -23,6 +23,7 @@ from pydantic import (
 
 from updraft.manifest import limits, values
 from updraft.manifest.adopting import check_pattern
+from updraft.manifest.collecting import MOST_COLLECTORS, MetricsSource
 from updraft.manifest.environment import PackageEnvironment
 from updraft.manifest.part import Part, Text
 from updraft.manifest.pod import Pod
@@ -371,6 +372,11 @@ class Manifest(Part):
     ] = Field((), description="Data sets of the job")
     checkpoints: Checkpoints | None = Field(
         None, description="Checkpoints; without this section none are expected, and those that appear are kept anyway"
+    )
+    metrics: Annotated[tuple[MetricsSource, ...], Field(strict=False, max_length=MOST_COLLECTORS)] = Field(
+        (),
+        description="Metrics taken from what the program prints or writes, besides those that it reports itself",
+        examples=[[{"type": "regex", "pattern": "loss %{FLOAT:loss}"}]],
     )
     evaluate: Evaluate | None = Field(None, description="A command that judges the trained model")
     budget: Budget = Field(Budget(), description="What the job may spend")

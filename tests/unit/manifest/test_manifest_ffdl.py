@@ -86,8 +86,8 @@ def test_a_manifest_of_ffdl_becomes_ours() -> None:
                 "ffdl.version": "1.0",
                 "ffdl.training_results": {"container": "tf_trained_model"},
                 "ffdl.framework_version": "1.5.0-py3",
-                "ffdl.evaluation_metrics": {"type": "tensorboard", "in": "$JOB_STATE_DIR/logs/tb"},
             },
+            "metrics": [{"type": "tensorboard", "from": "$JOB_STATE_DIR/logs/tb"}],
         }
     )
     assert loaded.secrets == {}
@@ -97,7 +97,6 @@ def test_a_manifest_of_ffdl_becomes_ours() -> None:
         "framework.version",
         "data_stores[0].training_results",
         "data_stores[0].connection",
-        "evaluation_metrics",
     ]
 
 
@@ -200,6 +199,66 @@ def test_where_ffdl_guessed_a_warning_says_so() -> None:
 )  # fmt: skip
 def test_what_ffdl_swallowed_is_an_error(changes: dict[str, Any], path: str) -> None:
     assert list(errors_of(**changes)) == [path]
+
+
+def metrics_of(**fields: Any) -> list[dict[str, Any]]:
+    found = convert(small(evaluation_metrics=fields)).manifest.canonical()["metrics"]
+    return [{name: value for name, value in item.items() if value not in (None, {}, "")} for item in found]
+
+
+def test_groups_of_the_regex_extractor_become_patterns() -> None:
+    group = {
+        "regex": r"Iteration %{INT:iteration}.*accuracy = %{FLOAT:acc}",
+        "meta": {"time": "$time"},
+        "scalars": {"accuracy": {"type": "FLOAT", "value": "$acc"}},
+        "etimes": {"iteration": {"type": "INT", "value": "$iteration"}},
+    }
+    found = metrics_of(type="regex_extractor", groups={"test": group, "train": {**group, "etimes": None}})
+    assert found == [
+        {
+            "type": "regex",
+            "pattern": group["regex"],
+            "values": {"accuracy": "acc"},
+            "step": "iteration",
+            "lines": 4,
+            "prefix": "test",
+        },
+        {"type": "regex", "pattern": group["regex"], "values": {"accuracy": "acc"}, "lines": 4, "prefix": "train"},
+    ]
+    named = metrics_of(
+        type="regex_extractor", line_lookahead=1, groups={"a": group}, **{"in": "$LOG_DIR/training-log.txt"}
+    )
+    assert "from" not in named[0]
+    assert named[0]["lines"] == 1
+
+
+def test_the_other_collectors_read_the_files_of_ffdl() -> None:
+    assert metrics_of(type="logger") == []
+    assert metrics_of(type="tensorboard") == [{"type": "tensorboard", "from": "$LOG_DIR/tb", "lines": 1}]
+    for name in ("emetrics_file", "optivist", "file"):
+        assert metrics_of(type=name) == [{"type": "jsonl", "from": "$LOG_DIR/evaluation-metrics.txt", "lines": 1}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"in": "/mnt/x"}, "evaluation_metrics.in"),
+        ({"typo": 1}, "evaluation_metrics.typo"),
+        ({"line_lookahead": "4"}, "evaluation_metrics.line_lookahead"),
+        ({"groups": None}, "evaluation_metrics.groups"),
+        ({"groups": {"a": "x"}}, "evaluation_metrics.groups.a"),
+        ({"groups": {"a": {"regex": "(?=x)"}}}, "evaluation_metrics.groups.a.regex"),
+        ({"groups": {"a": {"regex": "x"}}}, "evaluation_metrics.groups.a.regex"),
+        ({"groups": {"a": {"regex": "(?P<x>1)"}}}, "evaluation_metrics.groups.a.values"),
+        (
+            {"groups": {"a": {"regex": "(?P<x>1)", "values": {"l": {"value": "$y"}, "m": {"value": "$x"}}}}},
+            "evaluation_metrics.groups.a.values.l.value",
+        ),
+    ],
+)
+def test_what_a_collector_cannot_use_is_an_error(fields: dict[str, Any], path: str) -> None:
+    good = {"a": {"regex": "(?P<x>1)", "values": {"x": {"value": "$x"}}}}
+    assert list(errors_of(evaluation_metrics={"type": "regex_extractor", "groups": good, **fields})) == [path]
 
 
 def test_the_error_of_unreadable_memory_says_what_ffdl_did() -> None:

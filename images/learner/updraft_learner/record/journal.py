@@ -45,8 +45,8 @@ def points(entry: Entry) -> int:
 
 
 class Journal:
-    """The journal of one learner; thread-safe. `file_at` says how far the metrics file is recorded: (generation,
-    offset).
+    """The journal of one learner; thread-safe. `read_at` says how far each file of the program is recorded: an entry
+    has the new position of the file that it was read from, {key: numbers that only grow}.
 
     Args:
         held_limit_bytes: The limit for entries in memory while the disk is full.
@@ -65,11 +65,11 @@ class Journal:
         self._held_limit_bytes = held_limit_bytes
         self._state_file = folder / "state.json"
         self._changed = threading.Condition()
-        state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "file_at": [0, 0]})
+        state = read_json(self._state_file, {"next_n": 1, "uploaded": 0, "segment": 1, "read_at": {}})
         self._uploaded = int(state["uploaded"])
         self._pruned_at: int | None = None  # segment being forwarded when nothing was left to delete
         self._next_n = int(state["next_n"])
-        self.file_at: tuple[int, int] = (int(state["file_at"][0]), int(state["file_at"][1]))
+        self.read_at: dict[str, list[int]] = dict(state["read_at"])
         self.appended_points = 0
         segments = self._segments()
         self._segment = max([self._uploaded + 1, int(state["segment"]), *segments])
@@ -187,7 +187,7 @@ class Journal:
                 "next_n": self._next_n,
                 "uploaded": self._uploaded,
                 "segment": self._segment,
-                "file_at": list(self.file_at),
+                "read_at": dict(self.read_at),
             }
         if not self._disk.save_json(self._state_file, state):
             self._pruned_at = None
@@ -229,8 +229,11 @@ class Journal:
 
     def _remember(self, entry: Entry) -> None:
         self.appended_points += points(entry)
-        if "file_at" in entry:
-            self.file_at = max(self.file_at, (entry["file_at"][0], entry["file_at"][1]))
+        self._remember_position(entry)
+
+    def _remember_position(self, entry: Entry) -> None:
+        for key, position in entry.get("read_at", {}).items():
+            self.read_at[key] = max(self.read_at.get(key, []), position)
 
     def _recover(self, segment: int) -> None:
         path = self._path(segment)
@@ -241,8 +244,7 @@ class Journal:
         for line in data[:whole].splitlines():
             entry = json.loads(line)
             self._next_n = max(self._next_n, entry["n"] + 1)
-            if "file_at" in entry:
-                self.file_at = max(self.file_at, (entry["file_at"][0], entry["file_at"][1]))
+            self._remember_position(entry)
 
     def _read_segment(self, position: JournalPosition, end: int, limit: int) -> list[tuple[Entry, JournalPosition]]:
         with self._path(position.segment).open("rb") as file:

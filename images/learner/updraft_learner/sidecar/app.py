@@ -1,6 +1,7 @@
 """Build the sidecar: its threads while the program runs, and the drain after the program's end.
 
     ingest    metrics file and system metrics -> journal
+    collect   metrics in what the program prints or writes -> journal, if the manifest asks for it
     forward   journal -> MLflow
     spool     artifacts -> MLflow
     publish   journal chunks and heartbeat -> object store
@@ -37,6 +38,7 @@ from updraft_learner.sidecar.adopted import Adopter
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.children import ChildRuns
+from updraft_learner.sidecar.collect import MetricsCollector
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
 from updraft_learner.sidecar.fence import Fence, FencedStore
 from updraft_learner.sidecar.mirror import Mirror
@@ -54,6 +56,7 @@ from updraft_learner.trees import megabytes
 INGEST_SECONDS = 1.0
 PUBLISH_SECONDS = 1.0
 ADOPT_SECONDS = 1.0
+COLLECT_SECONDS = 1.0
 UPLOAD_SECONDS = 2.0
 MIRROR_SECONDS = 15.0
 STOP_POLL_SECONDS = 3.0
@@ -112,6 +115,7 @@ class Sidecar:
         self.recorder = Recorder(self.journal, self.warnings, learner=config.learner)
         self.recorder.restore_counts(read_json(self._counts_file, {}))
         self.tail = MetricsTail(paths.root, self.journal, self.recorder, self.warnings)
+        self.collector = MetricsCollector(config, paths, self.journal, self.recorder, self.warnings)
         self.system = SystemMetrics(config, self.recorder, self.warnings, paths.root)
         self.forwarder = Forwarder(
             self.journal, server, self.warnings, private / "forward.json", attempt=config.attempt, disk=disk
@@ -148,7 +152,8 @@ class Sidecar:
         self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)
         self.logs = self._mirror(contract.LOG_DIR, keys.files(*place), {})
         # Clean up unfinished uploads of earlier attempts, but not this pod's own: it continues them after a restart.
-        self._must_clean = config.attempt > 1 and not self._counts_file.exists()
+        self._first_start = not self._counts_file.exists()
+        self._must_clean = config.attempt > 1 and self._first_start
         self._phase = "running"
         self._last_status: LearnerStatus | None = None
         self._next_mirror = 0.0
@@ -161,6 +166,8 @@ class Sidecar:
         self.recorder.record([{"t": time.time(), "source": "sidecar", "tags": tags}])
 
     def start(self) -> None:
+        if self._first_start:
+            self._attempt("collect", self.collector.begin)
         self.endpoint.start()
         self._inputs = [
             self._loop("ingest", self.poll_inputs, INGEST_SECONDS, self._stop_inputs),
@@ -168,6 +175,8 @@ class Sidecar:
             self._loop("uploads", self.poll_uploads, UPLOAD_SECONDS, self._stop_inputs),
             self._loop("requests", self.poll_requests, STOP_POLL_SECONDS, self._stop_inputs),
         ]
+        if not self.collector.idle:
+            self._inputs.append(self._loop("collect", self.collector.poll, COLLECT_SECONDS, self._stop_inputs))
         self._outputs = [
             threading.Thread(target=self.forwarder.run, args=(self._stop_outputs,), name="forward", daemon=True),
             threading.Thread(target=self.spool.run, args=(self._stop_outputs,), name="spool", daemon=True),
@@ -220,6 +229,7 @@ class Sidecar:
         self._join(self._stop_inputs, self._inputs)
         self._insist("system metrics", lambda: self.system.poll(last=True))
         self._insist("metrics file", lambda: self.tail.poll(final=True))
+        self._insist("metrics of the output", lambda: self.collector.poll(final=True))
         self._insist("adopted checkpoints", lambda: self.adopter.poll(last=True))
         self._insist("checkpoints", self.checkpoints.poll)
         for name in self.checkpoints.unfinished():

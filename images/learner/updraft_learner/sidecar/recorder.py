@@ -195,7 +195,7 @@ class Recorder:
 
     def _learn(self, entry: Entry) -> None:
         # MLflow's clients send 0 if the program named no step.
-        told = entry["source"] == "file" or (entry["source"] == "mlflow" and entry.get("step") != 0)
+        told = entry["source"] in ("file", "collected") or (entry["source"] == "mlflow" and entry.get("step") != 0)
         if told and "metrics" in entry and "model" not in entry:
             steps = self._steps.setdefault("metrics", {"first": entry["step"], "last": entry["step"]})
             steps["last"] = max(steps["last"], entry["step"])

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from updraft_learner import contract
-from updraft_learner.record.files import open_below
 from updraft_learner.record.journal import Entry, Journal
 from updraft_learner.record.report import Warnings
+from updraft_learner.sidecar.followed import READ_BYTES, FollowedFile, lines_of
 from updraft_learner.sidecar.recorder import NAMES_ALLOWED, Recorder, is_name
 
-READ_BYTES = 1 << 20  # also the longest line
 METRICS_PATH = str(Path(contract.METRICS_FILE).relative_to(contract.ROOT_DIR))
 
 
@@ -27,10 +25,12 @@ class MetricsTail:
     """The tail of the metrics file. The journal stores the position with the points, so none is lost or read twice."""
 
     def __init__(self, root: Path, journal: Journal, recorder: Recorder, warnings: Warnings) -> None:
-        self._root, self._recorder, self._warnings = root, recorder, warnings
-        self._generation, self._offset = journal.file_at
+        self._recorder, self._warnings = recorder, warnings
+        generation, offset = journal.read_at.get(METRICS_PATH, (0, 0))
+        self._file = FollowedFile(
+            root, METRICS_PATH, (generation, offset), on_cut=self._tell_cut, on_long_line=self._tell_long_line
+        )
         self._line = 0  # counted in this process, for messages
-        self._skipping = False
 
     def poll(self, *, final: bool = False) -> None:
         """Record all complete new lines; with `final` also a last line without a newline.
@@ -38,45 +38,25 @@ class MetricsTail:
         Raises:
             OSError: the file or the journal cannot be used now; the next call continues.
         """
-        try:
-            file = open_below(self._root, METRICS_PATH)
-        except FileNotFoundError:
-            return
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if size < self._offset:
-                self._warnings.add("metrics file", "metrics file: it was cut or replaced; it is read anew")
-                self._generation, self._offset = self._generation + 1, 0
-            while self._offset < size:
-                file.seek(self._offset)
-                data = file.read(READ_BYTES) or b""
-                whole = data.rfind(b"\n") + 1
-                if whole == 0 and len(data) == READ_BYTES:
-                    self._skip(data)
-                    continue
-                if whole == 0 and not (final and self._offset + len(data) >= size):
-                    return
-                self._take(data[: whole or len(data)])
+        for block in self._file.blocks(final=final):
+            self._take(block)
 
-    def _skip(self, data: bytes) -> None:
-        if not self._skipping:
-            self._recorder.count_bad_line(
-                f"a line is longer than {READ_BYTES} bytes and was not read; write fewer values to a line, each line "
-                "with its own `step`"
-            )
-        self._skipping = True
-        self._offset += len(data)
+    def _tell_cut(self) -> None:
+        self._warnings.add("metrics file", "metrics file: it was cut or replaced; it is read anew")
 
-    def _take(self, data: bytes) -> None:
+    def _tell_long_line(self) -> None:
+        self._recorder.count_bad_line(
+            f"a line is longer than {READ_BYTES} bytes and was not read; write fewer values to a line, each line "
+            "with its own `step`"
+        )
+
+    def _take(self, block: bytes) -> None:
         entries: list[Entry] = []
-        offset, line_number = self._offset, self._line
+        offset, line_number = self._file.offset, self._line
         bad: list[str] = []
-        for line in _lines(data):
+        for line in lines_of(block):
             offset += len(line)
             line_number += 1
-            if self._skipping:
-                self._skipping = False
-                continue
             if not line.strip():
                 continue
             try:
@@ -85,12 +65,12 @@ class MetricsTail:
                 bad.append(f"line {line_number} of this process: {exc}")
                 continue
             for entry in new:
-                entry["file_at"] = [self._generation, offset]
+                entry["read_at"] = {METRICS_PATH: [self._file.generation, offset]}
             entries += new
         self._recorder.record(entries)
         for reason in bad:
             self._recorder.count_bad_line(reason)
-        self._offset, self._line = offset, line_number
+        self._line = line_number
 
     def _parse(self, line: bytes) -> list[Entry]:
         try:
@@ -115,12 +95,6 @@ class MetricsTail:
             known = ("step", "total", "epoch", "epochs")
             self._recorder.set_progress({name: _whole(done[name], name) for name in known if name in done})
         return entries
-
-
-def _lines(data: bytes) -> list[bytes]:
-    # Not splitlines(), which also splits at carriage returns.
-    *whole, rest = data.split(b"\n")
-    return [line + b"\n" for line in whole] + ([rest] if rest else [])
 
 
 def _object(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
