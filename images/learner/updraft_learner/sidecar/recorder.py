@@ -163,7 +163,7 @@ class Recorder:
             return dict(self._progress)
 
     def last_metrics(self) -> dict[str, float | str]:
-        """Return the newest value of each of the program's metrics, as many as a status has room for."""
+        """Return the value of each of the program's metrics at its highest step, as many as a status has room for."""
         with self._lock:
             found = {name: value for name, (value, _, _) in self._latest.items() if not name.startswith("system/")}
         left_bytes = STATUS_METRICS_BYTES
@@ -200,7 +200,10 @@ class Recorder:
             steps = self._steps.setdefault("metrics", {"first": entry["step"], "last": entry["step"]})
             steps["last"] = max(steps["last"], entry["step"])
         for name, value in entry.get("metrics", {}).items():
-            if name in self._latest or len(self._latest) < KNOWN_NAMES:
+            latest = self._latest.get(name)
+            if latest is None and len(self._latest) >= KNOWN_NAMES:
+                continue
+            if latest is None or (entry["step"], entry["t"]) >= latest[1:]:  # MLflow's order
                 self._latest[name] = (value, entry["step"], entry["t"])
         for kind, known in (("params", self._params), ("tags", self._tags)):
             for name, value in entry.get(kind, {}).items():
