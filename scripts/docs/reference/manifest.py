@@ -182,7 +182,7 @@ here instead; what it guessed from nonsense is an error.
 | `data_stores[0].connection` | a stored secret `ffdl-<name>-<id>`; FfDL's bundled store is the platform's own |
 | `data_stores[0].training_results` | recorded; the platform keeps the results itself |
 | `storage` | recorded in `annotations`, not acted on; `resources.disk` limits a learner's disk |
-| `evaluation_metrics` | `metrics`: `regex_extractor` with its groups and macros, `tensorboard`, `emetrics_file` (also `optivist`, `file`); `logger` is none |
+| `evaluation_metrics` | `metrics`; `logger` needs none, `optivist` and `file` are read as `emetrics_file` |
 | `version` | recorded in `annotations`, not acted on |
 """
 
