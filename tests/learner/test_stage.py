@@ -17,6 +17,8 @@ from learner.stage_fakes import CONFIG, KEYS, put_checkpoint, upload
 from updraft_learner import contract, stage
 from updraft_learner.contract import DataMount, ExitCode, PodConfig
 from updraft_learner.pod import PodError, PodPaths, read_credentials
+from updraft_learner.record.report import Warnings
+from updraft_learner.sidecar.mirror import Mirror
 from updraft_learner.stage import ProgressPrinter, StageError, stage_once
 from updraft_learner.store import READ_LIMIT_BYTES, StorageError, StoredObject
 from updraft_learner.trees import scan
@@ -205,6 +207,23 @@ def test_a_later_attempt_finds_its_own_results(store: FolderStore, paths: PodPat
     laid = json.loads(paths.restored_results_file.read_text())
     assert {name: size for name, (size, _) in laid.items()} == {name: len(data) for name, data in objects.items()}
     assert (paths.result / "deep/er").stat().st_mode & 0o7777 == 0o2775
+
+
+def test_a_later_attempt_can_save_its_mlflow_model(store: FolderStore, paths: PodPaths) -> None:
+    """MLflow refuses a folder that is not empty."""
+    own = KEYS.results("job-1", "train", 1)
+    for name in ("model/MLmodel", "model/data/model.pth", "history.csv", "models/MLmodel"):
+        store.put_bytes(f"{own}/{name}", b"old")
+    run(replace(CONFIG, attempt=2, restore_own_results=True), paths, store)
+    assert not (paths.result / "model").exists()
+    assert (paths.result / "history.csv").read_bytes() == (paths.result / "models/MLmodel").read_bytes() == b"old"
+    (paths.result / "model").mkdir()
+    (paths.result / "model" / "MLmodel").write_bytes(b"new")
+    baseline = json.loads(paths.restored_results_file.read_text())
+    state = paths.private / "result.json"
+    Mirror(paths.root, "result", store, own, state, Warnings(), baseline, owned=True).poll(final=True)
+    kept = {item.key.removeprefix(f"{own}/"): store.get_bytes(item.key) for item in store.list(f"{own}/")}
+    assert kept == {"model/MLmodel": b"new", "history.csv": b"old", "models/MLmodel": b"old"}
 
 
 def test_missing_pieces_are_named(tmp_path: Path, store: FolderStore, paths: PodPaths) -> None:

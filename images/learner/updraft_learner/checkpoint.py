@@ -253,7 +253,7 @@ class Checkpointer:
 
     def save_when_due(
         self,
-        state: Callable[[], Mapping[str, Any]] | None = None,
+        state: Callable[[], Mapping[str, Any]] | Mapping[str, Any] | None = None,
         step: int | None = None,
         metrics: Mapping[str, SupportsFloat] | None = None,
         *,
@@ -264,7 +264,8 @@ class Checkpointer:
         The program's end counts unless an exception or a signal ended it. Returns whether a save was begun.
 
         Args:
-            state: a function that returns what `save` takes; called when a checkpoint is written, so at the end too.
+            state: what `save` takes, or better a function that returns it: the function is called only when a
+                checkpoint is written, so at the end too.
             step, metrics, writer: as for `save`.
 
         Raises:
@@ -276,10 +277,11 @@ class Checkpointer:
                 checkpoints.save_when_due(lambda: {"model": model.state_dict()}, step)
         """
         if step is None or (state is None) == (writer is None):
-            raise TypeError("save_when_due() takes a step and either a function that returns a state, or a writer")
+            raise TypeError("save_when_due() takes a step and either a state, or a writer")
 
         def save(block: bool = False) -> bool:
-            return self.save(None if state is None else state(), step, metrics, block, writer=writer)
+            given = state() if callable(state) else state
+            return self.save(given, step, metrics, block, writer=writer)
 
         if self._saves:
             self._last.offer(lambda: save(block=True))

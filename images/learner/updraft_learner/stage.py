@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -41,6 +41,7 @@ from updraft_learner.trees import (
 
 PROGRESS_SECONDS = 2.0
 THREADS = 4
+NO_FACTS = [-1, -1]  # size and mtime of a stored file that is not in RESULT_DIR
 
 
 class StageError(Exception):
@@ -321,17 +322,29 @@ def _restore_results(job_id: str, keys: Keys, paths: PodPaths, store: ObjectStor
 
 
 def _restore_own_results(config: PodConfig, keys: Keys, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Restore what this learner stored in an earlier attempt."""
+    """Restore what this learner stored in an earlier attempt, except for an MLflow model: MLflow saves a model only to
+    a folder that is empty. What the program does not save again is deleted from the store at the attempt's end."""
     root = f"{keys.results(config.job_id, config.role, config.learner)}/"
     found = {safe_path(item.key[len(root) :]): (item.key, item.size) for item in store.list(root)}
     # If the program replaced a file by a folder, the store keeps the file until the attempt's end: skip it.
     folders = {parent.as_posix() for path in found for parent in PurePosixPath(path).parents}
-    _lay_results({path: found[path] for path in found if path not in folders}, paths, store, out)
+    left_out = {path for path in found if path.startswith("model/")} if "model/MLmodel" in found else set()
+    if left_out:
+        print("results: the MLflow model of the earlier attempt is left out of RESULT_DIR/model", file=out, flush=True)
+    chosen = {path: found[path] for path in found.keys() - left_out if path not in folders}
+    _lay_results(chosen, paths, store, out, left_out=left_out)
 
 
-def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Put files, given by path with key and size, into RESULT_DIR. The sidecar stores them again only when they
-    change."""
+def _lay_results(
+    chosen: Mapping[str, tuple[str, int]],
+    paths: PodPaths,
+    store: ObjectStore,
+    out: TextIO,
+    *,
+    left_out: Collection[str] = (),
+) -> None:
+    """Put files, given by path with key and size, into RESULT_DIR. The sidecar stores them again only when they change.
+    `left_out`: paths that are stored too."""
     target = paths.result
     total_bytes = sum(size for _, size in chosen.values())
     _require_disk(target, total_bytes, "results need")
@@ -349,6 +362,6 @@ def _lay_results(chosen: Mapping[str, tuple[str, int]], paths: PodPaths, store: 
         return path, [facts.st_size, facts.st_mtime_ns]
 
     with ThreadPoolExecutor(THREADS, thread_name_prefix="results") as pool:
-        laid = dict(pool.map(lay, chosen))
+        laid = dict(pool.map(lay, chosen)) | dict.fromkeys(left_out, NO_FACTS)
     paths.restored_results_file.write_text(json.dumps(laid), encoding="utf-8")
     progress.finish()

@@ -50,6 +50,12 @@ class JobReader:
             return found
         raise NotFoundError(f"job: {job_id!r} has nothing to read or to change yet. {found.reason}")
 
+    def job_if_recorded(self, job_id: str) -> Job | None:
+        """Return the job; None if Airflow has accepted it and nothing has recorded it, so that it has no history yet.
+        Raises NotFoundError as `job` does."""
+        found = self._recorded_or_accepted(job_id)
+        return found if isinstance(found, Job) else None
+
     def _recorded_or_accepted(self, job_id: str) -> Job | JobDetail:
         try:
             return self._recorded(job_id)
@@ -131,21 +137,29 @@ class JobReader:
         learners = views.learners(self.learners(job, known.attempts).statuses)
         return views.detail(job, self.parts.settings, known, learners)
 
-    def transitions(self, job: Job) -> list[Transition]:
+    def transitions(self, job: Job | None) -> list[Transition]:
+        if job is None:
+            return []
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().jobs.transitions(job.id))
 
-    def requests(self, job: Job) -> list[Request]:
+    def requests(self, job: Job | None) -> list[Request]:
+        if job is None:
+            return []
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().requests.of_job(job.id))
 
-    def checkpoints(self, job: Job) -> list[Checkpoint]:
+    def checkpoints(self, job: Job | None) -> list[Checkpoint]:
         """Return all that the job ever had."""
+        if job is None:
+            return []
 
         def ask() -> list[Checkpoint]:
             return self.parts.ledger().checkpoints.of_job(job.id, with_deleted=True, with_quarantined=True)
 
         return self.parts.deadline.call("ledger", ask)
 
-    def attempts(self, job: Job) -> list[Attempt]:
+    def attempts(self, job: Job | None) -> list[Attempt]:
+        if job is None:
+            return []
         return self.parts.deadline.call("ledger", lambda: self.parts.ledger().attempts.of_job(job.id))
 
     def attempt(self, job: Job, role: str, number: int | None) -> tuple[Attempt, Attempt]:

@@ -73,14 +73,23 @@ def test_once_it_is_recorded_it_is_listed_once(platform: Platform) -> None:
     assert job["reason"] == "submitted"
 
 
-@pytest.mark.parametrize("what", ["logs", "attempts", "metrics", "checkpoints", "manifest"])
+@pytest.mark.parametrize("what", ["logs", "manifest", "files"])
 def test_what_it_does_not_have_yet_is_answered_with_the_reason(platform: Platform, what: str) -> None:
     platform.accepted.runs = [run("digits-2", tenant="vision")]
     answer = platform.client("ada:vision").get(f"{API}/jobs/digits-2/{what}")
     assert answer.status_code == 404
     assert "digits-2" in answer.text
     assert "its first task has not started" in answer.text
+
+
+@pytest.mark.parametrize("what", ["transitions", "attempts", "checkpoints", "requests", "metrics"])
+def test_its_history_is_empty(platform: Platform, what: str) -> None:
+    platform.accepted.runs = [run("digits-2", tenant="vision")]
+    answer = platform.client("ada:vision").get(f"{API}/jobs/digits-2/{what}")
+    assert answer.status_code == 200, answer.text
+    assert not any(answer.json().values())
     other = platform.client("bob:speech").get(f"{API}/jobs/digits-2/{what}")
+    assert other.status_code == 404
     assert "does not exist" in other.text
 
 

@@ -51,7 +51,7 @@ def show_manifest(reader: ReaderDep, job_id: str) -> JobManifest:
 
 @router.get("/jobs/{job_id}/transitions", summary="Every change of state with its time, reason and evidence")
 def list_transitions(reader: ReaderDep, job_id: str) -> TransitionList:
-    found = reader.transitions(reader.job(job_id))
+    found = reader.transitions(reader.job_if_recorded(job_id))
     return TransitionList(transitions=tuple(views.transition(item) for item in found))
 
 
@@ -90,9 +90,8 @@ def read_metrics(
     job_id: str,
     key: Annotated[list[str] | None, Query(max_length=KEYS, description="A metric; may be given again")] = None,
 ) -> Metrics:
-    job = reader.job(job_id)
-    run_id, parts = job.mlflow_run_id, reader.parts
-    if run_id is None:
+    job, parts = reader.job_if_recorded(job_id), reader.parts
+    if job is None or (run_id := job.mlflow_run_id) is None:
         return Metrics(run_id=None, last={})
     last = parts.deadline.call("mlflow", lambda: parts.tracking.last(run_id))
     known = [name for name in dict.fromkeys(key or ()) if name in last]
@@ -107,7 +106,7 @@ def read_metrics(
 
 @router.get("/jobs/{job_id}/attempts", summary="Every launch: how it began and ended, and what was done about it")
 def list_attempts(reader: ReaderDep, job_id: str) -> AttemptList:
-    return AttemptList(attempts=history.attempts(reader.attempts(reader.job(job_id))))
+    return AttemptList(attempts=history.attempts(reader.attempts(reader.job_if_recorded(job_id))))
 
 
 @router.get("/jobs/{job_id}/checkpoints", summary="Checkpoints, lowest step first")
@@ -116,5 +115,5 @@ def list_checkpoints(
     job_id: str,
     all: Annotated[bool, Query(description="Also those that were deleted or quarantined, with the reason")] = False,
 ) -> CheckpointList:
-    found = [history.checkpoint(item) for item in reader.checkpoints(reader.job(job_id))]
+    found = [history.checkpoint(item) for item in reader.checkpoints(reader.job_if_recorded(job_id))]
     return CheckpointList(checkpoints=tuple(item for item in found if all or item.state == "kept"))

@@ -20,7 +20,7 @@ writing = APIRouter(tags=["requests"])
 
 @router.get("/jobs/{job_id}/requests", summary="What people asked of a job, and the answers")
 def list_requests(reader: ReaderDep, job_id: str) -> RequestList:
-    found = reader.requests(reader.job(job_id))
+    found = reader.requests(reader.job_if_recorded(job_id))
     return RequestList(requests=tuple(history.request(item) for item in found))
 
 
