@@ -19,7 +19,7 @@ from learner.sidecar_fakes import CONFIG, make_paths
 from updraft_learner import checkpoint_format as fmt
 from updraft_learner.record.disk import PodDisk
 from updraft_learner.sidecar.adopted import MOST_COPIES, MOST_REFUSED, QUIET_SECONDS, step_of
-from updraft_learner.sidecar.adopted_copy import Disturbed, publish_copy
+from updraft_learner.sidecar.adopted_copy import Disturbed, make_copy
 from updraft_learner.sidecar.adopted_scan import look
 
 
@@ -53,6 +53,50 @@ def test_a_write_begins_the_wait_anew_even_with_the_old_time(watch: Watch) -> No
     assert watch.steps() == []
     watch.quiet()
     assert copied(watch.paths, 1) == {"checkpoint-1/a": "two"}
+
+
+def saved_again(watch: Watch, number: int) -> None:
+    write(watch.paths, "out", {"model.pt": f"weights {number}"})
+
+
+def test_a_file_that_is_rewritten_all_the_time_is_adopted(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), replace(CONFIG, adopt="out/model.pt"))
+    for second in range(20):
+        watch.seconds = second
+        if second % 3 == 0:
+            saved_again(watch, second)
+        watch.adopter.poll()
+    texts = [copied(watch.paths, step)["model.pt"] for step in watch.steps()]
+    assert texts == [f"weights {second}" for second in (0, 3, 6, 9, 12)]
+    watch.adopter.poll(last=True)
+    assert [path.name for path in watch.paths.checkpoints.iterdir() if path.name.startswith(".")] == []
+    assert "it changed in the last 5 s before the end" in watch.said()
+
+
+def test_a_file_that_is_open_for_writing_waits_until_it_is_quiet(tmp_path: Path) -> None:
+    watch = Watch(make_paths(tmp_path / "pod"), replace(CONFIG, adopt="out/model.pt"))
+    saved_again(watch, 1)
+    with (watch.paths.code / "out" / "model.pt").open("a") as file:
+        for second in range(8):
+            watch.seconds = second
+            if second == 4:
+                file.write(" and more")
+                file.flush()
+            watch.adopter.poll()
+        assert watch.steps() == []
+    watch.quiet()
+    assert copied(watch.paths, 1) == {"model.pt": "weights 1 and more"}
+
+
+def test_what_a_killed_program_leaves_half_written_is_not_adopted(tmp_path: Path) -> None:
+    """Its files are closed too; the end comes before the copy counts."""
+    watch = Watch(make_paths(tmp_path / "pod"), replace(CONFIG, adopt="out/model.pt"))
+    saved_again(watch, 1)
+    for second in (0.0, 1.5, 4.5):
+        watch.seconds = second
+        watch.adopter.poll(last=second > 4)
+    assert watch.steps() == []
+    assert list(watch.paths.checkpoints.iterdir()) == []
 
 
 def test_a_single_file_is_adopted(tmp_path: Path) -> None:
@@ -202,7 +246,7 @@ def test_a_folder_that_changes_while_it_is_copied_is_not_published(watch: Watch,
         (folder / "b").unlink()
         (folder / "b").symlink_to("/etc/hostname")
     with pytest.raises((Disturbed, OSError)):
-        publish_copy(watch.paths.root, "code", "output/checkpoint-1", state, 1, 1)
+        make_copy(watch.paths.root, "code", "output/checkpoint-1", state)
     assert list(watch.paths.checkpoints.iterdir()) == []
 
 

@@ -4,6 +4,10 @@ What a glob names below the working directory is watched. When it has not change
 says that it is unfinished, a copy becomes a checkpoint in CHECKPOINT_DIR (`adopted_copy`), and is stored from there
 like each other one. If it changes later, it is adopted again. What lay there before the program started is not adopted.
 Only the first learner adopts: the others get its checkpoints when they resume.
+
+A single file that nothing has open for writing is copied after CLOSED_SECONDS already, since a program may rewrite it
+all the time. The copy counts QUIET_SECONDS after the file's last change: a program that was killed in the middle of a
+write leaves a closed file too, but then the pod ends earlier.
 """
 
 from __future__ import annotations
@@ -24,12 +28,21 @@ from updraft_learner.pod import PodPaths
 from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.files import read_json
 from updraft_learner.record.report import Warnings, log
-from updraft_learner.sidecar.adopted_copy import Disturbed, clean_up, publish_copy
-from updraft_learner.sidecar.adopted_scan import MOST_MATCHES, NotAdopted, State, look, matches, require_solid
+from updraft_learner.sidecar.adopted_copy import Copy, Disturbed, clean_up, discard, make_copy, publish
+from updraft_learner.sidecar.adopted_scan import (
+    MOST_MATCHES,
+    NotAdopted,
+    State,
+    is_closed,
+    look,
+    matches,
+    require_solid,
+)
 from updraft_learner.sidecar.checkpoints import FOLDER
 from updraft_learner.trees import megabytes
 
 QUIET_SECONDS = 5.0
+CLOSED_SECONDS = 1.0
 SPARE_BYTES = 64 << 20  # stay free on the pod's disk after a copy
 MOST_REFUSED = 5  # matches that are named in warnings at a time
 MOST_COPIES = 5  # checkpoints in CHECKPOINT_DIR: while the store is slow, no more are copied
@@ -66,6 +79,7 @@ class Adopter:
         self._pattern, self._working = config.adopt, paths.below(paths.code)
         self._state_file = paths.private / "adopted.json"
         self._watched: dict[str, Watched] = {}
+        self._early: dict[str, tuple[Watched, Copy]] = {}  # by path: copies that do not count yet
         self._known: dict[str, str] = {}  # path -> digest of the state that was adopted, or was there before
         self._steps: dict[str, str] = {}  # step -> path
         self._unreadable: dict[str, str] = {}  # path -> digest of a state that is not tried again
@@ -88,11 +102,19 @@ class Adopter:
         if self._config.learner > 1:
             self._leave(quiet)
             return
+        self._publish_early()
+        quiet = [each for each in quiet if self._known.get(each.path) != each.state.digest()]
         quiet.sort(key=lambda each: (each.state.changed_ns, each.path))
         for each in quiet[-self._room() :] if self._room() else []:
-            self._adopt(each)
+            if (copy := self._copy(each)) is not None:
+                self._publish(each, copy)
         if last:
             self._report(changed)
+            return
+        for each in changed:
+            wanted = each.path not in self._early and self._is_closed(each) and self._room()
+            if wanted and (copy := self._copy(each)) is not None:
+                self._early[each.path] = (each, copy)
 
     def _begin(self, kept: dict[str, Any] | None) -> None:
         """Go on from what an earlier sidecar of this pod has written; else note what lies there already."""
@@ -126,18 +148,39 @@ class Adopter:
                 self._watched[path] = last if last and same else Watched(path, state, self._clock())
 
     def _is_quiet(self, each: Watched) -> bool:
+        return self._is_whole(each) and self._clock() - each.since >= QUIET_SECONDS
+
+    def _is_closed(self, each: Watched) -> bool:
+        """Return whether it is a single file that is whole although it has changed lately."""
+        single = each.state.entries.keys() == {""} == each.state.files.keys()
+        age_seconds = self._clock() - each.since
+        if not single or not self._is_whole(each) or not CLOSED_SECONDS <= age_seconds < QUIET_SECONDS:
+            return False
+        return is_closed(self._root, f"{self._working}/{each.path}")
+
+    def _is_whole(self, each: Watched) -> bool:
         if self._unreadable.get(each.path) == each.state.digest():
             return False
-        whole = bool(each.state.files) and each.state.unfinished(PurePosixPath(each.path).name) is None
-        return whole and self._clock() - each.since >= QUIET_SECONDS
+        return bool(each.state.files) and each.state.unfinished(PurePosixPath(each.path).name) is None
 
-    def _adopt(self, each: Watched) -> None:
+    def _publish_early(self) -> None:
+        for path, (each, copy) in list(self._early.items()):
+            if self._clock() - each.since >= QUIET_SECONDS:
+                del self._early[path]
+                self._publish(each, copy)
+
+    def _publish(self, each: Watched, copy: Copy) -> None:
         step = step_of(each.path)
         number = self._highest + 1 if step is None else step
+        publish(self._root, copy, number, self._config.attempt)
+        self._adopted(each, number)
+
+    def _copy(self, each: Watched) -> Copy | None:
+        """Return a copy of the match; None if it cannot be adopted in this state."""
         try:
             require_solid(self._root, f"{self._working}/{each.path}", each.state)
             self._require_disk(each.state.size_bytes)
-            publish_copy(self._root, self._working, each.path, each.state, number, self._config.attempt)
+            return make_copy(self._root, self._working, each.path, each.state)
         except NotAdopted as exc:
             self._refuse(each.path, str(exc))
         except PermissionError as exc:
@@ -146,8 +189,7 @@ class Adopter:
             self._refuse(each.path, f"{name} cannot be read by the sidecar; make its files readable for their owner")
         except (Disturbed, FileNotFoundError, NotADirectoryError):
             log(f"{each.path} changed while it was copied; it is not adopted in this state")
-        else:
-            self._adopted(each, number)
+        return None
 
     def _adopted(self, each: Watched, step: int) -> None:
         other = self._steps.get(str(step), each.path)
@@ -193,6 +235,8 @@ class Adopter:
             self._warnings.add("adopted elsewhere", text)
 
     def _report(self, changed: list[Watched]) -> None:
+        for _, copy in self._early.values():
+            discard(self._root, copy.name)
         if not self._steps and not changed:
             text = f"nothing that the program wrote below its working directory matches {self._pattern}"
             self._warnings.add("adopted nothing", f"{text}, as checkpoints.from says; no checkpoint was adopted")

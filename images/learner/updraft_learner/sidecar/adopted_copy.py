@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -41,25 +42,49 @@ def clean_up(root: Path) -> None:
                 shutil.rmtree(name, dir_fd=folder, ignore_errors=True)
 
 
-def publish_copy(root: Path, working: str, path: str, state: State, step: int, attempt: int) -> None:
-    """Make `path` below the folder `working`, which has to be in `state`, the complete checkpoint of `step`.
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a match that is not a checkpoint yet, in the hidden folder `name` of CHECKPOINT_DIR. `files`: digest
+    and size of each file by path."""
+
+    name: str
+    state: State
+    files: dict[str, dict[str, object]]
+
+
+def make_copy(root: Path, working: str, path: str, state: State) -> Copy:
+    """Copy `path` below the folder `working`, which has to be in `state`.
 
     Raises:
         Disturbed: it is no longer in that state.
         OSError: it cannot be read, or the copy cannot be written.
     """
-    temporary = f"{PREFIX}{secrets.token_hex(8)}"
+    name = f"{PREFIX}{secrets.token_hex(8)}"
     try:
-        make_folder(root, f"{FOLDER}/{temporary}")
-        files = _copy_all(root, working, path, state, temporary)
+        make_folder(root, f"{FOLDER}/{name}")
+        files = _copy_all(root, working, path, state, name)
         if look(root, f"{working}/{path}") != state:
             raise Disturbed(path)
-        files[ADOPTED_FILE] = _write(root, f"{FOLDER}/{temporary}/{ADOPTED_FILE}", io.BytesIO(to_json(path)))
-        _describe(root, temporary, files, state, step, attempt)
-        _put_in_place(root, temporary, step_name(step))
+        files[ADOPTED_FILE] = _write(root, f"{FOLDER}/{name}/{ADOPTED_FILE}", io.BytesIO(to_json(path)))
+    except BaseException:
+        discard(root, name)
+        raise
+    return Copy(name, state, files)
+
+
+def publish(root: Path, copy: Copy, step: int, attempt: int) -> None:
+    """Make a copy the complete checkpoint of `step`. Raises OSError, with the copy removed, if it cannot be written."""
+    try:
+        _describe(root, copy.name, copy.files, copy.state, step, attempt)
+        _put_in_place(root, copy.name, step_name(step))
     finally:
-        with suppress(OSError), folder_below(root, FOLDER) as folder:
-            shutil.rmtree(temporary, dir_fd=folder, ignore_errors=True)
+        discard(root, copy.name)
+
+
+def discard(root: Path, name: str) -> None:
+    """Remove a copy, if it is there."""
+    with suppress(OSError), folder_below(root, FOLDER) as folder:
+        shutil.rmtree(name, dir_fd=folder, ignore_errors=True)
 
 
 def _copy_all(root: Path, working: str, path: str, state: State, temporary: str) -> dict[str, dict[str, object]]:

@@ -6,9 +6,11 @@ root by descriptors, no link is followed, and only regular files count. Called b
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,10 +19,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from updraft_learner.below import facts_below, folder_below
-from updraft_learner.record.files import HOLLOW_BYTES, HOLLOW_LEAST_BYTES, has_hole
+from updraft_learner.record.files import HOLLOW_BYTES, HOLLOW_LEAST_BYTES, has_hole, open_below
 
 MOST_FILES = 100_000  # of one match; the manifest of a checkpoint has room for about as many
 MOST_MATCHES = 1_000
+_LINUX_F_SETSIG = 10
 _WILD = re.compile(r"[*?\[]")
 # Names that programs give to what they have not finished: `x.tmp`, `tmp-checkpoint-5`, `tmp8k2_x1ab`, `x.partial`.
 _UNFINISHED = re.compile(
@@ -101,6 +104,23 @@ def look(root: Path, relative: str) -> State:
         if not stat.S_ISREG(entry.mode) and not stat.S_ISDIR(entry.mode):
             raise NotAdopted(f"{path or 'it'} is a link, a pipe or a device; only files and folders are adopted")
     return State(entries)
+
+
+def is_closed(root: Path, relative: str) -> bool:
+    """Return whether no process has the file open for writing, in whatever container; False where the file system or
+    the file's owner does not let this process know.
+
+    A lease for reading is granted only then. It is given back at once: a writer that comes meanwhile waits for that.
+    """
+    try:
+        with open_below(root, relative) as file:
+            # If a writer comes meanwhile, the kernel signals the lease's holder; SIGIO would end this process.
+            fcntl.fcntl(file, _LINUX_F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def require_solid(root: Path, relative: str, state: State) -> None:
