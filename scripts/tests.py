@@ -25,7 +25,10 @@ def suites(home: Path) -> list[tuple[str, list[str]]]:
     torch = home / "envs" / "torch-tests" / "bin" / "python"
     found = [
         ("quick tests", [*pytest, "-q", "-n", str(os.cpu_count() or 2), "--dist", "worksteal", "-m", QUICK]),
-        ("tests with real processes", [*pytest, "-v", "--no-header", "--durations=25", "-m", "system and not pages"]),
+        (
+            "tests with real processes",
+            [*pytest, "-v", "--no-header", "--durations=25", "-m", "system and not pages and not public"],
+        ),
     ]
     if torch.exists():
         options = ["-q", "-m", "torch", "-p", "no:cacheprovider", "tests/learner"]

@@ -1,0 +1,111 @@
+"""Programs of public repositories train, lose their learner, go on from a checkpoint and are registered, with the
+patches and manifests in tests/public (docs/howto/public-programs.md).
+
+Their sources are fetched from GitHub, or taken from UPDRAFT_PUBLIC_SOURCES, a folder with git repositories as OWNER/NAME.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from system_helpers import REPOSITORY, Stack, pretty
+
+pytestmark = [pytest.mark.system, pytest.mark.public, pytest.mark.timeout(1200)]
+PROGRAMS = REPOSITORY / "tests" / "public"
+NAMES = sorted(path.parent.name for path in PROGRAMS.glob("*/manifest.yaml"))
+GITHUB = "https://github.com/"
+SECONDS = 600
+
+
+@pytest.fixture(scope="module")
+def repositories() -> Path | None:
+    """The folder of repositories; None: they are fetched from GitHub."""
+    if folder := os.environ.get("UPDRAFT_PUBLIC_SOURCES"):
+        return Path(folder)
+    try:
+        socket.create_connection(("github.com", 443), timeout=10).close()
+    except OSError as exc:
+        pytest.skip(f"github.com is not reachable ({exc}), and UPDRAFT_PUBLIC_SOURCES names no repositories")
+    return None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_program_survives_a_kill_and_is_registered(
+    stack: Stack, repositories: Path | None, name: str, tmp_path: Path
+) -> None:
+    folder = lay_out(name, repositories, tmp_path / "sources")
+    began = time.monotonic()
+    job = stack.client.submit(folder / "manifest.yaml").id
+    kill_after_a_checkpoint(stack, job)
+    detail = stack.end(job)
+    assert detail.state == "COMPLETED", pretty(detail)
+    attempts = [attempt for attempt in stack.client.attempts(job).attempts if attempt.role == "train"]
+    assert attempts[0].cause == "infrastructure", attempts
+    assert attempts[1].resume is not None, attempts
+    assert attempts[1].resume.checkpoint is not None, attempts
+    assert detail.model is not None
+    assert detail.model.name == name
+    own = {key for key in detail.metrics if not key.startswith("system/")}
+    assert own, "the program has no metric"
+    print(f"{name}: {time.monotonic() - began:.0f} s with a kill; metrics {', '.join(sorted(own))}")
+
+
+def lay_out(name: str, repositories: Path | None, target: Path) -> Path:
+    """Return the program's folder, patched, with its manifest."""
+    source: dict[str, Any] = yaml.safe_load((PROGRAMS / name / "manifest.yaml").read_text())["annotations"]
+    path = source["repository"].removeprefix(GITHUB)
+    if repositories is None:
+        fetch(source["repository"], source["commit"], target)
+    else:
+        archive = ["git", "-C", str(repositories / path), "archive", source["commit"], source["folder"]]
+        content = subprocess.run(archive, capture_output=True, check=True, timeout=120).stdout
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            tar.extractall(target, filter="data")
+        for file, origin in source.get("downloads", {}).items():
+            repository, _, inside = origin.partition(":")
+            show = ["git", "-C", str(repositories / repository), "show", f"HEAD:{inside}"]
+            text = subprocess.run(show, capture_output=True, check=True, timeout=120).stdout
+            (target / source["folder"] / file).write_bytes(text)
+    folder = target / source["folder"]
+    patch = (PROGRAMS / name / "patch.diff").read_bytes()
+    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder, input=patch, check=True, timeout=60)
+    shutil.copy(PROGRAMS / name / "manifest.yaml", folder)
+    return folder
+
+
+def fetch(repository: str, commit: str, target: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(target)], check=True, timeout=60)
+    for command in (["fetch", "--quiet", "--depth", "1", repository, commit], ["checkout", "--quiet", commit]):
+        subprocess.run(["git", "-C", str(target), *command], check=True, timeout=600)
+
+
+def kill_after_a_checkpoint(stack: Stack, job: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not stack.client.checkpoints(job).checkpoints:
+        detail = stack.client.job(job)
+        assert not detail.ended, pretty(detail)
+        assert time.monotonic() < deadline, pretty(detail)
+        time.sleep(0.5)
+    programs = [process for process in psutil.process_iter(["cmdline", "environ"]) if is_program(process, job)]
+    assert programs, "no program of the job runs"
+    for program in programs:
+        program.kill()
+
+
+def is_program(process: psutil.Process, job: str) -> bool:
+    """Whether this is a Python process of the job's training; its sidecar has no TRAINING_ID."""
+    variables = process.info["environ"] or {}
+    command = process.info["cmdline"] or [""]
+    mine = variables.get("TRAINING_ID") == job and variables.get("UPDRAFT_ROLE") == "train"
+    return mine and "python" in Path(command[0]).name
