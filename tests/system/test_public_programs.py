@@ -1,7 +1,8 @@
 """Programs of public repositories train, lose their learner, go on from a checkpoint and are registered, with the
 patches and manifests in tests/public (docs/howto/public-programs.md).
 
-Their sources are fetched from GitHub, or taken from UPDRAFT_PUBLIC_SOURCES, a folder with git repositories as OWNER/NAME.
+Their sources are fetched from GitHub, or taken from UPDRAFT_PUBLIC_SOURCES, a folder with git repositories as
+OWNER/NAME.
 """
 
 from __future__ import annotations
