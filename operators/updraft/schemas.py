@@ -134,6 +134,7 @@ class Loss(Schema):
     role: str
     cause: str = Field(description="infrastructure, program, configuration, data, preempted, halted, ...")
     label: str | None = Field(None, description="Row of the failure catalogue")
+    code: str | None = Field(None, description="FfDL's code of it: S... the platform's fault, C... the user's")
     reason: str = ""
     text: str = Field("", description="The same in words")
 
@@ -281,6 +282,7 @@ class Attempt(Schema):
     ended_at: datetime | None = None
     cause: str | None = Field(None, description="Class of its end: done, infrastructure, program, ...; none before it")
     label: str | None = Field(None, description="Row of the failure catalogue")
+    code: str | None = Field(None, description="FfDL's code of it: S... the platform's fault, C... the user's")
     reason: str | None = None
     action: str | None = Field(
         None, description="What was done: none, relaunch, relaunch_elsewhere, older_checkpoint, wait (halted) or stop"

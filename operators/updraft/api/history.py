@@ -9,6 +9,7 @@ from typing import Any
 
 from updraft import schemas
 from updraft.ledger import Attempt, Checkpoint, Job, ListedJob, Request, documents
+from updraft.recovery.ffdl_codes import ffdl_code
 from updraft.recovery.outcome import FailureClass
 
 ASKED = (FailureClass.HALTED, FailureClass.CANCELLED)  # by a user
@@ -36,6 +37,7 @@ def _attempt(attempt: Attempt, then: Attempt | None) -> schemas.Attempt:
         ended_at=attempt.ended_at,
         cause=attempt.outcome,
         label=attempt.label,
+        code=ffdl_code(attempt.label, attempt.outcome),
         reason=attempt.reason,
         action=action(attempt),
         done=done(attempt, then),
@@ -108,6 +110,7 @@ def loss(found: Sequence[Attempt]) -> schemas.Loss | None:
         role=last.role,
         cause=cause,
         label=last.label,
+        code=ffdl_code(last.label, cause),
         reason=last.reason or "",
         text=f"attempt {last.number} of {last.role} {words}" + (f" ({last.label})" if last.label else ""),
     )

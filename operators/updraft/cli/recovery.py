@@ -152,7 +152,8 @@ def attempts(job: JobArgument, as_json: JsonOption = False) -> None:
 
 
 def _attempt_row(item: Attempt) -> tuple[str, ...]:
-    label = f" ({item.label})" if item.label and item.cause not in ASKED else ""
+    named = [name for name in (item.label, item.code) if name]
+    label = f" ({', '.join(named)})" if named and item.cause not in ASKED else ""
     end = "runs" if item.cause is None else item.cause + label
     steps = "" if item.first_step is None else f"{item.first_step} to {item.last_step}"
     repeats = item.resume.repeats if item.resume is not None else None

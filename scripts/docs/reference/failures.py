@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from updraft.recovery import policy, progress
 from updraft.recovery.catalogue import CATALOGUE, FailureRule, Where
+from updraft.recovery.ffdl_codes import MEANINGS, ffdl_code
 
 _SECTIONS = {
     Where.POD: "The pod and its node",
@@ -113,6 +114,13 @@ must be met. Their label is `failures.1`, `failures.2`, ...
 `64` the job asks for something impossible, `65` its data is missing or wrong, `66` the checkpoint cannot be used,
 `74` the object store refused, `75` saved and left on request. Every other code but 0 is the program's own failure.
 
+## FfDL's codes
+
+Each row also has the code that FfDL gave to such a failure: S for the platform's fault, C for the user's.
+`updraft attempts`, the job's page and the REST API show it.
+
+{_codes()}
+
 ## The catalogue
 
 {len(CATALOGUE)} rows. *Proven* says whether a test makes it happen for real ({tested} rows), or whether it is known
@@ -124,6 +132,10 @@ from a recording: source code, documentation or reports.
 
 {_SOURCES}
 """
+
+
+def _codes() -> str:
+    return "\n".join(["| code | meaning |", "|---|---|", *(f"| {code} | {text} |" for code, text in MEANINGS.items())])
 
 
 def _progress() -> str:
@@ -145,13 +157,14 @@ def _waits(seconds: list[float]) -> str:
 
 def _table(where: Where) -> str:
     rows = [f"| {' | '.join(_cells(row))} |" for row in CATALOGUE if row.where is where]
-    head = "| label | class | action | what it is | evidence | proven |\n|---|---|---|---|---|---|"
+    head = "| label | class | FfDL | action | what it is | evidence | proven |\n|---|---|---|---|---|---|---|"
     return "\n".join([f"### {_SECTIONS[where]}\n", head, *rows])
 
 
 def _cells(row: FailureRule) -> Iterator[str]:
     yield f"`{row.label}`"
     yield row.cause.value
+    yield ffdl_code(row.label, row.cause) or ""
     yield row.action.value
     yield row.text
     yield _evidence(row)

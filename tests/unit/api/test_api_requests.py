@@ -169,6 +169,7 @@ def test_a_job_that_recovers_says_from_what(platform: Platform) -> None:
             "role": "train",
             "cause": "infrastructure",
             "label": "checkpoint.damaged",
+            "code": "S302",
             "reason": "its checkpoint is damaged",
             "text": "attempt 2 of train was lost to infrastructure (checkpoint.damaged)",
         }

@@ -131,7 +131,7 @@ def told(attempt: Attempt) -> Line:
     return replace(
         line,
         cause=CAUSES.get(attempt.cause, attempt.cause),
-        label=attempt.label or "" if attempt.cause not in ASKED else "",
+        label=", ".join(filter(None, (attempt.label, attempt.code))) if attempt.cause not in ASKED else "",
         reason=attempt.reason or "",
         done=attempt.done or "",
     )
