@@ -307,5 +307,5 @@ def test_an_offer_saves_when_it_is_time(root: Path) -> None:
     checkpointer.wait()
     assert [path.name for path in fmt.complete_checkpoints(root)] == ["step-0000000002"]
     assert not checkpointer.save_when_due(step=2, writer=writes("two"))
-    with pytest.raises(TypeError, match="a function that returns a state, or a writer"):
+    with pytest.raises(TypeError, match="either a state, or a writer"):
         checkpointer.save_when_due(step=3)
