@@ -7,16 +7,19 @@ OWNER/NAME.
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -62,27 +65,76 @@ def test_a_public_program_survives_a_kill_and_is_registered(
     print(f"{name}: {time.monotonic() - began:.0f} s with a kill; metrics {', '.join(sorted(own))}")
 
 
+def test_ffdls_own_mnist_program_runs_with_its_own_manifest(
+    stack: Stack, repositories: Path | None, tmp_path: Path
+) -> None:
+    """As docs/howto/ffdl.md says: two lines are changed for TensorFlow 2. The bucket is one that this platform opens."""
+    source = {
+        "repository": f"{GITHUB}IBM/FfDL",
+        "commit": "548726a840b69b0e74a944fbeac22e425f7fd8bd",
+        "folder": "etc/examples/tf-summary-model",
+    }
+    folder = sources(source, repositories, tmp_path / "sources")
+    apply_patch("ffdl-mnist", folder)
+    manifest = (folder / "manifest.yml").read_text()
+    assert manifest.count("tf_training_data") == 1
+    (folder / "manifest.yml").write_text(manifest.replace("tf_training_data", "datasets/ffdl-mnist"))
+    for name, content in images_in_mnists_format().items():
+        stack.put_object("datasets", f"ffdl-mnist/{name}", content)
+    job = stack.client.submit(folder / "manifest.yml").id
+    detail = stack.end(job)
+    assert detail.state == "COMPLETED", pretty(detail)
+    assert detail.metrics["test/accuracy_1"] > 0.9
+    history = stack.client.metrics(job, "test/accuracy_1").history["test/accuracy_1"]
+    assert [point.step for point in history] == list(range(0, 400, 10))
+
+
+def images_in_mnists_format() -> dict[str, bytes]:
+    """Images of 28 by 28 pixels with a bright square whose place is the label."""
+    draw = np.random.default_rng(0)
+    found = {}
+    for name, count in (("train", 60_000), ("t10k", 10_000)):  # the program keeps 5,000 of them for validation
+        labels = draw.integers(0, 10, count).astype(np.uint8)
+        images = draw.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        for label in range(10):
+            row, column = 4 + 12 * (label // 5), 1 + 5 * (label % 5)
+            images[labels == label, row : row + 8, column : column + 4] = 250
+        head = struct.pack(">IIII", 2051, count, 28, 28)
+        found[f"{name}-images-idx3-ubyte.gz"] = gzip.compress(head + images.tobytes(), compresslevel=1)
+        found[f"{name}-labels-idx1-ubyte.gz"] = gzip.compress(struct.pack(">II", 2049, count) + labels.tobytes())
+    return found
+
+
 def lay_out(name: str, repositories: Path | None, target: Path) -> Path:
     """Return the program's folder, patched, with its manifest."""
     source: dict[str, Any] = yaml.safe_load((PROGRAMS / name / "manifest.yaml").read_text())["annotations"]
-    path = source["repository"].removeprefix(GITHUB)
-    if repositories is None:
-        fetch(source["repository"], source["commit"], target)
-    else:
-        archive = ["git", "-C", str(repositories / path), "archive", source["commit"], source["folder"]]
-        content = subprocess.run(archive, capture_output=True, check=True, timeout=120).stdout
-        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            tar.extractall(target, filter="data")
-        for file, origin in source.get("downloads", {}).items():
-            repository, _, inside = origin.partition(":")
-            show = ["git", "-C", str(repositories / repository), "show", f"HEAD:{inside}"]
-            text = subprocess.run(show, capture_output=True, check=True, timeout=120).stdout
-            (target / source["folder"] / file).write_bytes(text)
-    folder = target / source["folder"]
-    patch = (PROGRAMS / name / "patch.diff").read_bytes()
-    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder, input=patch, check=True, timeout=60)
+    folder = sources(source, repositories, target)
+    apply_patch(name, folder)
     shutil.copy(PROGRAMS / name / "manifest.yaml", folder)
     return folder
+
+
+def sources(source: dict[str, Any], repositories: Path | None, target: Path) -> Path:
+    """Return the program's folder as its repository has it."""
+    folder = target / source["folder"]
+    if repositories is None:
+        fetch(source["repository"], source["commit"], target)
+        return folder
+    path = source["repository"].removeprefix(GITHUB)
+    archive = ["git", "-C", str(repositories / path), "archive", source["commit"], source["folder"]]
+    content = subprocess.run(archive, capture_output=True, check=True, timeout=120).stdout
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        tar.extractall(target, filter="data")
+    for file, origin in source.get("downloads", {}).items():
+        repository, _, inside = origin.partition(":")
+        show = ["git", "-C", str(repositories / repository), "show", f"HEAD:{inside}"]
+        (folder / file).write_bytes(subprocess.run(show, capture_output=True, check=True, timeout=120).stdout)
+    return folder
+
+
+def apply_patch(name: str, folder: Path) -> None:
+    patch = (PROGRAMS / name / "patch.diff").read_bytes()
+    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder, input=patch, check=True, timeout=60)
 
 
 def fetch(repository: str, commit: str, target: Path) -> None:

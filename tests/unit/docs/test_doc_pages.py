@@ -19,6 +19,7 @@ OWN_TESTS = {
     "docs/howto/dependencies.md": "tests/system/test_any_program.py",
     "docs/howto/metrics.md": "tests/system/test_collected_metrics.py",
     "docs/howto/pods.md": "tests/unit/manifest/test_pods_page.py",
+    "docs/howto/ffdl.md": "tests/system/test_public_programs.py",
     "docs/howto/public-programs.md": "tests/system/test_public_programs.py",
     "docs/howto/deploy.md": "tests/unit/deploy/test_deploy_page.py",
 }
