@@ -68,7 +68,7 @@ def test_a_public_program_survives_a_kill_and_is_registered(
 def test_ffdls_own_mnist_program_runs_with_its_own_manifest(
     stack: Stack, repositories: Path | None, tmp_path: Path
 ) -> None:
-    """As docs/howto/ffdl.md says: two lines are changed for TensorFlow 2. The bucket is one that this platform opens."""
+    """As docs/howto/ffdl.md says: with two lines for TensorFlow 2, and a bucket that this platform opens."""
     source = {
         "repository": f"{GITHUB}IBM/FfDL",
         "commit": "548726a840b69b0e74a944fbeac22e425f7fd8bd",
