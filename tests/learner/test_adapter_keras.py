@@ -64,3 +64,21 @@ def test_a_halt_saves_within_the_epoch_and_leaves(tmp_path: Path) -> None:
     assert "epoch 5\n" in printed
     assert "epoch 4\n" not in printed
     assert int(value(printed, "steps")) > 64 - 8  # the epoch that was interrupted begins again
+
+
+def test_the_scalars_of_kerass_tensorboard_callback_are_read(tmp_path: Path) -> None:
+    """TensorFlow 2 writes them as tensors; the sidecar reads them without the package `tensorboard`."""
+    import keras
+    import numpy as np
+
+    from updraft_learner.sidecar.event_files import read_events
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    callback = keras.callbacks.TensorBoard(str(tmp_path / "logs"), histogram_freq=1)
+    model.fit(np.ones((8, 3)), np.ones((8, 1)), epochs=3, verbose=0, callbacks=[callback])
+    (file,) = (tmp_path / "logs" / "train").glob("*tfevents*")
+    found = [point for point, _ in read_events(tmp_path, str(file.relative_to(tmp_path)), 0, 1 << 24) if point]
+    losses = [(point.step, point.values["epoch_loss"]) for point in found if "epoch_loss" in point.values]
+    assert [step for step, _ in losses] == [0, 1, 2]
+    assert losses[2][1] < losses[0][1]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from learner.sidecar_fakes import FakeMlflow, make_paths
-from tensorboardX import SummaryWriter
 
 from updraft_learner.collectors import metric_name
 from updraft_learner.contract import Collector, PodConfig
@@ -23,6 +22,7 @@ from updraft_learner.sidecar import collect
 from updraft_learner.sidecar.collect import MetricsCollector
 from updraft_learner.sidecar.recorder import Recorder, is_name
 
+SummaryWriter = pytest.importorskip("tensorboardX", reason="runs in the development environment").SummaryWriter
 LOSS = Collector("regex", pattern="step %{INT:step}: loss %{FLOAT:loss}")
 
 
