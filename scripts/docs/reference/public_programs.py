@@ -9,6 +9,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parents[3] / "tests" / "public"
 HEAD = """\
+<!-- Made by `make reference`; change tests/public, not this page. -->
 # Programs of public repositories
 
 These programs are fetched from their repositories, changed by a patch, and trained with a manifest. `make test-public`

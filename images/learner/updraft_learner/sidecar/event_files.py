@@ -2,8 +2,8 @@
 
 A record is its length (8 bytes), a checksum of the length, the event, and a checksum of the event
 (tensorflow/core/lib/io/record_writer.h). Only the fields that scalars have are described here; the package
-`tensorboard` has all of them, but brings some 60 MB into every pod. TensorFlow 1 and PyTorch write a value as
-`simple_value`, TensorFlow 2 and Keras as a tensor without dimensions.
+`tensorboard` has all of them, but brings a web server and grpc into every pod. TensorFlow 1 and PyTorch write a value
+as `simple_value`, TensorFlow 2 and Keras as a tensor without dimensions.
 """
 
 from __future__ import annotations
