@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ from updraft_learner.sidecar.recorder import Recorder, is_name
 
 SummaryWriter = pytest.importorskip("tensorboardX", reason="runs in the development environment").SummaryWriter
 LOSS = Collector("regex", pattern="step %{INT:step}: loss %{FLOAT:loss}")
-
-
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
 
 
 class Pod:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,6 @@ from updraft_learner.store import StorageError
 
 KEYS = Keys("t")
 CPU = "system/node_0/cpu_utilization_percentage"
-
-
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -40,13 +40,6 @@ def disk() -> FillingDisk:
     return FillingDisk()
 
 
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
-
-
 class Pod:
     def __init__(self, root: Path, mlflow: FakeMlflow, disk: PodDisk, **options: Any) -> None:
         self.paths = PodPaths(root) if root.exists() else make_paths(root)

@@ -6,7 +6,6 @@ import http.client
 import io
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,6 @@ from updraft_learner.store import StorageError
 KEYS = Keys("t")
 FENCE = KEYS.fence("job-1")
 PLACE = ("job-1", "train", 1, 1)
-
-
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -21,13 +21,6 @@ ARTIFACT = "/api/2.0/mlflow-artifacts/artifacts/7/run1/artifacts/a.txt"
 
 
 @pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def sidecar(tmp_path: Path, mlflow: FakeMlflow) -> Iterator[Sidecar]:
     made = Sidecar(CONFIG, make_paths(tmp_path / "pod"), FailingStore(tmp_path / "s3"), mlflow.client(), TOKEN)
     made.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,6 @@ from updraft_learner.sidecar.recorder import Recorder
 from updraft_learner.sidecar.system import parse_gpus
 from updraft_learner.sidecar.tail import MetricsTail
 from updraft_learner.store import StorageError
-
-
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
 
 
 class Chain:

@@ -112,13 +112,6 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
     server.close()
 
 
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
-
-
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -23,13 +23,6 @@ KEYS = Keys("t")
 OWN = "7/run1/artifacts"
 
 
-@pytest.fixture
-def mlflow() -> Iterator[FakeMlflow]:
-    server = FakeMlflow()
-    yield server
-    server.close()
-
-
 class Pod:
     """A started sidecar and an HTTP client of its endpoint."""
 
