@@ -31,9 +31,7 @@ PARAMS_FILE = f"{IO_DIR}/params.json"  # the manifest's `params`
 RESUME_FROM_FILE = f"{IO_DIR}/resume-from"  # the restored adopted checkpoint, as a path below CODE_DIR
 RESUME_FROM_ENV = "UPDRAFT_RESUME_FROM"  # the same as an absolute path, in the program's environment
 LAUNCHER_FILE = f"{IO_DIR}/launcher.pyz"  # starts the processes of a learner that has several
-OUTPUT_DIR = (
-    f"{IO_DIR}/output"  # copies of what the program prints, `stdout` and `stderr`, if metrics are taken from it
-)
+OUTPUT_DIR = f"{IO_DIR}/output"  # copies of what the program prints, `stdout` and `stderr`, to take metrics from
 STAGED_FILE = f"{IO_DIR}/staged"  # if it exists: code, data and checkpoint are staged, and the program may start
 STAGING_FAILED_FILE = f"{IO_DIR}/staging-failed"  # one line: the exit code of the pod, a space, the reason
 STAGING_FAILED = "updraft: staging failed: "  # the program's container prints this, followed by the reason
@@ -104,9 +102,7 @@ class Collector:
     """One way to take metrics from what the program prints or writes; see `collectors`."""
 
     type: str  # regex, tensorboard or jsonl
-    source: str | None = (
-        None  # a glob below the code's folder, or below that of a variable ($LOG_DIR/*.txt); None: output
-    )
+    source: str | None = None  # a glob, as `collectors.split_source` reads it; None: what the program prints
     pattern: str | None = None  # of a line
     values: dict[str, str] = field(default_factory=dict)  # metric's name -> group of the pattern that holds its value
     step: str | None = None  # group, or field of a JSON object, that holds the step

@@ -6,7 +6,6 @@ files of an earlier attempt, has been recorded. The journal stores how far each 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import stat
@@ -182,7 +181,7 @@ class MetricsCollector:
         entries: list[Entry] = []
         for line in lines_of(block):
             for place, reader in enumerate(readers):
-                for point in self._points(reader, line, windows[place]):
+                for point in filter(None, self._points(reader, line, windows[place])):
                     step = counts[place] if point.step is None else point.step
                     counts[place] += 1
                     entries += self._entries(reader.number, reader.collector, point, step)
@@ -192,30 +191,29 @@ class MetricsCollector:
         self._recorder.record(entries)
         text.windows, text.counts = windows, counts
 
-    def _points(self, reader: _Reader, line: bytes, window: list[str]) -> Iterator[Point]:
-        collector = reader.collector
-        if collector.type == JSONL:
+    def _points(self, reader: _Reader, line: bytes, window: list[str]) -> Iterator[Point | None]:
+        if reader.collector.type == JSONL:
             if line.strip():
-                try:
-                    point = parse_json(collector, line)
-                except ValueError as exc:
-                    reason = str(exc) if type(exc) is ValueError else "it is not JSON"
-                    self._warnings.add(f"json {reader.number}", f"metrics[{reader.number}]: a line was left: {reason}")
-                else:
-                    yield from () if point is None else (point,)
+                yield self._parsed(reader, line)
             return
         for piece in line.decode(errors="replace").split("\r"):  # a progress bar writes over its line
             piece = _COLOURS.sub("", piece)
             if not piece.strip():
                 continue
             window.append(piece if piece.endswith("\n") else f"{piece}\n")
-            del window[: -collector.lines]
+            del window[: -reader.collector.lines]
             found = reader.pattern.search("".join(window)[-WINDOW_CHARACTERS:])
-            if found is None:
-                continue
-            window.clear()
-            point = self._matched(reader, found.groupdict())
-            yield from () if point is None else (point,)
+            if found is not None:
+                window.clear()
+                yield self._matched(reader, found.groupdict())
+
+    def _parsed(self, reader: _Reader, line: bytes) -> Point | None:
+        try:
+            return parse_json(reader.collector, line)
+        except ValueError as exc:
+            reason = str(exc) if type(exc) is ValueError else "it is not JSON"
+            self._warnings.add(f"json {reader.number}", f"metrics[{reader.number}]: a line was left: {reason}")
+            return None
 
     def _matched(self, reader: _Reader, groups: Mapping[str, str | None]) -> Point | None:
         values: dict[str, float] = {}
@@ -344,6 +342,8 @@ def _key(source: str | None, path: str) -> str:
 
 def _punch(root: Path, path: str, offset: int, length: int) -> None:
     """Make a hole in a file, which keeps its size. Raises OSError or AttributeError where that is not possible."""
+    import ctypes  # few pods need it, and the program waits for the sidecar's imports
+
     keep_size_and_punch = 0x03
     parts = PurePosixPath(path)
     with folder_below(root, str(parts.parent)) as folder:
