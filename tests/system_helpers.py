@@ -44,6 +44,7 @@ SOURCES = (
 PREPARED = Path(os.environ.get("UPDRAFT_HOME") or REPOSITORY / ".updraft")
 UP_SECONDS = 400
 END_SECONDS = 420
+CHECKPOINT_SECONDS = 600
 JUDGING_BYTES = 2 << 30  # a table that swells beyond it is made quickly
 
 
@@ -272,3 +273,25 @@ def values_of_gpus(client: Client, job_id: str) -> dict[str, float | None]:
 
 def pretty(detail: Any) -> str:
     return json.dumps(detail.model_dump(mode="json"), indent=1)
+
+
+def kill_after_a_checkpoint(stack: Stack, job: str) -> None:
+    """Kill the programs of the job's training once it has a checkpoint."""
+    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    while not stack.client.checkpoints(job).checkpoints:
+        detail = stack.client.job(job)
+        assert not detail.ended, pretty(detail)
+        assert time.monotonic() < deadline, pretty(detail)
+        time.sleep(0.5)
+    programs = [process for process in psutil.process_iter(["cmdline", "environ"]) if _is_program(process, job)]
+    assert programs, "no program of the job runs"
+    for program in programs:
+        program.kill()
+
+
+def _is_program(process: psutil.Process, job: str) -> bool:
+    """Whether this is a Python process of the job's training; its sidecar has no TRAINING_ID."""
+    variables = process.info["environ"] or {}
+    command = process.info["cmdline"] or [""]
+    mine = variables.get("TRAINING_ID") == job and variables.get("UPDRAFT_ROLE") == "train"
+    return mine and "python" in Path(command[0]).name

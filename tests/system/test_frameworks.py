@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
-import psutil
 import pytest
 import yaml
-from system_helpers import REPOSITORY, Stack, on_demand_examples, pretty
+from system_helpers import REPOSITORY, Stack, kill_after_a_checkpoint, on_demand_examples, pretty
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 TURNS = 3
 # Long enough to be killed after the first checkpoint.
 LONG = {"digits-jax": {"steps": 60_000}, "digits-xgboost": {"rounds": 4_000}, "digits-lightgbm": {"rounds": 8_000}}
-SECONDS = 500
 
 
 @pytest.mark.parametrize(
@@ -35,23 +31,3 @@ def test_an_example_goes_on_after_its_learner_is_killed(stack: Stack, name: str)
     if "export" in manifest:
         assert detail.model is not None
         assert detail.model.name == name
-
-
-def kill_after_a_checkpoint(stack: Stack, job: str) -> None:
-    stack.reach(job, "PROCESSING")
-    deadline = time.monotonic() + SECONDS
-    while not stack.client.checkpoints(job).checkpoints:
-        detail = stack.client.job(job)
-        assert not detail.ended, pretty(detail)
-        assert time.monotonic() < deadline, pretty(detail)
-        time.sleep(0.5)
-    pods = str(stack.home / "node" / "pods")
-    programs = [p for p in psutil.process_iter(["cmdline", "cwd"]) if is_program(p, pods)]
-    assert programs, "no program of the job runs"
-    for program in programs:
-        program.kill()
-
-
-def is_program(process: psutil.Process, pods: str) -> bool:
-    command = process.info["cmdline"] or []
-    return command[-1:] == ["train.py"] and (process.info["cwd"] or "").startswith(pods)

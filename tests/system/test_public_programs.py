@@ -20,16 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import yaml
-from system_helpers import REPOSITORY, Stack, pretty
+from system_helpers import REPOSITORY, Stack, kill_after_a_checkpoint, pretty
 
 pytestmark = [pytest.mark.system, pytest.mark.public, pytest.mark.timeout(1200)]
 PROGRAMS = REPOSITORY / "tests" / "public"
 NAMES = sorted(path.parent.name for path in PROGRAMS.glob("*/manifest.yaml"))
 GITHUB = "https://github.com/"
-SECONDS = 600
 
 
 @pytest.fixture(scope="module")
@@ -141,24 +139,3 @@ def fetch(repository: str, commit: str, target: Path) -> None:
     subprocess.run(["git", "init", "--quiet", str(target)], check=True, timeout=60)
     for command in (["fetch", "--quiet", "--depth", "1", repository, commit], ["checkout", "--quiet", commit]):
         subprocess.run(["git", "-C", str(target), *command], check=True, timeout=600)
-
-
-def kill_after_a_checkpoint(stack: Stack, job: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not stack.client.checkpoints(job).checkpoints:
-        detail = stack.client.job(job)
-        assert not detail.ended, pretty(detail)
-        assert time.monotonic() < deadline, pretty(detail)
-        time.sleep(0.5)
-    programs = [process for process in psutil.process_iter(["cmdline", "environ"]) if is_program(process, job)]
-    assert programs, "no program of the job runs"
-    for program in programs:
-        program.kill()
-
-
-def is_program(process: psutil.Process, job: str) -> bool:
-    """Whether this is a Python process of the job's training; its sidecar has no TRAINING_ID."""
-    variables = process.info["environ"] or {}
-    command = process.info["cmdline"] or [""]
-    mine = variables.get("TRAINING_ID") == job and variables.get("UPDRAFT_ROLE") == "train"
-    return mine and "python" in Path(command[0]).name
