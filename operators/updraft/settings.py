@@ -204,7 +204,25 @@ class Settings(BaseModel):
         description="Protocols over which a manifest's code may be fetched by git, comma-separated; `file` and `http` "
         "are for labs",
     )
-    data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job, bytes")
+    data_limit_bytes: int = Field(50 * GIB, gt=0, description="Largest data set of one job that is copied, bytes")
+    node_cache_claim: str | None = Field(
+        None,
+        description="Claim in each tenant's namespace, for data that the learners of a node share (`data.mode: mount`) "
+        "and blocks of streamed data; with a volume that each node has for itself, such as a hostPath. Without it, "
+        "streamed data is cached for each learner, and mounting is refused",
+    )
+    node_cache_bytes: int = Field(
+        100 * GIB,
+        gt=0,
+        description="Most bytes in the cache of one node, for one tenant, and at most half of its disk; needs "
+        "`node_cache_claim`",
+    )
+    stream_cache_bytes: int = Field(
+        10 * GIB,
+        gt=0,
+        description="Most bytes of streamed data on the disk of one learner, if the node has no cache; also at most "
+        "half of what the disk has free, and a quarter of `resources.disk`",
+    )
     code_limit_bytes: int = Field(GIB // 10, gt=0, description="Largest code folder or archive, bytes unpacked")
     upload_quota_bytes: int = Field(
         1024 * GIB,

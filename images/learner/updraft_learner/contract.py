@@ -48,13 +48,18 @@ PRIVATE_DIR = "/run/updraft/private"  # an emptyDir for the sidecar's state, whi
 PRIVATE_ENV = "UPDRAFT_PRIVATE_DIR"  # set to a folder in PRIVATE_DIR
 PRIVATE_VOLUME = "private"
 CREDENTIALS_ENV = "UPDRAFT_CREDENTIALS_FILE"  # set to CREDENTIALS_FILE
+# The node's cache of data, a claim that the sidecar writes to and the program reads; not every platform has one.
+CACHE_DIR = "/updraft-cache"
+CACHE_ENV = "UPDRAFT_CACHE_DIR"  # set to CACHE_DIR
 
 # --- Containers and volumes of a learner's pod -------------------------------------------------------
 MAIN_CONTAINER = "base"  # KubernetesPodOperator's name for the program's container
 SIDECAR_CONTAINER = "updraft-sidecar"  # native sidecar: `python -m updraft_learner.sidecar`
 JOB_VOLUME = "job"
 CREDENTIALS_VOLUME = "credentials"
-MLFLOW_PORT = 5000  # the sidecar's MLflow endpoint, on the pod's loopback address only
+MLFLOW_PORT = 5000  # the sidecar's endpoint for MLflow and streamed data, on the pod's loopback address only
+DATA_URL_ENV = "UPDRAFT_DATA_URL"  # where the endpoint serves streamed data
+DATA_PATH = "/updraft/data"
 # The token of that endpoint, random for each launch: the key in the launch's secret, and the variable from which
 # MLflow's client reads it. The program's container refers to the secret; the sidecar finds the token in its
 # credentials.
@@ -91,10 +96,14 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True)
 class DataMount:
-    """A tree of the content store, and its folder below DATA_DIR (`.` is DATA_DIR itself)."""
+    """A data set, and its folder below DATA_DIR (`.` is DATA_DIR itself)."""
 
-    tree: str  # sha256 of the tree document
+    tree: str  # sha256 of the tree document, or of the document of a listing
     mount: str = "."
+    mode: str = "copy"  # copy: the learner's own files; stream: read over the endpoint; mount: the node's files
+    source: str = ""  # as the manifest has it, for messages
+    bucket: str | None = None  # of a listing's objects; None: `tree` is a tree
+    secret: str | None = None  # for that bucket; None: the platform's own access
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,7 @@ class PodConfig:
     mlflow_experiment_id: str
     code_tree: str | None = None
     data: tuple[DataMount, ...] = ()
+    cache_bytes: int = 0  # most bytes of streamed data that are kept on the disk, and of mounted data on the node
     environment_tree: str | None = None  # sha256 of the tree of ENVIRONMENT_DIR
     params: dict[str, Any] = field(default_factory=dict)
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
@@ -160,6 +170,10 @@ class Keys:
 
     def tree(self, sha256: str) -> str:
         return f"{self.prefix}/trees/{sha256}.json"
+
+    def listing(self, sha256: str) -> str:
+        """Return the key of the document that names the objects of a streamed data set (`streams.listing`)."""
+        return f"{self.prefix}/listings/{sha256}.json"
 
     def source(self, sha256: str) -> str:
         """Return the key of the last listing of a remote source, so that unchanged objects are not fetched again."""
@@ -253,7 +267,9 @@ class Keys:
 # --- Limits of documents: a process that reads those of many jobs must not run out of memory because of one ----------
 STATUS_LIMIT_BYTES = 1 << 20  # status.json and done.json; a sidecar shortens their content to fit, see below
 MARKER_LIMIT_BYTES = 16 << 20  # MANIFEST.json, and all parts of one together: about 100,000 files
-TREE_LIMIT_BYTES = 256 << 20  # trees/ and sources/, which no program writes: 200,000 files with the longest names
+TREE_LIMIT_BYTES = (
+    256 << 20
+)  # trees/, listings/, sources/, which no program writes: 200,000 files with the longest names
 SIGNAL_LIMIT_BYTES = 64 << 10  # fence.json, stop, dump, first-seen
 TEXT_CHARACTERS = 500  # of one warning, or of one reason
 TEXTS = 50  # warnings of one learner, and reasons of its quarantined checkpoints: together below 600 KB of JSON
@@ -405,6 +421,7 @@ def learner_environment(
         "MLFLOW_DISABLE_TELEMETRY": "true",
         # Links to the loopback endpoint would be useless outside the pod.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        DATA_URL_ENV: f"http://127.0.0.1:{MLFLOW_PORT}{DATA_PATH}",
         "UPDRAFT_ROLE": role,
         "UPDRAFT_ATTEMPT": str(attempt),
         "UPDRAFT_METRICS_FILE": METRICS_FILE,

@@ -41,7 +41,7 @@ class PodCredentials:
     s3: S3Credentials
     mlflow: MlflowCredentials
     endpoint_token: str = field(repr=False)  # the token that the program sends to the sidecar's MLflow endpoint
-    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # role prepare: secrets by name
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)  # secrets of buckets, by name
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class PodPaths:
 
     root: Path
     private_root: Path | None = None  # a folder that the program cannot reach; below `root` if there is none
+    cache: Path | None = None  # the node's cache of data, if it has one
 
     def at(self, path: str) -> Path:
         """Return where a path of the contract lies, such as `contract.DATA_DIR`."""
@@ -124,7 +125,8 @@ class PodPaths:
 def read_paths(environment: Mapping[str, str] = os.environ) -> PodPaths:
     private = environment.get(contract.PRIVATE_ENV)
     root = Path(environment.get(contract.ROOT_ENV) or contract.ROOT_DIR)
-    return PodPaths(root, Path(private) if private else None)
+    cache = environment.get(contract.CACHE_ENV)
+    return PodPaths(root, Path(private) if private else None, Path(cache) if cache else None)
 
 
 def read_config(environment: Mapping[str, str] = os.environ) -> PodConfig:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus, urlsplit
 
@@ -75,7 +76,13 @@ class S3Client:
 
     def get_object(self, *, Bucket: str, Key: str, Range: str | None = None) -> Document:
         body = self._send("GET", Bucket, Key, headers={"Range": Range} if Range else {})
-        return {"Body": body, "ContentLength": body.length}
+        return {
+            "Body": body,
+            "ContentLength": body.length,
+            "ETag": body.etag,
+            "LastModified": body.modified,
+            "ContentRange": body.content_range,
+        }
 
     def head_object(self, *, Bucket: str, Key: str) -> Document:
         """Return the object's size. Raises S3Error, with an empty code: the answer to HEAD has no content."""
@@ -292,6 +299,18 @@ class Body:
             response.getheader("Content-Length") or 0
         )  # also of an answer to HEAD, which has no content
         self.etag = response.getheader("ETag") or ""
+        self.content_range = response.getheader("Content-Range")
+        self._modified = response.getheader("Last-Modified")
+
+    @property
+    def modified(self) -> datetime | None:
+        """Return when the object was last changed; None if the server does not say so."""
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return parsedate_to_datetime(self._modified) if self._modified else None
+        except ValueError:
+            return None
 
     def read(self, size: int | None = None) -> bytes:
         """Return at most `size` bytes, all by default; empty at the end.

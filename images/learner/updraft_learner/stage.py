@@ -58,12 +58,13 @@ def stage_once(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Text
     Raises:
         StageError: with the code that the pod ends with, and the message for the user.
     """
-    if paths.staged_file.exists():
-        return
     before = os.umask(0o002)  # the program may run as another user than the files' owner, in the same group
     try:
-        stage(config, paths, store, out)
-        paths.staged_file.touch()
+        if paths.staged_file.exists():
+            _mount_data(config, paths, store, out)  # the sidecar that staged has ended, and its locks with it
+        else:
+            stage(config, paths, store, out)
+            paths.staged_file.touch()
     except StorageError as exc:
         raise StageError(ExitCode.DATA if exc.kind == "missing" else ExitCode.STORAGE, str(exc)) from exc
     except (DigestMismatch, TreeError) as exc:
@@ -104,7 +105,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     for folder in (paths.code, paths.result, paths.checkpoints, paths.logs, paths.io):
         make_folder(paths.root, paths.below(folder))
     # Not if it is there: the local node links a claim that is mounted as DATA_DIR, and then nothing is laid below it.
-    if facts_below(paths.root, paths.below(contract.DATA_DIR)) is None:
+    covered = any(mount.mode == "mount" and mount.mount == "." for mount in config.data)
+    if not covered and facts_below(paths.root, paths.below(contract.DATA_DIR)) is None:
         make_folder(paths.root, paths.below(contract.DATA_DIR))
     paths.private.mkdir(mode=0o700, exist_ok=True)
     params = json.dumps(config.params, sort_keys=True, indent=1) + "\n"
@@ -117,6 +119,8 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     if config.environment_tree is not None:
         wanted.append(("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR)))
     for mount in config.data:
+        if mount.mode != "copy":
+            continue
         target = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
         wanted.append((f"data {mount.mount!r}", mount.tree, target))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="trees") as pool:
@@ -125,6 +129,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees), "code and data need")
     for name, tree, target in trees:
         _lay_out(store, keys, name, tree, paths.root, target, out)
+    _mount_data(config, paths, store, out)
     if config.role == contract.PREPARE_ROLE:
         _copy_sources(config, paths, store, out)
     if config.role == contract.BUILD_ROLE:
@@ -156,6 +161,41 @@ def _lay_out_build(config: PodConfig, paths: PodPaths, store: ObjectStore, out: 
         lay_out_build(config, paths, store, own_uv(), out)
     except SourceError as exc:
         raise StageError(exc.code, str(exc)) from exc
+
+
+def _mount_data(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Link the data sets that lie on the node, copied to it first if they are not there."""
+    mounts = [mount for mount in config.data if mount.mode == "mount"]
+    if not mounts:
+        return
+    from updraft_learner.streams.node_trees import TooLargeForNode, lay_on_node
+    from updraft_learner.streams.opening import cache_of
+
+    if paths.cache is None:
+        raise StageError(ExitCode.CONFIGURATION, f"{mounts[0].source}: this node has no cache; write mode: copy")
+    cache, keys = cache_of(config, paths), Keys(config.prefix)
+    for mount in mounts:
+        name = f"data {mount.mount!r}"
+        tree = _read_tree(store, keys, mount.tree, name)
+        said: list[bool] = []
+
+        def copy(folder: Path, name: str = name, tree: Tree = tree, said: list[bool] = said) -> None:
+            said.append(True)
+            _lay_out(store, keys, name, tree, cache.folder, folder, out)
+
+        def say(line: str, name: str = name) -> None:
+            print(f"stage: {name}: {line}", file=out, flush=True)
+
+        try:
+            folder = lay_on_node(cache, mount.tree, tree, copy, say)
+        except TooLargeForNode as exc:
+            raise StageError(ExitCode.STORAGE, f"{mount.source}: {exc}") from exc
+        if not said:
+            say(f"{len(tree.files)} files, {megabytes(tree.size_bytes)}, already on the node")
+        place = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
+        relative = paths.below(place)
+        make_folder(paths.root, relative.rpartition("/")[0])
+        link_below(paths.root, relative, str(folder))
 
 
 class ProgressPrinter:

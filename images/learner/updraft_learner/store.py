@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from updraft_learner.uploads import PART_BYTES, RESTARTS, UploadBook, Uploader, 
 if TYPE_CHECKING:
     from updraft_learner.pod import S3Credentials
 
-__all__ = ["ObjectStore", "S3Store", "StorageError", "StoredObject", "botocore_client", "open_store"]
+__all__ = ["ObjectStore", "OpenedRange", "S3Store", "StorageError", "StoredObject", "botocore_client", "open_store"]
 
 T = TypeVar("T")
 ATTEMPTS = 5
@@ -38,6 +39,16 @@ READ_LIMIT_BYTES = 16 << 20
 class StoredObject:
     key: str
     size: int
+
+
+@dataclass(frozen=True)
+class OpenedRange:
+    """Some bytes of an object, not read yet, and what the server says of the whole object."""
+
+    body: Any  # with `read` and `close`
+    etag: str
+    modified: datetime | None  # None: the server does not say
+    total: int | None
 
 
 class ObjectStore(Protocol):
@@ -255,6 +266,18 @@ class S3Store:
         extra = {"Range": f"bytes={offset}-"} if offset else {}
         return self._try(
             f"reading {key}", lambda: self._client.get_object(Bucket=self.bucket, Key=key, **extra)["Body"]
+        )
+
+    def open_range(self, key: str, offset: int, size: int) -> OpenedRange:
+        """Open `size` bytes of an object, at least one. Raises StorageError."""
+        wanted = f"bytes={offset}-{offset + size - 1}"
+        answer = self._try(f"reading {key}", lambda: self._client.get_object(Bucket=self.bucket, Key=key, Range=wanted))
+        total = str(answer.get("ContentRange") or "").rpartition("/")[2]
+        return OpenedRange(
+            answer["Body"],
+            str(answer.get("ETag") or ""),
+            answer.get("LastModified"),
+            int(total) if total.isdecimal() else None,
         )
 
     def _try(self, action: str, call: Callable[[], T]) -> T:

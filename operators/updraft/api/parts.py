@@ -55,6 +55,9 @@ class Cluster(Protocol):
     def lacking(self, tenant: str, pod: Pod | None, learners: int) -> list[tuple[str, str]]:
         """Return each field of the section `pod` that names what does not exist, and what to do about it."""
 
+    def node_cache_problem(self, tenant: str) -> str | None:
+        """Return why the learners of a node cannot share data, and what to do; None if they can."""
+
     def addresses(self) -> Sequence[str]:
         """Return the known addresses of the API server."""
 
@@ -183,6 +186,13 @@ class KubernetesCluster:
 
         with self._errors():
             return lacking(self.services.core, self._namespace(tenant), pod, learners)
+
+    def node_cache_problem(self, tenant: str) -> str | None:
+        from updraft.kubernetes.pod_needs import why_no_node_cache
+
+        with self._errors():
+            settings = self.services.settings
+            return why_no_node_cache(self.services.core, self._namespace(tenant), settings.node_cache_claim)
 
     def addresses(self) -> Sequence[str]:
         from updraft.kubernetes.clients import api_server_addresses

@@ -117,7 +117,12 @@ def _data(number: int, item: Data) -> dict[str, str]:
     source = item.parsed()
     if source.kind == "pvc":
         return {"claim": source.claim, "path": source.key, "mount": item.mount}
-    return {"tree": f"<data-{number}>", "mount": item.mount}
+    planned = {"tree": f"<data-{number}>", "mount": item.mount}
+    if item.how == "copy":
+        return planned
+    bucket = {"bucket": source.bucket} if item.is_listed else {}
+    secret = {"secret": item.secret} if item.is_listed and item.secret else {}
+    return {**planned, "mode": item.how, "source": item.source, **bucket, **secret}
 
 
 def _without_content(made: KubernetesObject) -> KubernetesObject:

@@ -21,7 +21,7 @@ from updraft.exceptions import RefusedError
 from updraft.kubernetes import clients, gang
 from updraft.kubernetes.launch import objects_of
 from updraft.kubernetes.objects import Launch
-from updraft.lifecycle.workflow import BUILD_ROLE, PREPARE_ROLE
+from updraft.lifecycle.workflow import BUILD_ROLE, EVALUATE_ROLE, PREPARE_ROLE, TRAIN_ROLE
 from updraft_learner import contract
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     credentials = _pod_credentials(services)
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
+    elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE):
+        credentials["sources"] = prepare.stream_secrets(services, core, job)
     if attempt.role == BUILD_ROLE:
         environments.hand_over(services, job, manifest, attempt)
     environment = environments.recorded(services, job.id)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from updraft.services import Services
     from updraft.settings import Settings
 
+STREAM_LIMIT_BYTES = 1 << 60  # no limit
+
 
 @dataclass(frozen=True)
 class PreparePlan:
@@ -51,7 +53,9 @@ def made_limits(services: Services, job_id: str, revision: int) -> list[int]:
 
 def data_limit_bytes(settings: Settings, item: Data) -> int:
     """Return the limit of one data source: the manifest's, or the platform's where that is lower or the manifest has
-    none."""
+    none. The platform's is for what it copies, which it does not with the objects of a stream."""
+    if item.is_listed:
+        return item.limit_bytes or STREAM_LIMIT_BYTES
     return min(item.limit_bytes or settings.data_limit_bytes, settings.data_limit_bytes)
 
 
@@ -69,6 +73,17 @@ def hand_over(
     requests = (services.ledger.idempotency.get(job.id, _key(attempt.revision)) or PreparePlan()).requests
     put_request(job.tenant, job.id, attempt.number, _request(services, requests, manifest), store=services.store)
     names = {request.secret for request in requests if request.kind == "s3" and request.secret is not None}
+    return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
+
+
+def stream_secrets(services: Services, core: CoreV1Api, job: Job) -> dict[str, dict[str, str]]:
+    """Return the values of the secrets with which a learner's sidecar reads streamed data.
+
+    Raises NotFoundError for a secret that no longer exists, UnavailableError.
+    """
+    from updraft.kubernetes.secrets import read_secret
+
+    names = {item["secret"] for item in job.data or () if item.get("secret")}
     return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
 
 

@@ -82,6 +82,7 @@ def spec_of(
         credentials: what the sidecar may use, by service.
         endpoint_token: of the sidecar's MLflow endpoint.
     """
+    without_data = launch.role in (*WITHOUT_INPUTS, BUILD_ROLE)
     closed = (*policies.METADATA_NETWORKS, *settings.closed_networks, *api_server)
     outside = policies.outside_of(launch.namespace, (settings.s3_endpoint, settings.mlflow_uri), closed)
     return LaunchSpec(
@@ -93,7 +94,8 @@ def spec_of(
         node_lost_seconds=settings.node_lost_seconds,
         tolerations=settings.tolerations,
         avoid_nodes=avoid_nodes,
-        claims=() if launch.role in (*WITHOUT_INPUTS, BUILD_ROLE) else claims.claims_of(facts.data),
+        claims=() if without_data else claims.claims_of(facts.data),
+        cache_claim=settings.node_cache_claim if not without_data and _uses_cache(facts.data) else None,
         restores=restores or {},
         outside=outside if settings.network_policy else None,
         disruption_budget=settings.disruption_budget,
@@ -101,6 +103,29 @@ def spec_of(
         credentials=credentials or {},
         endpoint_token=endpoint_token,
     )
+
+
+def _mounts(data: Sequence[Mapping[str, Any]]) -> tuple[contract.DataMount, ...]:
+    """Return the data sets that the sidecar provides; claims are mounted by the cluster."""
+    return tuple(
+        contract.DataMount(d["tree"], d["mount"], d["mode"], d["source"], d.get("bucket"), d.get("secret"))
+        if "mode" in d
+        else contract.DataMount(d["tree"], d["mount"])
+        for d in data
+        if "claim" not in d
+    )
+
+
+def _uses_cache(data: Sequence[Mapping[str, Any]]) -> bool:
+    return any("mode" in d for d in data)
+
+
+def _cache_bytes(settings: Settings, manifest: Manifest) -> int:
+    """Return the limit of the cache that the learner's data is kept in."""
+    if settings.node_cache_claim is not None:
+        return settings.node_cache_bytes
+    disk = manifest.resources.disk_bytes
+    return settings.stream_cache_bytes if disk is None else min(settings.stream_cache_bytes, disk // 4)
 
 
 def _config(
@@ -123,7 +148,8 @@ def _config(
         mlflow_run_id=facts.run_id,
         mlflow_experiment_id=facts.experiment_id,
         code_tree=inputs.code_tree,
-        data=tuple(contract.DataMount(d["tree"], d["mount"]) for d in inputs.data if "claim" not in d),
+        data=_mounts(inputs.data),
+        cache_bytes=_cache_bytes(settings, manifest) if _uses_cache(inputs.data) else 0,
         environment_tree=inputs.environment_tree,
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,

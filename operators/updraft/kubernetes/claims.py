@@ -1,7 +1,8 @@
 """Handle data on persistent volumes: check claims of the tenant's namespace and mount them read-only.
 
-Pure except for `read_claim`. A claim's data is not copied; only the learners' pods read it. `updraft.operators` calls
-this before the job waits in the queue and when its data is recorded, `updraft.controller.pods` at each launch.
+Also mounts the claim of the node's cache. Pure except for `read_claim`. A claim's data is not copied; only the
+learners' pods read it. `updraft.operators` calls this before the job waits in the queue and when its data is recorded,
+`updraft.controller.pods` at each launch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from updraft_learner import contract
 if TYPE_CHECKING:
     from kubernetes.client import CoreV1Api
 
+CACHE_VOLUME = "node-cache"
 SHARED_MODES = frozenset({"ReadOnlyMany", "ReadWriteMany"})
 
 
@@ -58,6 +60,24 @@ def with_claims(pod: Manifest, claims: Sequence[Claim]) -> Manifest:
         if claim.path:
             mount["subPath"] = claim.path
         main.setdefault("volumeMounts", []).append(mount)
+    return result
+
+
+def with_cache(pod: Manifest, name: str, *, for_program: bool) -> Manifest:
+    """Return the pod with the node's cache, which only its sidecar may write to.
+
+    `for_program`: whether the program reads data from there.
+    """
+    result = copy.deepcopy(pod)
+    spec = result["spec"]
+    spec.setdefault("volumes", []).append({"name": CACHE_VOLUME, "persistentVolumeClaim": {"claimName": name}})
+    mount: Manifest = {"name": CACHE_VOLUME, "mountPath": contract.CACHE_DIR}
+    sidecar = next(c for c in spec["initContainers"] if c["name"] == contract.SIDECAR_CONTAINER)
+    sidecar["volumeMounts"].append(dict(mount))
+    sidecar["env"].append({"name": contract.CACHE_ENV, "value": contract.CACHE_DIR})
+    if for_program:
+        main = next(c for c in spec["containers"] if c["name"] == contract.MAIN_CONTAINER)
+        main.setdefault("volumeMounts", []).append({**mount, "readOnly": True})
     return result
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from updraft.kubernetes import objects, policies
-from updraft.kubernetes.claims import Claim, with_claims
+from updraft.kubernetes.claims import Claim, with_cache, with_claims
 from updraft.kubernetes.objects import Launch, Manifest
 from updraft.kubernetes.placement import Placement, placed
 from updraft.kubernetes.pod_section import PodExtras
@@ -55,6 +55,7 @@ class LaunchSpec:
         outside: What learners may reach besides each other; None: no network policy.
         credentials: The sidecar's credentials, by service.
         endpoint_token: The token of the sidecar's MLflow endpoint.
+        cache_claim: The claim of the node's cache, for launches whose data is mounted from it or streamed.
         placement: The size of the learners' shared memory, and which nodes are near each other.
     """
 
@@ -67,6 +68,7 @@ class LaunchSpec:
     tolerations: tuple[Toleration, ...] = ()
     avoid_nodes: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
+    cache_claim: str | None = None
     restores: Mapping[int, str] = field(default_factory=dict)
     outside: policies.Outside | None = None
     disruption_budget: bool = False
@@ -104,6 +106,9 @@ def objects_of(spec: LaunchSpec) -> LaunchObjects:
         avoid_nodes=spec.avoid_nodes,
     )
     pod = placed(pod, spec.placement, launch)
+    if spec.cache_claim is not None:
+        mounted = any(mount.mode == "mount" for mount in spec.config.data)
+        pod = with_cache(pod, spec.cache_claim, for_program=mounted)
     return LaunchObjects(
         secret=objects.credentials_secret(launch, spec.credentials, spec.endpoint_token),
         pods=objects.role_to_pods(with_claims(pod, spec.claims), launch, spec.config, restores=spec.restores),

@@ -47,6 +47,21 @@ def _lacks(core: CoreV1Api, namespace: str, pod: Pod, learners: int) -> Iterator
             yield f"pod.image_pull_secrets[{number}]", problem
 
 
+def why_no_node_cache(core: CoreV1Api, namespace: str, name: str | None) -> str | None:
+    """Return why data cannot be shared by the learners of a node, and what to do; None if it can.
+
+    `name`: the claim of the node's cache, as the settings have it.
+    """
+    if name is None:
+        return (
+            "this platform has no cache on its nodes (UPDRAFT_NODE_CACHE_CLAIM); write mode: copy or stream, or ask "
+            "the platform's operator for one"
+        )
+    found = _read(core, core.read_namespaced_persistent_volume_claim, "claim", name, namespace)
+    problem = why_not_writable(found, name, namespace, learners=2)
+    return None if problem is None else f"the cache of the nodes cannot be used: {problem}"
+
+
 def _read(core: CoreV1Api, read: Any, kind: str, name: str, namespace: str) -> Mapping[str, Any] | None:
     answer = calls.call(f"read {kind} {name}", read, name, namespace, ok=calls.GONE)
     return None if answer is None else dict(core.api_client.sanitize_for_serialization(answer))

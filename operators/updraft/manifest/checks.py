@@ -117,6 +117,10 @@ def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
             yield FieldError(f"data[{number}].secret", None, problem, "a secret only for s3://")
         if source.startswith("pvc://"):
             yield from _claim(number, data)
+        if data.get("mode") == "stream" and data.get("expectations") is not None:
+            problem = "is given, but streamed data is not read before the learners start"
+            allowed = "no expectations for mode: stream, or mode: copy"
+            yield FieldError(f"data[{number}].expectations", None, problem, allowed)
         mount = data.get("as", ".")
         if not isinstance(mount, str):
             continue
@@ -129,6 +133,9 @@ def _data(raw: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _claim(number: int, data: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield the fields that need the platform to read the data, which only the learners read."""
+    if data.get("mode") in ("copy", "stream"):
+        problem = f"{show(data['mode'])} is not possible for a claim, which is mounted as it is"
+        yield FieldError(f"data[{number}].mode", show(data["mode"]), problem, "mount for pvc://, or no mode")
     if data.get("expectations") is not None:
         problem = "is given, but data of a claim is mounted as it is and not read before the learners start"
         allowed = "no expectations for pvc://, or a copy of the data in s3://"
@@ -139,13 +146,17 @@ def _claim(number: int, data: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _hidden(items: list[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Yield an error for each data set below a claim's folder: the claim covers the folder and would hide it."""
+    """Yield an error for each data set below a folder that is mounted: the mount covers it and would hide the data."""
     mounts = [item.get("as", ".") for item in items]
-    claims = [m for m, item in zip(mounts, items, strict=True) if str(item.get("source", "")).startswith("pvc://")]
+    claims = [
+        mount
+        for mount, item in zip(mounts, items, strict=True)
+        if str(item.get("source", "")).startswith("pvc://") or item.get("mode") == "mount"
+    ]
     for number, mount in enumerate(mounts):
         above = [c for c in claims if isinstance(mount, str) and isinstance(c, str) and _is_below(mount, c)]
         if above:
-            problem = f"{show(mount)} is below {show(above[0])}, which a claim covers"
+            problem = f"{show(mount)} is below {show(above[0])}, which a mount covers"
             yield FieldError(f"data[{number}].as", show(mount), problem, "folders that lie beside each other")
 
 

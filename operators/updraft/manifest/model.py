@@ -141,7 +141,7 @@ class Elastic(Part):
 
 
 class Data(Part):
-    """A data set of the job, stored as files below DATA_DIR before the program starts."""
+    """A data set of the job, which the program finds below DATA_DIR, or reads as a stream."""
 
     source: Annotated[Text, AfterValidator(values.check_data_source)] = Field(
         description="s3://bucket/prefix, a folder or file beside the manifest (the CLI uploads it), or "
@@ -150,6 +150,13 @@ class Data(Part):
     )
     mount: Annotated[Text, AfterValidator(values.check_mount)] = Field(
         ".", alias="as", description="Folder below DATA_DIR; '.' is DATA_DIR itself", examples=["training"]
+    )
+    mode: Literal["copy", "stream", "mount"] | None = Field(
+        None,
+        description="copy: each learner gets its own files below DATA_DIR; stream: nothing is copied, and "
+        "updraft_learner.data reads objects as the program asks for them; mount: learners of one node share its "
+        "files, which are read-only. Without it, copy, and mount for pvc://",
+        examples=["stream"],
     )
     format: Literal["auto", "csv", "parquet", "jsonl", "npz", "images", "files"] = Field(
         "auto", description="How the expectations read the data; auto goes by the file names"
@@ -172,6 +179,21 @@ class Data(Part):
     def parsed(self) -> Source:
         """Return the data's source, split into its parts."""
         return parse_source(self.source, git=False)
+
+    @property
+    def how(self) -> Literal["copy", "stream", "mount"]:
+        """Return the mode, with its default."""
+        return self.mode or ("mount" if self.parsed().kind == "pvc" else "copy")
+
+    @property
+    def is_listed(self) -> bool:
+        """Return whether the learners read the objects of a bucket, of which the platform only keeps a list."""
+        return self.how == "stream" and self.parsed().kind == "s3"
+
+    @property
+    def needs_node_cache(self) -> bool:
+        """Return whether the learners of a node share a copy."""
+        return self.how == "mount" and self.parsed().kind != "pvc"
 
 
 class Keep(Part):

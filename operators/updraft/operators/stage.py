@@ -138,7 +138,9 @@ class StageOperator(LearnerOperator):
 
         self._check_local("data.source", item.source)
         limit = prepare.data_limit_bytes(self.services.settings, item)
-        found = self._look(context, job, name, item.source, limit, item.secret)
+        if item.needs_node_cache:
+            self._check_node_cache(job, item)
+        found = self._look(context, job, name, item.source, limit, item.secret, stream=item.how == "stream")
         suite = None if item.expectations is None else _suite_of(item)
         digest = None if suite is None else suite_digest(suite, item.format)
         if isinstance(found, SourceRequest):
@@ -167,7 +169,15 @@ class StageOperator(LearnerOperator):
             known[name] = found
 
     def _look(
-        self, context: Context, job: Job, name: str, source: str, limit_bytes: int, secret: str | None
+        self,
+        context: Context,
+        job: Job,
+        name: str,
+        source: str,
+        limit_bytes: int,
+        secret: str | None,
+        *,
+        stream: bool = False,
     ) -> Staged | SourceRequest:
         from updraft.storage import Staged, look
 
@@ -191,6 +201,7 @@ class StageOperator(LearnerOperator):
             credentials=credentials,
             secret_name=secret,
             progress=progress,
+            stream=stream,
         )
         if isinstance(found, Staged):
             self._say_staged(source, found)
@@ -202,6 +213,14 @@ class StageOperator(LearnerOperator):
         self.log.info(
             "Staged %s: %d files, %.1f MB, tree %s", source, staged.files, staged.bytes / 1e6, staged.tree_sha256
         )
+
+    def _check_node_cache(self, job: Job, item: Data) -> None:
+        from updraft.kubernetes.pod_needs import why_no_node_cache
+
+        settings = self.services.settings
+        problem = why_no_node_cache(self.services.core, settings.namespace(job.tenant), settings.node_cache_claim)
+        if problem is not None:
+            raise RefusedError(f"data.mode: {item.source}: {problem}")
 
     def _check_local(self, field: str, source: str) -> None:
         """Refuse a worker's own folders unless the platform's operator has opened them to manifests."""
@@ -223,7 +242,7 @@ class StageOperator(LearnerOperator):
         if item.parsed().kind == "pvc":
             return self._claimed(job, manifest, item)
         found = staged[data_name(number)]
-        return {
+        record = {
             "source": item.source,
             "mount": item.mount,
             "tree": found.tree_sha256,
@@ -231,6 +250,11 @@ class StageOperator(LearnerOperator):
             "bytes": found.bytes,
             "provenance": dict(found.provenance),
         }
+        if item.how != "copy":
+            record["mode"] = item.how
+        if item.is_listed:
+            record |= {"bucket": item.parsed().bucket, "secret": item.secret}
+        return record
 
     def _claimed(self, job: Job, manifest: Manifest, item: Data) -> dict[str, Any]:
         """Return the record of a data set on a claim. Nothing is copied: the volume is all that is known of the
@@ -349,6 +373,7 @@ def prepared_of(services: Services, job: Job) -> Prepared:
 
 def _made(services: Services, job: Job, plan: PreparePlan) -> dict[str, Staged]:
     """Return the trees that the pod made of what was not known. Raises the pod's own reason where it made none."""
+    from updraft.storage import Staged
     from updraft.storage.sources import staged_of
 
     prepared = prepared_of(services, job)
@@ -363,7 +388,12 @@ def _made(services: Services, job: Job, plan: PreparePlan) -> dict[str, Staged]:
         if found is None:
             raise UpdraftError(f"{request.source}: the pod that prepares it left no tree of it; submit the job again")
         provenance = found.provenance.model_dump(exclude_none=True)
-        made[request.name] = staged_of(request.source, content.get_tree(found.tree), **provenance)
+        if request.stream:
+            listing = content.get_listing(found.tree)
+            origin = {"source": request.source, **provenance}
+            made[request.name] = Staged(found.tree, len(listing.objects), listing.size_bytes, origin)
+        else:
+            made[request.name] = staged_of(request.source, content.get_tree(found.tree), **provenance)
     return made
 
 

@@ -12,6 +12,7 @@ from updraft_learner.contract import ExitCode
 
 LOCAL = "tests/conformance/test_failures_for_real.py"
 REAL = "tests/unit/recovery/test_program_failures.py"
+STREAM = "tests/system/test_streamed_data.py"
 LAUNCHER = "tests/unit/recovery/test_launcher_failures.py"
 TORCH = "tests/unit/recovery/test_torch_failures.py"
 XID = "docs.nvidia.com/deploy/xid-errors; NVIDIA/k8s-device-plugin internal/rm/health.go"
@@ -118,6 +119,14 @@ LOG_ROWS = (
         "The program asked for more memory than there is: raise resources.memory or make batches smaller.",
         "test", f"{REAL}::test_programs_that_fail_for_real", rank=Precedence.PROGRAM, told=True,
         says=("memoryerror", "std::bad_alloc", "cannot allocate memory", "can't allocate memory")),
+    FailureRule("data.changed", Where.LOG, FailureClass.DATA, Action.STOP,
+        "Streamed data was changed or deleted while the job read it; submit the job again, for the data as it is now.",
+        "test", f"{STREAM}::test_an_object_that_changes_ends_the_job", rank=Precedence.PROGRAM, told=True,
+        says=("after the job was staged; submit the job again",)),
+    FailureRule("data.away", Where.LOG, FailureClass.INFRASTRUCTURE, Action.RELAUNCH,
+        "The object store of streamed data did not answer for ten minutes.",
+        "test", f"{REAL}::test_programs_that_fail_for_real", rank=Precedence.PROGRAM, told=True,
+        pattern=r"dataerror: .*the object store cannot be reached"),
     FailureRule("data.missing", Where.LOG, FailureClass.DATA, Action.STOP,
         "A file that the program wants is not in its data: check `data` in the manifest and the path in the program.",
         "test", f"{REAL}::test_programs_that_fail_for_real", rank=Precedence.PROGRAM, told=True,

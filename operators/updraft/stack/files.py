@@ -14,6 +14,7 @@ from updraft.stack.config import ADMIN_USER, HOST, MLFLOW_USER, Config, Secrets,
 from updraft.stack.layout import Home, write_private
 
 NAMESPACE = "updraft-default"
+NODE_CACHE_CLAIM = "updraft-node-cache"  # on the local node, which shows such a folder as a claim
 AIRFLOW_PARALLEL_TASKS = 8
 
 
@@ -29,6 +30,8 @@ def write_all(home: Home, config: Config, secrets: Secrets) -> None:
     write_private(home.mlflow / "aws-credentials", aws_credentials(shown))
     write_private(home.kubeconfig, kubeconfig(config, shown))
     write_private(home.node / "token", shown["node_token"] + "\n")
+    if config.cluster is None:
+        (home.node / "claims" / NAMESPACE / NODE_CACHE_CLAIM).mkdir(parents=True, exist_ok=True)
 
 
 def platform_credentials(shown: dict[str, str]) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from updraft.settings import Settings
 from updraft.stack import environments
 from updraft.stack.config import HOST, Config, Secrets, reveal
+from updraft.stack.files import NODE_CACHE_CLAIM
 from updraft.stack.layout import HOME_VARIABLE, MARK_VARIABLE, PART_VARIABLE, Home, bin_folder
 from updraft.stack.processes import without_lines
 
@@ -143,7 +144,9 @@ def _reaching(config: Config, environment: dict[str, str]) -> dict[str, str]:
 
 def settings_environment(home: Home, config: Config) -> dict[str, str]:
     """Return `updraft.settings` as environment variables for Airflow's processes."""
+    cache = {"UPDRAFT_NODE_CACHE_CLAIM": NODE_CACHE_CLAIM} if config.cluster is None else {}
     return {
+        **cache,
         "UPDRAFT_LEDGER_URL": f"sqlite:///{home.ledger_file}",
         "UPDRAFT_S3_ENDPOINT": config.url("s3"),
         "UPDRAFT_MLFLOW_URI": config.url("mlflow"),

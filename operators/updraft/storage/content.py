@@ -17,6 +17,7 @@ from updraft.storage.errors import platform_errors
 from updraft_learner.contract import TREE_LIMIT_BYTES, Keys
 from updraft_learner.prepare import blobs
 from updraft_learner.store import ObjectStore
+from updraft_learner.streams.listing import ListingError, ObjectListing, digest_of
 from updraft_learner.trees import Tree, TreeError, hash_file, megabytes
 
 CHUNK_BYTES = 1 << 20
@@ -104,6 +105,25 @@ class ContentStore:
         if tree.sha256 != sha256:
             raise DataError(f"tree: the document of {sha256[:12]} does not match its digest; submit again")
         return tree
+
+    def put_listing(self, listing: ObjectListing) -> str:
+        """Store the list of a streamed data set's objects and return its digest."""
+        document = listing.to_json()
+        sha256 = digest_of(document)
+        with platform_errors():
+            self.store.put_bytes(self.keys.listing(sha256), document)
+        return sha256
+
+    def get_listing(self, sha256: str) -> ObjectListing:
+        """Return a list of objects. Raises NotFoundError when it is not stored, DataError when it was changed."""
+        with platform_errors():
+            text = self.store.get_bytes(self.keys.listing(_digest(sha256)), TREE_LIMIT_BYTES)
+        if text is None:
+            raise NotFoundError(f"listing: {sha256[:12]} is not in the content store; submit again")
+        try:
+            return ObjectListing.from_json(text, sha256)
+        except ListingError as exc:
+            raise DataError(f"listing: {sha256[:12]} {exc}; submit again") from exc
 
     def _put(self, sha256: str, content: Path) -> None:
         if not self.has_blob(sha256):

@@ -16,6 +16,7 @@ from updraft_learner.prepare import memory
 from updraft_learner.prepare.buckets import SourceBucket, access, list_source
 from updraft_learner.prepare.documents import LIMIT_FILES, SourceRequest
 from updraft_learner.prepare.errors import bucket_errors
+from updraft_learner.streams.listing import ObjectListing
 from updraft_learner.trees import Tree, TreeFile, megabytes
 
 
@@ -30,6 +31,8 @@ def look_at_bucket(
 ) -> Staged | None:
     """Return the tree of `s3://bucket/key`, if it is listed as it was when it was copied; None if a pod has to look.
 
+    For a source that is streamed, return its list of objects.
+
     Only the platform's own object store is asked: another address, which a secret may name, is for the pod. Raises
     SourceError, and what `look` raises.
     """
@@ -43,6 +46,11 @@ def look_at_bucket(
     bucket = SourceBucket(parsed.bucket, allowed)
     with bucket_errors(source, wanted.secret):
         objects = list_source(bucket, parsed.key, source, wanted.limit_bytes, LIMIT_FILES)
+    if wanted.stream:
+        listing = ObjectListing(objects)
+        say(f"{len(objects)} objects, {megabytes(listing.size_bytes)}; to be streamed")
+        digest = content.put_listing(listing)
+        return Staged(digest, len(objects), listing.size_bytes, {"source": source, "endpoint": bucket.endpoint})
     with platform_errors():
         known = memory.Listing(content.store, content.keys, source, bucket.endpoint).unchanged(objects)
     say(

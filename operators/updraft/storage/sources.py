@@ -45,6 +45,7 @@ def look(
     progress: Say | None = None,
     base: Path | None = None,
     unpack_zip: bool = True,
+    stream: bool = False,
 ) -> Staged | SourceRequest:
     """Return what `source` is, if the content store has it as it is now; otherwise what a pod is asked for.
 
@@ -54,20 +55,22 @@ def look(
         progress: gets lines for people.
         base: what relative local paths are relative to.
         unpack_zip: whether a source that is one `.zip` file is unpacked; name its folder to get it as it is.
+        stream: whether the objects of a bucket are only listed. The result then names the list and not a tree.
 
     Raises:
         DataError, LimitError, NotFoundError, RefusedError, UnavailableError: with a sentence for the job's reason.
     """
     parsed, say = _parse(source), progress or (lambda line: None)
     wanted = SourceRequest(name, source, "tree", limit_bytes, secret=secret_name)
-    archive = unpack_zip and parsed.is_archive
+    listed = stream and parsed.kind == "s3"
+    archive = unpack_zip and parsed.is_archive and not listed
     with source_errors():
         if parsed.kind == "tree":
             return _known_tree(source, parsed.tree, content, limit_bytes)
         if parsed.kind == "git":
             return _repository(parsed, wanted, content, settings, secret_name)
         if parsed.kind == "s3":
-            wanted = replace(wanted, kind="s3", bucket=parsed.bucket, key=parsed.key, unpack=archive)
+            wanted = replace(wanted, kind="s3", bucket=parsed.bucket, key=parsed.key, unpack=archive, stream=listed)
             found = look_at_bucket(parsed, wanted, content, settings=settings, credentials=credentials, say=say)
             if found is None:
                 return wanted

@@ -68,6 +68,9 @@ class FakeCluster:
     def addresses(self) -> Sequence[str]:
         return ("10.0.0.1",)
 
+    def node_cache_problem(self, tenant: str) -> str | None:
+        return "this platform has no cache on its nodes"
+
     def check_claim(self, tenant: str, name: str, learners: int) -> None:
         raise RefusedError(f"data.source: claim {name!r} does not exist")
 

@@ -71,3 +71,12 @@ def test_what_no_node_has_and_what_does_not_exist_is_told_before_the_job_is_subm
         "pod.node_selector": "pod.node_selector: no node has disk=nvme; nodes have ssd",
         "pod.volumes[0].claim": "pod.volumes[0].claim: claim 'team' does not exist",
     }
+
+
+def test_data_that_no_node_can_share_is_told_before_the_job_is_submitted(here: Platform) -> None:
+    data = [{"source": "s3://datasets/x/", "as": "x", "mode": "mount"}, {"source": "pvc://team", "as": "y"}]
+    body = {"manifest": {**MANIFEST, "tenant": "vision", "data": data}, "secrets": []}
+    answer = here.client("ada:vision").post(f"{API}/possible", json=body)
+    found = {error["field"]: error["message"] for error in answer.json()["errors"]}
+    assert found["data[0].mode"] == "data[0].mode: this platform has no cache on its nodes"
+    assert "data[1].mode" not in found

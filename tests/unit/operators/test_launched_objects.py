@@ -147,6 +147,65 @@ def test_a_claim_that_does_not_exist_is_told_before_the_job_waits_in_line(make_p
     assert State.QUEUED not in {t.to_state for t in platform.ledger.jobs.transitions(platform.job.id)}
 
 
+def sidecars(platform: Platform) -> list[Any]:
+    """The pods of the training, which then ends."""
+    pods: list[Any] = []
+
+    def end(platform: Platform, job_id: str) -> dict[str, Any]:
+        pods.extend(platform.cluster.objects["pod"].values())
+        return platform.pods_succeed(job_id)
+
+    platform.pods_end = end
+    assert platform.run("train") == "success"
+    return pods
+
+
+def config_of(pod: Any) -> PodConfig:
+    (sidecar,) = pod["spec"]["initContainers"]
+    (text,) = [variable["value"] for variable in sidecar["env"] if variable["name"] == "UPDRAFT_POD_CONFIG"]
+    return PodConfig.from_json(text)
+
+
+@pytest.mark.parametrize("mode", ["stream", "mount"])
+def test_the_nodes_cache_is_writable_for_the_sidecar_alone(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("UPDRAFT_NODE_CACHE_CLAIM", "cache")
+    monkeypatch.setenv("UPDRAFT_NODE_CACHE_BYTES", "1000")
+    platform = make_platform(data=[{"source": "tree:DATA", "as": "x", "mode": mode}], evaluate=None, export=None)
+    platform.cluster.objects["claim"]["cache"] = {
+        **CLAIM,
+        "metadata": {"name": "cache", "uid": "claim-2"},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+    }
+    platform = until(platform, "train")
+    (record,) = platform.job.data
+    assert (record["mode"], record["mount"]) == (mode, "x")
+    for pod in sidecars(platform):
+        config = config_of(pod)
+        assert [(mount.mode, mount.mount, mount.bucket) for mount in config.data] == [(mode, "x", None)]
+        assert config.cache_bytes == 1000
+        (sidecar,), (program,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+        mount = {"name": "node-cache", "mountPath": "/updraft-cache"}
+        assert mount in sidecar["volumeMounts"]
+        assert {"name": "UPDRAFT_CACHE_DIR", "value": "/updraft-cache"} in sidecar["env"]
+        assert ({**mount, "readOnly": True} in program["volumeMounts"]) == (mode == "mount")
+        assert mount not in program["volumeMounts"]
+
+
+def test_without_a_cache_streams_have_a_limit_and_mounts_are_refused(make_platform: Make) -> None:
+    resources = {"learners": 1, "cpus": 0.5, "memory": "256MiB", "disk": "4GiB"}
+    streamed = [{"source": "tree:DATA", "mode": "stream"}]
+    platform = until(make_platform(data=streamed, evaluate=None, export=None, resources=resources), "train")
+    (pod,) = sidecars(platform)
+    assert config_of(pod).cache_bytes == 1 << 30
+    assert "node-cache" not in str(pod)
+    refused = make_platform(data=[{"source": "tree:DATA", "mode": "mount"}])
+    refused.run_all()
+    assert refused.job.state is State.FAILED
+    assert "this platform has no cache on its nodes (UPDRAFT_NODE_CACHE_CLAIM)" in refused.job.reason
+
+
 def test_the_export_has_nothing_of_the_job_but_its_results(make_platform: Make) -> None:
     """A folder `updraft_learner/` or `mlflow/`, a sitecustomize.py, or a PYTHONSTARTUP of the job would otherwise run
     in the pod whose word decides what is registered as verified."""

@@ -68,6 +68,38 @@ def test_only_what_changed_is_fetched_again(stage: Any, content: ContentStore, d
     assert paths(content, third) == {"a": b"1", "b": b"3", "c": b"4"}
 
 
+def test_a_copy_that_broke_off_continues_and_shows_how_far_it_is(
+    stage: Any, datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from updraft_learner.prepare import blobs, copying
+
+    bucket = datasets({f"d/{number}": bytes([number]) * 50_000 for number in range(6)})
+    for name in ("KEEP_SECONDS", "PROGRESS_SECONDS"):
+        monkeypatch.setattr(copying, name, 0.0)
+    monkeypatch.setattr(blobs, "THREADS", 1)
+    opened: list[str] = []
+    said: list[str] = []
+    monkeypatch.setattr(copying, "print", lambda line, **_: said.append(line), raising=False)
+
+    class Lost(Exception):
+        """The pod is gone."""
+
+    def open_some(self: Any, key: str) -> Any:
+        opened.append(key)
+        if len(opened) == 5:
+            raise Lost
+        return original(self, key)
+
+    original = SourceBucket.open
+    monkeypatch.setattr(SourceBucket, "open", open_some)
+    with pytest.raises(Lost):
+        stage(f"s3://{bucket}/d/")
+    assert [line for line in said if line.endswith("4/6 objects, 0.2 MB of 0.3 MB")]
+    staged = stage(f"s3://{bucket}/d/")
+    assert staged.provenance["fetched"] + staged.provenance["unchanged"] == 6
+    assert staged.provenance["unchanged"] >= 4
+
+
 def test_content_that_vanished_from_the_store_is_fetched_again(
     stage: Any, content: ContentStore, datasets: Datasets
 ) -> None:

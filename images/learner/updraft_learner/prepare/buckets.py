@@ -52,6 +52,17 @@ def _version(etag: str, modified: datetime) -> str:
     return f"{etag}@{modified.isoformat()}"
 
 
+def is_version(listed: str, etag: str, modified: datetime | None) -> bool:
+    """Return whether an answer with this ETag and time is of the object that was listed with version `listed`.
+
+    The time in a header has whole seconds, so that two changes within a second are not told apart by it.
+    """
+    known, _, time = listed.partition("@")
+    if known.lower() != etag.strip('"').lower():
+        return False
+    return not time or modified is None or datetime.fromisoformat(time).replace(microsecond=0) == modified
+
+
 def list_source(bucket: SourceBucket, key: str, source: str, limit_bytes: int, limit_files: int) -> dict[str, Listed]:
     """Return the objects of `s3://bucket/key`, that object or else everything below `key/`, by the path that they get
     in the tree.

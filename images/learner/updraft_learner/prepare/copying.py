@@ -28,9 +28,11 @@ from updraft_learner.prepare.documents import (
 from updraft_learner.prepare.errors import SourceError, bucket_errors, check_limit
 from updraft_learner.prepare.select import needed_paths
 from updraft_learner.store import ObjectStore, StorageError
+from updraft_learner.streams.listing import ObjectListing, digest_of
 from updraft_learner.trees import Tree, TreeFile, materialise, megabytes
 
 PROGRESS_SECONDS = 5.0
+KEEP_SECONDS = 15.0
 
 
 def copy_sources(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
@@ -79,6 +81,8 @@ class _Copy:
         source = self._source
         if source.kind == "git":
             return Copied()
+        if source.stream:
+            return self._listing()
         if source.kind == "s3":
             tree, provenance = self._bucket()
         else:
@@ -97,13 +101,27 @@ class _Copy:
             write_text_below(self._paths.root, document, tree.to_json().decode())
         return Copied(tree.sha256, None, provenance)
 
-    def _bucket(self) -> tuple[Tree, dict[str, object]]:
+    def _list(self) -> tuple[SourceBucket, dict[str, Listed]]:
         source = self._source
         credentials = read_credentials()
         secret = None if source.secret is None else credentials.sources.get(source.secret, {})
         bucket = SourceBucket(source.bucket, access(secret, source.secret, credentials.s3))
         with bucket_errors(source.source, source.secret):
-            objects = list_source(bucket, source.key, source.source, source.limit_bytes, self._request.limit_files)
+            return bucket, list_source(bucket, source.key, source.source, source.limit_bytes, self._request.limit_files)
+
+    def _listing(self) -> Copied:
+        """Store the list of the objects, which learners read by themselves."""
+        bucket, objects = self._list()
+        listing = ObjectListing(objects)
+        document = listing.to_json()
+        digest = digest_of(document)
+        self._store.put_bytes(self._keys.listing(digest), document)
+        self._say(f"{self._source.source}: {len(objects)} objects, {megabytes(listing.size_bytes)}; to be streamed")
+        return Copied(digest, None, {"endpoint": bucket.endpoint})
+
+    def _bucket(self) -> tuple[Tree, dict[str, object]]:
+        source = self._source
+        bucket, objects = self._list()
         listing = memory.Listing(self._store, self._keys, source.source, bucket.endpoint)
         known = listing.unchanged(objects)
         fresh = {path: item for path, item in objects.items() if path not in known}
@@ -111,49 +129,66 @@ class _Copy:
             f"{source.source}: {len(objects)} objects, {megabytes(sum(o.size for o in objects.values()))}; "
             f"{len(fresh)} to fetch, {len(known)} unchanged"
         )
-        digests = {**known, **self._fetch(bucket, fresh)}
+        digests = self._fetch(bucket, objects, known, listing)
         tree = Tree(tuple(TreeFile(path, *digests[path]) for path in objects))
         check_limit(source.source, tree.size_bytes, source.limit_bytes)
         blobs.put_tree(self._store, self._keys, tree)
         listing.keep(objects, digests)
         return tree, {"endpoint": bucket.endpoint, "fetched": len(fresh), "unchanged": len(known)}
 
-    def _fetch(self, bucket: SourceBucket, objects: Mapping[str, Listed]) -> dict[str, tuple[str, int]]:
-        """Copy each object's content into the content store; return its digest and size."""
+    def _fetch(
+        self,
+        bucket: SourceBucket,
+        objects: Mapping[str, Listed],
+        known: Mapping[str, tuple[str, int]],
+        listing: memory.Listing,
+    ) -> dict[str, tuple[str, int]]:
+        """Copy the content of each object that is not known into the content store; return all digests and sizes.
+
+        What is copied is remembered while the copy goes on, so that the next pod continues after a pod that was lost.
+        """
         source, lock = self._source, threading.Lock()
-        total_bytes = sum(item.size for item in objects.values())
-        done_files = done_bytes = read_bytes = 0
-        last = time.monotonic()
+        digests = dict(known)
+        fresh = {path: item for path, item in objects.items() if path not in known}
+        total_bytes = sum(item.size for item in fresh.values())
+        read_bytes = 0
+        said = kept = time.monotonic()
 
         def count(size: int) -> None:  # objects may be larger than listed
-            nonlocal read_bytes
+            nonlocal read_bytes, said
             with lock:
                 read_bytes += size
                 check_limit(source.source, read_bytes, source.limit_bytes)
+                if time.monotonic() - said >= PROGRESS_SECONDS:
+                    said = time.monotonic()
+                    files = f"{len(digests) - len(known)}/{len(fresh)} objects"
+                    self._say(f"{source.source}: {files}, {megabytes(read_bytes)} of {megabytes(total_bytes)}")
 
-        def fetch(item: Listed) -> tuple[str, int]:
-            nonlocal done_files, done_bytes, last
+        def fetch(path: str, item: Listed) -> None:
+            nonlocal kept
             with bucket_errors(source.source, source.secret):
                 stream = self._open(bucket, item.key)
             with stream:
                 named = _SourceStream(stream, source.source, source.secret, count)
                 stored = blobs.add_stream(self._store, self._keys, named, source.limit_bytes)
             with lock:
-                done_files += 1
-                done_bytes += stored[1]
-                if time.monotonic() - last >= PROGRESS_SECONDS:
-                    last = time.monotonic()
-                    done = f"{done_files}/{len(objects)} objects, {megabytes(done_bytes)} of {megabytes(total_bytes)}"
-                    self._say(f"{source.source}: {done}")
-            return stored
+                digests[path] = stored
+                due = time.monotonic() - kept >= KEEP_SECONDS
+                if due:
+                    kept = time.monotonic()
+                    so_far = dict(digests)
+            if due:
+                listing.keep(objects, so_far)
 
         with ThreadPoolExecutor(blobs.THREADS, thread_name_prefix="copy") as pool:
-            futures = {path: pool.submit(fetch, item) for path, item in objects.items()}
+            futures = [pool.submit(fetch, path, item) for path, item in fresh.items()]
             try:
-                return {path: future.result() for path, future in futures.items()}
+                for future in futures:
+                    future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+        return digests
 
     def _open(self, bucket: SourceBucket, key: str) -> BinaryIO:
         try:

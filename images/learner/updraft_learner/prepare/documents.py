@@ -37,6 +37,7 @@ class SourceRequest:
     tree: str = ""  # of kind `tree`: a tree that is in the content store
     secret: str | None = None
     unpack: bool = False  # whether a source of one file is an archive
+    stream: bool = False  # only listed: learners read the objects themselves
     suite: dict[str, Any] | None = None
     format: str = "auto"
     judged: tuple[str, ...] = ()  # trees for which the suite's result is known

@@ -43,12 +43,12 @@ class Listing:
         return {path: entry for path, entry in same.items() if entry[0] not in absent}
 
     def keep(self, objects: Mapping[str, Listed], digests: Mapping[str, tuple[str, int]]) -> None:
-        """Store the listing. Objects that changed between listing and reading are left out and are read again the next
-        time."""
+        """Store the listing. Objects without a digest are left out, and so are those that changed between listing and
+        reading: both are read the next time."""
         entries = {
             path: {"version": item.version, "size": item.size, "sha256": digests[path][0]}
             for path, item in objects.items()
-            if digests[path][1] == item.size
+            if path in digests and digests[path][1] == item.size
         }
         self._store.put_bytes(self._key, json.dumps({"objects": entries}, sort_keys=True).encode())
 

@@ -15,10 +15,12 @@ from typing import TextIO, cast
 from updraft_learner.contract import ExitCode, PodConfig
 from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import PodCredentials, PodError, PodPaths, read_config, read_credentials, read_paths
+from updraft_learner.prepare.errors import SourceError
 from updraft_learner.record.report import LogLines
 from updraft_learner.sidecar.app import Sidecar
 from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
-from updraft_learner.store import open_store
+from updraft_learner.store import StorageError, open_store
+from updraft_learner.streams.opening import read_files
 from updraft_learner.uploads import UploadBook
 
 NICENESS = 10
@@ -44,7 +46,12 @@ def main() -> int:
         store = open_store(config.bucket, credentials.s3, uploads=UploadBook(paths.private / "uploads"))
         control = open_store(config.bucket, credentials.s3, attempts=1, read_seconds=CONTROL_SECONDS)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
-        sidecar = Sidecar(config, paths, store, server, credentials.endpoint_token, control)
+        streamed = read_files(config, store, credentials)
+        sidecar = Sidecar(config, paths, store, server, credentials.endpoint_token, control, streamed=streamed)
+    except SourceError as exc:
+        return _give_up(paths, exc.code, str(exc), stop)
+    except StorageError as exc:
+        return _give_up(paths, ExitCode.STORAGE, str(exc), stop)
     except ValueError as exc:
         return _give_up(paths, ExitCode.CONFIGURATION, str(exc), stop)
     except OSError as exc:

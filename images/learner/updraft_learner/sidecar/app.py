@@ -8,7 +8,7 @@
     requests  object store -> the program: stop, show your stacks; and whether a newer attempt exists
     adopt     checkpoints that the program writes by itself -> CHECKPOINT_DIR
     uploads   checkpoints, results and log files -> object store
-    endpoint  the program's MLflow client -> journal and spool
+    endpoint  the program's MLflow client -> journal and spool; streamed data -> the program
 
 The program starts once the endpoint is served. The completion marker is written last: if it exists, everything else is
 stored. A fenced sidecar stores and sends nothing, and waits until it is ended.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.checkpoints import CheckpointUploader
 from updraft_learner.sidecar.children import ChildRuns
 from updraft_learner.sidecar.collect import MetricsCollector
+from updraft_learner.sidecar.data_routes import DataRoutes
 from updraft_learner.sidecar.endpoint import Artifacts, Endpoint
 from updraft_learner.sidecar.fence import Fence, FencedStore
 from updraft_learner.sidecar.mirror import Mirror
@@ -51,6 +52,10 @@ from updraft_learner.sidecar.stale_uploads import give_up_older
 from updraft_learner.sidecar.system import SystemMetrics, first_seen
 from updraft_learner.sidecar.tail import MetricsTail
 from updraft_learner.store import ObjectStore, StorageError
+from updraft_learner.streams.blocks import BlockCache
+from updraft_learner.streams.opening import cache_of
+from updraft_learner.streams.reader import DataStreams, StreamFile
+from updraft_learner.streams.remote import RangeReader
 from updraft_learner.trees import megabytes
 
 INGEST_SECONDS = 1.0
@@ -78,6 +83,7 @@ class Sidecar:
     Args:
         endpoint_token: The token that clients of the MLflow endpoint have to send.
         control: The same store with short timeouts, for requests whose caller waits.
+        streamed: The files that the program reads over the endpoint, by path.
         held_limit_bytes: The limit for journal entries in memory while the disk is full.
         sleep: Waits some seconds between two tries of `drain`.
         clock: Returns monotonic seconds, for how long the program has left its own files alone.
@@ -92,6 +98,7 @@ class Sidecar:
         endpoint_token: str,
         control: ObjectStore | None = None,
         *,
+        streamed: Mapping[str, StreamFile] | None = None,
         disk: PodDisk = POD_DISK,
         held_limit_bytes: int = HELD_BYTES,
         sleep: Callable[[float], None] = time.sleep,
@@ -144,7 +151,9 @@ class Sidecar:
             children=children,
             registry=registry,
         )
-        self.endpoint = Endpoint(config.listen, endpoint_token, routes, artifacts)
+        self._stop_inputs, self._stop_outputs = threading.Event(), threading.Event()
+        self.streams = self._open_streams(streamed) if streamed else None
+        self.endpoint = Endpoint(config.listen, endpoint_token, routes, artifacts, DataRoutes(self.streams))
         self.adopter = Adopter(config, paths, self.warnings, disk=disk, clock=clock)
         self.checkpoints = CheckpointUploader(config, paths, store, self.warnings, disk=disk)
         baseline = read_json(paths.restored_results_file, {})
@@ -157,9 +166,12 @@ class Sidecar:
         self._phase = "running"
         self._last_status: LearnerStatus | None = None
         self._next_mirror = 0.0
-        self._stop_inputs, self._stop_outputs = threading.Event(), threading.Event()
         self._inputs: list[threading.Thread] = []
         self._outputs: list[threading.Thread] = []
+
+    def _open_streams(self, files: Mapping[str, StreamFile]) -> DataStreams:
+        reader = RangeReader(self.warnings.add, self._stop_inputs)
+        return DataStreams(files, BlockCache(cache_of(self._config, self._paths)), reader)
 
     def _tag_run(self, tags: dict[str, str]) -> None:
         """Record tags of the platform on the job's run."""
@@ -227,6 +239,10 @@ class Sidecar:
         log("the program has ended; storing what is left")
         self._phase = "storing"
         self._join(self._stop_inputs, self._inputs)
+        if self.streams is not None:
+            self.streams.stop()
+            sent, fetched = megabytes(self.streams.sent_bytes), megabytes(self.streams.fetched_bytes)
+            log(f"streamed data: the program read {sent}; {fetched} came from the object store")
         self._insist("system metrics", lambda: self.system.poll(last=True))
         self._insist("metrics file", lambda: self.tail.poll(final=True))
         self._insist("metrics of the output", lambda: self.collector.poll(final=True))

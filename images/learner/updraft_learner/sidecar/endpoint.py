@@ -1,4 +1,4 @@
-"""Serve the loopback MLflow endpoint: HTTP around `Routes`, and the artifact API.
+"""Serve the loopback endpoint: HTTP around MLflow's `Routes`, the artifact API, and streamed data.
 
 It listens on the pod's loopback address, and accepts requests that pass `Guard`. A client's Authorization header is not
 passed on; requests to the server are signed with the job's credentials.
@@ -16,12 +16,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from updraft_learner.contract import DATA_PATH
 from updraft_learner.mlflow_rest import ARTIFACTS, ServerUnavailable, TrackingServer
 from updraft_learner.record.fenced import Fenced
 from updraft_learner.record.report import log
 from updraft_learner.record.spool import CHILD, RUN, Spool
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
 from updraft_learner.sidecar.children import ChildRuns
+from updraft_learner.sidecar.data_routes import DataRoutes, Sender
 from updraft_learner.sidecar.guard import Guard
 from updraft_learner.sidecar.models import LoggedModels
 from updraft_learner.sidecar.refusals import EndpointError
@@ -86,9 +88,9 @@ class Artifacts:
 class Endpoint:
     """The listening server. `port` is the actual port if 0 was requested. Clients need `token`."""
 
-    def __init__(self, listen: str, token: str, routes: Routes, artifacts: Artifacts) -> None:
+    def __init__(self, listen: str, token: str, routes: Routes, artifacts: Artifacts, data: DataRoutes) -> None:
         host, _, port = listen.rpartition(":")
-        handler = type("Handler", (_Handler,), {"routes": routes, "artifacts": artifacts})
+        handler = type("Handler", (_Handler,), {"routes": routes, "artifacts": artifacts, "data": data})
         self._host = host.strip("[]")
         self._server = _Server((self._host, int(port)), handler)
         self.port = int(self._server.server_address[1])
@@ -125,6 +127,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     routes: Routes
     artifacts: Artifacts
+    data: DataRoutes
     protocol_version = "HTTP/1.1"
     server_version = "updraft-sidecar"
     sys_version = ""
@@ -134,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: there are many requests, and a line for each would take the trainer's core."""
@@ -167,6 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == HEALTH_PATH:
             self._read_body()
             self._reply(200, {"status": "ok"})
+        elif path == DATA_PATH or path.startswith(f"{DATA_PATH}/"):
+            self._data(path.removeprefix(DATA_PATH).lstrip("/"), query)
         elif path == ARTIFACTS or path.startswith(f"{ARTIFACTS}/"):
             self._artifact(path.removeprefix(ARTIFACTS).lstrip("/"), query)
         elif path in ("/health", "/version"):
@@ -197,6 +202,29 @@ class _Handler(BaseHTTPRequestHandler):
             if announced <= REFUSED_BODY_BYTES and "Transfer-Encoding" not in self.headers:
                 self._read_body()
             raise
+
+    def _data(self, path: str, query: dict[str, str]) -> None:
+        self._read_body()
+        if self.command not in ("GET", "HEAD"):
+            raise EndpointError.permission("streamed data can only be read")
+        if not path:
+            self._reply(200, self.data.page(query))
+            return
+        part = self.data.part(path, self.headers.get("Range"))
+
+        def begin() -> None:
+            self._begun = True
+            self.send_response(206 if part.partial else 200)
+            for name, value in part.headers().items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        if self.command == "HEAD" or part.start == part.stop:
+            begin()
+            return
+        self.connection.settimeout(None)  # a program may read slowly, and stop for hours to train
+        self.data.send(part, Sender(begin, self.wfile.write, self.connection.sendfile))
+        self.connection.settimeout(self.timeout)
 
     def _artifact(self, path: str, query: dict[str, str]) -> None:
         if self.command == "PUT":
@@ -289,7 +317,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
 def _length(text: str, base: int) -> int:

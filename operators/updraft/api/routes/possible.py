@@ -111,6 +111,12 @@ def _lacks(parts: Parts, manifest: Manifest, coming: set[str]) -> Iterator[tuple
         )
         yield from ((field, f"{field}: {problem}") for field, problem in named_by_pod)
     yield from _missing_secrets(parts, manifest, coming)
+    shared = [number for number, item in enumerate(manifest.data) if item.needs_node_cache]
+    if shared:
+        tenant = manifest.tenant
+        problem = parts.deadline.call("cluster", lambda: parts.cluster.node_cache_problem(tenant))
+        if problem is not None:
+            yield from ((f"data[{number}].mode", f"data[{number}].mode: {problem}") for number in shared)
     for number, item in enumerate(manifest.data):
         field, source = f"data[{number}].source", item.parsed()
         try:
