@@ -115,11 +115,12 @@ class Stack:
 
     def put_object(self, bucket: str, key: str, data: bytes) -> None:
         """Through the S3 server: it remembers for minutes what its folders hold."""
+        self.store(bucket).put_bytes(key, data)
+
+    def store(self, bucket: str) -> S3Store:
         keys = self.s3_keys()
         endpoint = f"http://127.0.0.1:{json.loads((self.home / 'config.json').read_text())['ports']['s3']}"
-        S3Store(bucket, S3Credentials(endpoint, "us-east-1", keys["access_key"], keys["secret_key"])).put_bytes(
-            key, data
-        )
+        return S3Store(bucket, S3Credentials(endpoint, "us-east-1", keys["access_key"], keys["secret_key"]))
 
     @contextmanager
     def frozen(self, part: str) -> Iterator[None]:

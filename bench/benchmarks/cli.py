@@ -19,6 +19,7 @@ TRIES = 3
 FIGURES = (
     "parse",
     "checkpoint_stall",
+    "stream",
     "throughput",
     "heartbeat",
     "orchestration",

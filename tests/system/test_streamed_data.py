@@ -90,7 +90,8 @@ def test_a_training_reads_all_samples_and_goes_on_after_a_kill(
     if secret:
         stack.client.set_secret("stream-bucket", stack.s3_keys())
         data["secret"] = "stream-bucket"
-    made = stack.submit(job("streamed", "python train.py", [data], code="."), base=code)
+    more = {"results": {"to": "s3://datasets/trained/", "secret": "stream-bucket"}} if secret else {}
+    made = stack.submit(job("streamed", "python train.py", [data], code=".", **more), base=code)
     kill_after_a_checkpoint(stack, made)
     detail = stack.end(made)
     assert detail.state == "COMPLETED", pretty(detail)
@@ -101,6 +102,8 @@ def test_a_training_reads_all_samples_and_goes_on_after_a_kill(
     assert (result["done"], result["count"]) == (SHARDS, SHARDS * SAMPLES)
     assert result["sum"] == sum(range(SHARDS * SAMPLES))
     assert result["files"] == []  # nothing was copied
+    written = stack.store("datasets").get_bytes(f"trained/{made}/sum.json")
+    assert written == (found.read_bytes() if secret else None)
 
 
 def test_an_object_that_changes_ends_the_job(stack: Stack, code: Path, tmp_path: Path) -> None:

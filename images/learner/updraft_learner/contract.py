@@ -107,6 +107,16 @@ class DataMount:
 
 
 @dataclass(frozen=True)
+class ResultsBucket:
+    """A bucket of the user's that RESULT_DIR is written to when the training ends."""
+
+    bucket: str
+    prefix: str  # of the job's files, no slash at either end
+    secret: str
+    source: str  # as the manifest has it, for messages
+
+
+@dataclass(frozen=True)
 class Collector:
     """One way to take metrics from what the program prints or writes; see `collectors`."""
 
@@ -141,6 +151,7 @@ class PodConfig:
     restore_checkpoint: str | None = None  # name of the checkpoint to restore into CHECKPOINT_DIR
     adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
     collect: tuple[Collector, ...] = ()  # how metrics are taken from what the program prints or writes
+    results_to: ResultsBucket | None = None
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
     restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint
@@ -155,6 +166,7 @@ class PodConfig:
     def from_json(cls, text: str) -> PodConfig:
         raw = json.loads(text)
         raw["data"] = tuple(DataMount(**item) for item in raw["data"])
+        raw["results_to"] = ResultsBucket(**raw["results_to"]) if raw.get("results_to") else None
         raw["collect"] = tuple(Collector(**item) for item in raw["collect"])
         return cls(**raw)
 

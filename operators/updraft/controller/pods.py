@@ -84,7 +84,7 @@ def deploy(services: Services, core: CoreV1Api, job: Job, attempt: Attempt) -> L
     if attempt.role == PREPARE_ROLE:
         credentials["sources"] = prepare.hand_over(services, core, job, manifest, attempt)
     elif attempt.role in (TRAIN_ROLE, EVALUATE_ROLE):
-        credentials["sources"] = prepare.stream_secrets(services, core, job)
+        credentials["sources"] = prepare.learner_secrets(services, core, job, manifest)
     if attempt.role == BUILD_ROLE:
         environments.hand_over(services, job, manifest, attempt)
     environment = environments.recorded(services, job.id)

@@ -76,14 +76,16 @@ def hand_over(
     return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
 
 
-def stream_secrets(services: Services, core: CoreV1Api, job: Job) -> dict[str, dict[str, str]]:
-    """Return the values of the secrets with which a learner's sidecar reads streamed data.
+def learner_secrets(services: Services, core: CoreV1Api, job: Job, manifest: Manifest) -> dict[str, dict[str, str]]:
+    """Return the values of the secrets with which a learner's sidecar reads streamed data, and writes results.
 
     Raises NotFoundError for a secret that no longer exists, UnavailableError.
     """
     from updraft.kubernetes.secrets import read_secret
 
     names = {item["secret"] for item in job.data or () if item.get("secret")}
+    if manifest.results is not None:
+        names.add(manifest.results.secret)
     return {name: read_secret(core, services.settings.namespace(job.tenant), name) for name in sorted(names)}
 
 

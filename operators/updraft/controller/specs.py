@@ -116,6 +116,15 @@ def _mounts(data: Sequence[Mapping[str, Any]]) -> tuple[contract.DataMount, ...]
     )
 
 
+def _results_to(manifest: Manifest, launch: Launch) -> contract.ResultsBucket | None:
+    """Return where learners write their results to besides the platform's store."""
+    if manifest.results is None:
+        return None
+    target = manifest.results.parsed()
+    prefix = "/".join(part for part in (target.key.strip("/"), launch.job_id) if part)
+    return contract.ResultsBucket(target.bucket, prefix, manifest.results.secret, manifest.results.to)
+
+
 def _uses_cache(data: Sequence[Mapping[str, Any]]) -> bool:
     return any("mode" in d for d in data)
 
@@ -157,6 +166,7 @@ def _config(
         collect=collectors_in(manifest, launch.role),
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
+        results_to=_results_to(manifest, launch) if launch.role == TRAIN_ROLE else None,
         restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES),
         restore_own_results=launch.role == TRAIN_ROLE and not first,
     )

@@ -98,6 +98,7 @@ class _Conversion:
         self.warnings: list[str] = []
         self.secrets: dict[str, dict[str, str]] = {}
         self.notes: dict[str, Any] = {}
+        self.results: dict[str, str] | None = None
 
     def run(self, code: str | None) -> dict[str, Any]:
         self._known(self.mapping, _FIELDS, "")
@@ -108,6 +109,7 @@ class _Conversion:
             self.notes["ffdl.version"] = self.mapping["version"]
         raw["data"] = self._data(raw["name"] or "job")
         raw["metrics"] = self._metrics()
+        raw["results"] = self.results
         if code is not None:
             raw["code"] = code
             self.warn(
@@ -259,12 +261,6 @@ class _Conversion:
             self.wrong(path, "is not a mapping", "id, type, training_data and connection")
             return None
         self._known(store, _STORE_FIELDS, path)
-        results = self._mapping(store, "training_results", path)
-        if results:
-            self._known(results, ("container",), f"{path}.training_results")
-            self.notes["ffdl.training_results"] = dict(results)
-            text = "recorded, but not written to: the platform keeps the results itself (updraft download)"
-            self.warn(f"{path}.training_results", text)
         data = self._mapping(store, "training_data", path)
         self._known(data, ("container",), f"{path}.training_data")
         container = self._text(data, "container", f"{path}.training_data", required="the bucket or folder of the data")
@@ -274,13 +270,37 @@ class _Conversion:
         if container is None or kind is None:
             return None
         if kind in S3_TYPES:
-            return self._bucket(container, connection, path, job, slug(str(store.get("id") or "data")))
+            bucket = self._bucket(container, connection, path, job, slug(str(store.get("id") or "data")))
+            self._results(store, path, (bucket or {}).get("secret"))
+            return bucket
         if kind in VOLUME_TYPES:
             self._volume(container, connection, path)
             return None
         allowed = one_of((*S3_TYPES, *VOLUME_TYPES))
         self.wrong(f"{path}.type", f"{show(kind)} is not supported", allowed, nearest(kind, (*S3_TYPES, *VOLUME_TYPES)))
         return None
+
+    def _results(self, store: Mapping[str, Any], path: str, secret: str | None) -> None:
+        """Take the bucket that FfDL wrote the results to, with the secret of the data's."""
+        path = f"{path}.training_results"
+        results = self._mapping(store, "training_results", path.rpartition(".")[0])
+        if not results:
+            return
+        self._known(results, ("container",), path)
+        container = self._text(results, "container", path, required="the bucket of the results")
+        if container is None:
+            return
+        if secret is None:
+            self.notes["ffdl.training_results"] = dict(results)
+            self.warn(path, "recorded, but not written to: the platform keeps the results itself (updraft download)")
+            return
+        self.results = {"to": f"s3://{container.strip('/')}/", "secret": secret}
+        try:
+            parse_source(self.results["to"], git=False)
+        except PydanticCustomError:
+            self.wrong(
+                f"{path}.container", f"{show(container)} is not the name of a bucket", "letters, digits, _ . and -"
+            )
 
     def _bucket(
         self, container: str, connection: Mapping[str, Any], path: str, job: str, store_id: str

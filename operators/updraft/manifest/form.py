@@ -50,6 +50,7 @@ _BOX_ONLY = {
     "failures",
     "metrics",
     "pod",
+    "results",
 }
 _SIZED = ("cpus", "memory", "gpus", "gpu_type")
 

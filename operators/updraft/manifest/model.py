@@ -28,6 +28,7 @@ from updraft.manifest.environment import PackageEnvironment
 from updraft.manifest.part import Part, Text
 from updraft.manifest.pod import Pod
 from updraft.manifest.processes import Processes
+from updraft.manifest.results import Results
 from updraft.manifest.rules import PromotionRule, parse_rule
 from updraft.manifest.sizes import SIZES, SizeName
 from updraft.manifest.sources import Source, parse_source
@@ -399,6 +400,9 @@ class Manifest(Part):
         (),
         description="Metrics taken from what the program prints or writes, besides those that it reports itself",
         examples=[[{"type": "regex", "pattern": "loss %{FLOAT:loss}"}]],
+    )
+    results: Results | None = Field(
+        None, description="A bucket of your own that the results are written to as well; the platform keeps them anyway"
     )
     evaluate: Evaluate | None = Field(None, description="A command that judges the trained model")
     budget: Budget = Field(Budget(), description="What the job may spend")

@@ -71,7 +71,8 @@ def named_secrets(manifest: Manifest) -> frozenset[str]:
     """Return the names of all stored secrets that the manifest needs, for code, data and the program."""
     named = {secret.name for secret in manifest.secrets} | {item.secret for item in manifest.data}
     indexes = manifest.environment.secrets() if manifest.environment else ()
-    return frozenset(name for name in (*named, *indexes, manifest.code_secret) if name)
+    results = manifest.results.secret if manifest.results else None
+    return frozenset(name for name in (*named, *indexes, manifest.code_secret, results) if name)
 
 
 def image_of(manifest: Manifest, images: Mapping[str, str]) -> str:

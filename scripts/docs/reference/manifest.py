@@ -180,7 +180,7 @@ here instead; what it guessed from nonsense is an error.
 | `framework.version` | recorded; the platform's version of the framework is used |
 | `data_stores[0].training_data` | `data[0]`, laid out in DATA_DIR itself |
 | `data_stores[0].connection` | a stored secret `ffdl-<name>-<id>`; FfDL's bundled store is the platform's own |
-| `data_stores[0].training_results` | recorded; the platform keeps the results itself |
+| `data_stores[0].training_results` | `results.to`, with the secret of the data; for the bundled store recorded only |
 | `storage` | recorded in `annotations`, not acted on; `resources.disk` limits a learner's disk |
 | `evaluation_metrics` | `metrics`; `logger` needs none, `optivist` and `file` are read as `emetrics_file` |
 | `version` | recorded in `annotations`, not acted on |

@@ -95,8 +95,8 @@ def test_a_manifest_of_ffdl_becomes_ours() -> None:
         "name",
         "framework.command",
         "framework.version",
-        "data_stores[0].training_results",
         "data_stores[0].connection",
+        "data_stores[0].training_results",
     ]
 
 
@@ -124,6 +124,15 @@ def test_credentials_become_a_secret_and_are_never_shown() -> None:
         }
     }
     assert "hunter" not in f"{converted!r} {converted.warnings} {converted.manifest.canonical()}"
+
+
+def test_the_bucket_of_the_results_is_written_to_with_the_same_secret() -> None:
+    converted = convert(small(data_stores=[store(training_results={"container": "trained"})]))
+    assert converted.manifest.results is not None
+    assert (converted.manifest.results.to, converted.manifest.results.secret) == ("s3://trained/", "ffdl-a-my-store")
+    assert not [line for line in converted.warnings if "training_results" in line]
+    wrong = errors_of(data_stores=[store(training_results={"container": "no bucket!"})])
+    assert "is not the name of a bucket" in wrong["data_stores[0].training_results.container"]
 
 
 def test_ffdls_bundled_store_is_the_platforms() -> None:

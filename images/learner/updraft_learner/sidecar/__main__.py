@@ -18,6 +18,7 @@ from updraft_learner.pod import PodCredentials, PodError, PodPaths, read_config,
 from updraft_learner.prepare.errors import SourceError
 from updraft_learner.record.report import LogLines
 from updraft_learner.sidecar.app import Sidecar
+from updraft_learner.sidecar.results_store import open_results_store
 from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
 from updraft_learner.store import StorageError, open_store
 from updraft_learner.streams.opening import read_files
@@ -47,7 +48,16 @@ def main() -> int:
         control = open_store(config.bucket, credentials.s3, attempts=1, read_seconds=CONTROL_SECONDS)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
         streamed = read_files(config, store, credentials)
-        sidecar = Sidecar(config, paths, store, server, credentials.endpoint_token, control, streamed=streamed)
+        sidecar = Sidecar(
+            config,
+            paths,
+            store,
+            server,
+            credentials.endpoint_token,
+            control,
+            streamed=streamed,
+            results_store=open_results_store(config, credentials),
+        )
     except SourceError as exc:
         return _give_up(paths, exc.code, str(exc), stop)
     except StorageError as exc:

@@ -84,6 +84,7 @@ class Sidecar:
         endpoint_token: The token that clients of the MLflow endpoint have to send.
         control: The same store with short timeouts, for requests whose caller waits.
         streamed: The files that the program reads over the endpoint, by path.
+        results_store: The user's bucket that the results are written to as well, if the manifest names one.
         held_limit_bytes: The limit for journal entries in memory while the disk is full.
         sleep: Waits some seconds between two tries of `drain`.
         clock: Returns monotonic seconds, for how long the program has left its own files alone.
@@ -99,6 +100,7 @@ class Sidecar:
         control: ObjectStore | None = None,
         *,
         streamed: Mapping[str, StreamFile] | None = None,
+        results_store: ObjectStore | None = None,
         disk: PodDisk = POD_DISK,
         held_limit_bytes: int = HELD_BYTES,
         sleep: Callable[[float], None] = time.sleep,
@@ -160,6 +162,7 @@ class Sidecar:
         results = keys.results(config.job_id, config.role, config.learner)
         self.results = self._mirror(contract.RESULT_DIR, results, baseline, owned=config.restore_own_results)
         self.logs = self._mirror(contract.LOG_DIR, keys.files(*place), {})
+        self._results_store = results_store
         # Clean up unfinished uploads of earlier attempts, but not this pod's own: it continues them after a restart.
         self._first_start = not self._counts_file.exists()
         self._must_clean = config.attempt > 1 and self._first_start
@@ -254,6 +257,7 @@ class Sidecar:
             )
         self._insist("results", lambda: self.results.poll(final=True))
         self._insist("log files", lambda: self.logs.poll(final=True))
+        self._write_results()
         if self._config.role == contract.PREPARE_ROLE:
             from updraft_learner.prepare.keeping import keep_trees
 
@@ -281,6 +285,36 @@ class Sidecar:
         done = self.done()
         self._insist("completion marker", lambda: self._store.put_bytes(self._done_key, done.to_json().encode()))
         log(f"done: {done.files} files, {done.bytes / 1e6:.1f} MB, {done.metrics_sent} metric points in MLflow")
+
+    def _write_results(self) -> None:
+        """Write RESULT_DIR to the user's bucket. A bucket that refuses is a warning: the platform has the results."""
+        target = self._config.results_to
+        if target is None or self._results_store is None:
+            return
+        store = FencedStore(self._results_store, self.fence)
+        own = "" if self._config.learner == 1 else f"/learner-{self._config.learner}"
+        state = self._paths.private / "results-to.json"
+        mirror = Mirror(
+            self._paths.root, "result", store, f"{target.prefix}{own}", state, self.warnings, disk=self._disk
+        )
+        name = f"results to {target.source}"
+        for failures in range(1, TRIES + 1):
+            error = self._attempt(name, lambda: mirror.poll(final=True))
+            if error is None:
+                log(
+                    f"{mirror.files} results, {megabytes(mirror.size_bytes)}, are in s3://{target.bucket}/{target.prefix}"
+                )
+                return
+            if isinstance(error, Fenced):
+                raise error
+            if failures < TRIES:
+                self._sleep(INSISTING.seconds(failures))
+        self.warnings.clear(f"thread {name}")
+        self.warnings.add(
+            name,
+            f"the results were not written to {target.source} with secret {target.secret!r}: {error}; "
+            "`updraft download` has them",
+        )
 
     def _upload_record(self) -> None:
         self.journal.upload(self._store, self._chunks_key)
