@@ -69,6 +69,7 @@ MASTER_PORT = 29500  # torch's rendezvous, on learner 1
 
 # --- Roles of pods that this package treats in a special way -----------------------------------------
 TRAIN_ROLE = "train"
+EXPORT_ROLE = "export"
 BUILD_ROLE = "build"  # builds the packages of the manifest's `environment`, with attempt numbers of its own
 PREPARE_ROLE = "prepare"  # prepares code and data; it has attempt numbers of its own, so a program's first attempt is 1
 
@@ -152,6 +153,7 @@ class PodConfig:
     adopt: str | None = None  # glob below CODE_DIR: what the program writes there becomes checkpoints
     collect: tuple[Collector, ...] = ()  # how metrics are taken from what the program prints or writes
     results_to: ResultsBucket | None = None
+    own_model: bool = False  # whether the export takes the program's own MLflow model, which it may have logged
     restore_results: bool = False  # evaluate and export start from the training's RESULT_DIR
     restore_own_results: bool = False  # a later attempt starts with what this learner had stored in RESULT_DIR
     listen: str = f"127.0.0.1:{MLFLOW_PORT}"  # address of the sidecar's MLflow endpoint

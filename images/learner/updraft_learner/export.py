@@ -143,8 +143,9 @@ def _finish(target: Path, temporary: Path, facts: dict[str, Any]) -> Path:
 def _copy_mlflow(model: Path, temporary: Path) -> dict[str, Any]:
     if not (model / MLFLOW_FILE).is_file():
         raise ExportError(
-            f"there is no MLflow model: {model / MLFLOW_FILE} does not exist. Let the program write one there, such as "
-            'mlflow.sklearn.save_model(model, os.path.join(os.environ["RESULT_DIR"], "model"))',
+            f"there is no MLflow model: the program logged none (mlflow.sklearn.log_model(model, name=...)), and "
+            f"{model / MLFLOW_FILE} does not exist "
+            '(mlflow.sklearn.save_model(model, os.path.join(os.environ["RESULT_DIR"], "model")))',
             ExitCode.CONFIGURATION,
         )
     _require_plain(model)

@@ -27,6 +27,8 @@ REST_SECONDS = 30.0
 UPLOAD_SECONDS = 300.0
 TAG_ROOT_RUN = "updraft.root_run"  # on a nested run: the job's run
 TAG_MODEL_REQUEST = "updraft.model_request"  # names under which the program asked to register models
+TAG_MODEL_NEWEST = "updraft.model_request.newest"  # the last of them as JSON: {"name", "model_id"}
+TAG_JOB = "updraft.job_id"  # on the logged model that the platform makes itself
 CHILD_RUNS = 1_000  # nested runs that one launch may start
 DOWN_SECONDS = 3.0  # after a failed connection, callers that cannot wait do not try for this time
 

@@ -167,6 +167,7 @@ def _config(
         # An evaluation or an export would add series of one point, which MLflow shows before the training's.
         system_metrics_seconds=contract.SYSTEM_METRICS_SECONDS if launch.role == TRAIN_ROLE else 0.0,
         results_to=_results_to(manifest, launch) if launch.role == TRAIN_ROLE else None,
+        own_model=manifest.export is not None and manifest.export.trust_code,
         restore_results=launch.role not in (TRAIN_ROLE, *BEFORE_ROLES),
         restore_own_results=launch.role == TRAIN_ROLE and not first,
     )

@@ -115,8 +115,12 @@ def check_metric_name(value: str) -> str:
     return value
 
 
+def is_model_name(value: str) -> bool:
+    return _MODEL_NAME.fullmatch(value) is not None
+
+
 def check_model_name(value: str) -> str:
-    if not _MODEL_NAME.fullmatch(value):
+    if not is_model_name(value):
         allowed = "letters, digits, dots, hyphens and underscores, at most 100"
         raise wrong(f"{VALUE} is not a valid name of a model", allowed, f"'{slug(value)}'", value=value)
     return value

@@ -21,9 +21,10 @@ from updraft.controller.records import (
     launch_of,
     manifest_of,
 )
+from updraft.controller.replay import replay_metrics
 from updraft.exceptions import QuotaError, UnavailableError, UpdraftError
 from updraft.kubernetes.base_pod import ARGUMENTS, base_pod
-from updraft.lifecycle.workflow import BEFORE_ROLES, TRAIN_ROLE
+from updraft.lifecycle.workflow import BEFORE_ROLES, EXPORT_ROLE, TRAIN_ROLE
 from updraft.operators.ending import LAST_LINES, say_last_lines
 from updraft.operators.job import ends_job, fail, require_trained, stop_if_over
 from updraft.operators.links import LINKS
@@ -90,6 +91,8 @@ class LearnerOperator(UsesServices, KubernetesPodOperator):
             stop_if_over(self.services, context, job.id)
             if self.role not in (TRAIN_ROLE, *BEFORE_ROLES):
                 require_trained(self.services, job)
+            if self.role == EXPORT_ROLE and manifest.export is not None and manifest.export.trust_code:
+                replay_metrics(self.services, job)  # the model that the program logged may not be in MLflow yet
         else:
             self.log.info("Re-attaching to attempt %d", attempt.number)
         if not pods.has_template(self.services, job, self.role):

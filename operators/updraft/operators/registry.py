@@ -50,14 +50,33 @@ class RegisterOperator(UsesServices, BaseOperator):
         """Register the model. Ends the job as failed when the export left no report."""
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
             export = manifest_of(job).export
-            if export is None or export.register_as is None:
+            if export is None or (name := self._name(job, export)) is None:
                 raise AirflowSkipException("the manifest has no export.register_as; the exported files are kept")
-            name = export.register_as
             self.services.ledger.jobs.move(job.id, State.STORING, f"registering {name}")
             replay_metrics(self.services, job)  # the logged model copies the run's metrics
             version = self._register(job, name, export)
             self.services.ledger.idempotency.record(job.id, MODEL_VERSION, version)
             self.log.info("Model %s version %s", version.name, version.version)
+
+    def _name(self, job: Job, export: Export) -> str | None:
+        """Return the name to register under: the manifest's, or the one that the program asked for with
+        `mlflow.register_model`, if the manifest trusts the job's code.
+
+        Raises DataError for a name that no registered model can have.
+        """
+        if export.register_as is not None or not export.trust_code or not job.mlflow_run_id:
+            return export.register_as
+        from updraft import tracking
+        from updraft.manifest.values import is_model_name
+
+        replay_metrics(self.services, job)  # the request is a tag, which MLflow may lack yet
+        name = tracking.requested_model(self.services.tracking, job.mlflow_run_id)
+        if name is not None and not is_model_name(name):
+            raise DataError(
+                f"the program registers a model as {name[:200]!r}; a name has letters, digits, dots, hyphens and "
+                "underscores, at most 100. Correct the program, or set export.register_as"
+            )
+        return name
 
     def _exported_by(self, job: Job) -> int:
         """Return the attempt whose report counts: the ledger says that it ended, and how."""

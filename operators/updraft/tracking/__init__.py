@@ -22,7 +22,17 @@ from updraft.tracking.registry import (
     set_champion,
     tag_version,
 )
-from updraft.tracking.runs import TAG_TENANT, RunRef, log_datasets, log_json, metrics, metrics_of, open_run, set_tags
+from updraft.tracking.runs import (
+    TAG_TENANT,
+    RunRef,
+    log_datasets,
+    log_json,
+    metrics,
+    metrics_of,
+    open_run,
+    requested_model,
+    set_tags,
+)
 
 __all__ = [
     "CHAMPION",
@@ -40,6 +50,7 @@ __all__ = [
     "metrics_of",
     "open_run",
     "register",
+    "requested_model",
     "set_champion",
     "set_tags",
     "tag_version",

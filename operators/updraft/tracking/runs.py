@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from updraft.exceptions import NotFoundError, RefusedError, UnavailableError, UpdraftError
+from updraft_learner.mlflow_rest import TAG_MODEL_NEWEST
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -146,6 +147,17 @@ def set_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
 
     with answering(client):
         client.log_batch(run_id, tags=[RunTag(k, str(v)[:5000]) for k, v in tags.items()])
+
+
+def requested_model(client: MlflowClient, run_id: str) -> str | None:
+    """Return the name under which the job's program asked to register its model last; None if it did not ask."""
+    with answering(client):
+        text = client.get_run(run_id).data.tags.get(TAG_MODEL_NEWEST)
+    try:
+        name = json.loads(text or "{}").get("name")
+    except (ValueError, AttributeError):
+        return None
+    return str(name) if name else None
 
 
 def metrics(client: MlflowClient, run_id: str) -> dict[str, float]:

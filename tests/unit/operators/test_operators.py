@@ -347,6 +347,41 @@ def test_a_model_that_the_program_logged_itself_is_not_the_one_that_is_registere
     assert platform.mlflow.models[version.model_id].files == ["MLmodel", "model.onnx", "requirements.txt"]
 
 
+OWN_MODEL = {"formats": ["mlflow"], "trust_code": True}
+
+
+def asks_for(platform: Platform, name: str) -> None:
+    """As the sidecar records what the program asked for with `mlflow.register_model`."""
+    run = platform.mlflow.runs[str(platform.job.mlflow_run_id)]
+    run.data.tags["updraft.model_request.newest"] = json.dumps({"name": name, "model_id": "m-1"})
+
+
+def test_the_name_that_the_program_asked_for_is_registered_if_its_code_is_trusted(make_platform: Make) -> None:
+    platform = until(exported(make_platform(export=OWN_MODEL), formats={"mlflow": {}}), "register_model")
+    asks_for(platform, "people")
+    assert platform.run("register_model") == "success"
+    assert [version.name for version in platform.mlflow.versions] == ["people"]
+    named = exported(make_platform(export={**OWN_MODEL, "register_as": "mine"}), formats={"mlflow": {}})
+    named = until(named, "register_model")
+    asks_for(named, "people")
+    assert named.run("register_model") == "success"
+    assert [version.name for version in named.mlflow.versions] == ["mine"]
+
+
+def test_a_name_that_cannot_be_registered_ends_the_job_with_what_is_allowed(make_platform: Make) -> None:
+    platform = until(exported(make_platform(export=OWN_MODEL), formats={"mlflow": {}}), "register_model")
+    asks_for(platform, "no name/../x")
+    assert platform.run("register_model") == "failed"
+    assert "'no name/../x'; a name has letters, digits, dots" in failure(platform)["reason"]
+    assert platform.mlflow.versions == []
+
+
+def test_nothing_is_registered_that_nobody_asked_for(make_platform: Make) -> None:
+    platform = until(exported(make_platform(export=OWN_MODEL), formats={"mlflow": {}}), "register_model")
+    assert platform.run("register_model") == "skipped"
+    assert platform.mlflow.versions == []
+
+
 # --- checkpoints and validation ---
 
 

@@ -12,12 +12,13 @@ import sys
 import threading
 from typing import TextIO, cast
 
-from updraft_learner.contract import ExitCode, PodConfig
+from updraft_learner.contract import EXPORT_ROLE, ExitCode, PodConfig
 from updraft_learner.mlflow_rest import TrackingServer
 from updraft_learner.pod import PodCredentials, PodError, PodPaths, read_config, read_credentials, read_paths
 from updraft_learner.prepare.errors import SourceError
 from updraft_learner.record.report import LogLines
 from updraft_learner.sidecar.app import Sidecar
+from updraft_learner.sidecar.logged_model import fetch_logged_model
 from updraft_learner.sidecar.results_store import open_results_store
 from updraft_learner.stage import StageError, let_program_start, stage_once, tell_failure
 from updraft_learner.store import StorageError, open_store
@@ -47,6 +48,8 @@ def main() -> int:
         store = open_store(config.bucket, credentials.s3, uploads=UploadBook(paths.private / "uploads"))
         control = open_store(config.bucket, credentials.s3, attempts=1, read_seconds=CONTROL_SECONDS)
         server = TrackingServer(credentials.mlflow, run_id=config.mlflow_run_id)
+        if config.role == EXPORT_ROLE and config.own_model:
+            fetch_logged_model(config, paths, server, cast("TextIO", LogLines()))
         streamed = read_files(config, store, credentials)
         sidecar = Sidecar(
             config,
@@ -58,7 +61,7 @@ def main() -> int:
             streamed=streamed,
             results_store=open_results_store(config, credentials),
         )
-    except SourceError as exc:
+    except (SourceError, StageError) as exc:
         return _give_up(paths, exc.code, str(exc), stop)
     except StorageError as exc:
         return _give_up(paths, ExitCode.STORAGE, str(exc), stop)

@@ -141,7 +141,7 @@ class Sidecar:
         )
         models.before_finalising.append(lambda: self.spool.wait_empty(ARTIFACT_WAIT_SECONDS))
         artifacts = Artifacts(places, self.spool, server, models, children)
-        registry = RegistryRequests(self.warnings, self._tag_run)
+        registry = RegistryRequests(self.warnings, self._tag_run, carried_out=config.own_model)
         routes = Routes(
             config,
             self.recorder,

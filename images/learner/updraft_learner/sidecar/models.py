@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from updraft_learner.contract import PodConfig
-from updraft_learner.mlflow_rest import ServerUnavailable, TrackingServer, artifact_path
+from updraft_learner.mlflow_rest import TAG_JOB, ServerUnavailable, TrackingServer, artifact_path
 from updraft_learner.record.disk import POD_DISK, PodDisk
 from updraft_learner.record.files import read_json
 from updraft_learner.sidecar.artifact_uris import ArtifactUris
@@ -23,8 +23,6 @@ from updraft_learner.sidecar.refusals import EndpointError
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _WRITES = {("PATCH", ""), ("POST", "params"), ("PATCH", "tags")}
-
-TAG_JOB = "updraft.job_id"  # tag of the platform's own model
 
 Json = dict[str, Any]
 

@@ -1,17 +1,19 @@
 """Answer a program's calls to the model registry: they are held as requests, because the platform alone registers.
 
 `mlflow.register_model` and `log_model(registered_model_name=...)` go on as if they had worked. The name is a tag of the
-job's run, and a warning says what the manifest needs so that the platform registers the model after its checks.
+job's run. If the manifest trusts the job's code (`export.trust_code`), the task `register_model` carries the last
+request out; otherwise a warning says what the manifest needs.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from updraft_learner.mlflow_rest import TAG_MODEL_REQUEST
+from updraft_learner.mlflow_rest import TAG_MODEL_NEWEST, TAG_MODEL_REQUEST
 from updraft_learner.record.report import Warnings
 from updraft_learner.sidecar.refusals import EndpointError
 
@@ -27,10 +29,13 @@ class RegistryRequests:
 
     Args:
         record: Called with the tags that tell of a request.
+        carried_out: Whether the manifest lets the platform register the program's own model.
     """
 
-    def __init__(self, warnings: Warnings, record: Callable[[dict[str, str]], None]) -> None:
-        self._warnings, self._record = warnings, record
+    def __init__(
+        self, warnings: Warnings, record: Callable[[dict[str, str]], None], *, carried_out: bool = False
+    ) -> None:
+        self._warnings, self._record, self._carried_out = warnings, record, carried_out
         self._versions: dict[str, Json] = {}
         self._lock = threading.Lock()
 
@@ -70,13 +75,24 @@ class RegistryRequests:
                 raise EndpointError.invalid(f"the program has registered {NAMES} models, which is the limit")
             self._versions[name] = version
             names = ", ".join(self._versions)
-        self._record({TAG_MODEL_REQUEST: names[:5000]})
-        self._warnings.add(
-            "registry",
-            f"the program registers {names[:200]}: held, since the platform registers models after checking them; set "
-            "export: {register_as: NAME} in the manifest (docs/howto/mlflow.md)",
-        )
+        newest = {"name": name, "model_id": version.get("model_id", "")}
+        self._record({TAG_MODEL_REQUEST: names[:5000], TAG_MODEL_NEWEST: json.dumps(newest)})
+        if self._carried_out:
+            self._say_later(names)
+        else:
+            self._warnings.add(
+                "registry",
+                f"the program registers {names[:200]}: held, since the platform registers models after checking them; "
+                "set export: {formats: [mlflow], trust_code: true} in the manifest to have it done, or export: "
+                "{register_as: NAME} for a checked model (docs/howto/mlflow.md)",
+            )
         return version
+
+    def _say_later(self, names: str) -> None:
+        if len(self._versions) > 1:
+            self._warnings.add(
+                "registry", f"the program registers {names[:200]}: only the last one is registered, after the export"
+            )
 
 
 def _now_ms() -> int:
