@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from updraft.client import Client, load_config
+from updraft.settings import Settings
 from updraft.stack.environments import framework_tests
 from updraft.stack.layout import Home
 from updraft_learner import contract
@@ -176,10 +177,11 @@ def copy_sources(target: Path) -> None:
 
 def on_demand_examples() -> list[str]:
     """Return the examples in `jobs/` whose framework's image is built when a job needs it."""
-    frameworks = framework_tests(Home(root=PREPARED, repository=REPOSITORY))
+    images = Settings.model_fields["framework_images"].default
+    on_demand = {images[name] for name in framework_tests(Home(root=PREPARED, repository=REPOSITORY))}
     manifests = {path.parent.name: yaml.safe_load(path.read_text()) for path in REPOSITORY.glob("jobs/*/manifest.yaml")}
     named = {name: manifest.get("framework") or {} for name, manifest in manifests.items()}
-    return sorted(name for name, framework in named.items() if framework.get("name") in frameworks)
+    return sorted(name for name, framework in named.items() if images.get(framework.get("name")) in on_demand)
 
 
 @contextmanager

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
+import yaml
 from cluster_helpers import Pods, eventually
 from kubecluster.layout import Layout
 from kubecluster.machines import NODES, read_record, run_on, spawn_on
 from kubecluster.parts import GPU, GPU_TYPE_LABEL
 from loss_helpers import ALL_H100, told
-from platform_helpers import PROGRAMS, OwnPlatform
-from system_helpers import ITS_VALUES, gpu_job, shell_job, values_of_gpus
+from platform_helpers import PROGRAMS, SETTINGS, OwnPlatform
+from system_helpers import ITS_VALUES, REPOSITORY, gpu_job, shell_job, values_of_gpus
+
+from updraft.kubernetes.objects import JOB_GID
 
 pytestmark = pytest.mark.cluster
 REGISTRY = "127.0.0.1:5099"  # on each node's own loopback address
 CLAIM = "words"
+DIGEST = hashlib.sha256((REPOSITORY / "jobs" / "data" / "digits" / "digits.csv").read_bytes()).hexdigest()
 SMALL = {"learners": 1, "cpus": 0.25, "memory": "64MiB"}
+READS = {"framework": {"name": "sklearn"}, "resources": {"learners": 1, "cpus": 0.25, "memory": "256MiB"}}
+DIGITS = {"source": "s3://datasets/digits/", "as": "digits"}
+STREAMED = {
+    "name": "streamed",
+    **READS,
+    "command": 'python -m updraft_learner.data cat digits/digits.csv | sha256sum; find "$DATA_DIR" -type f',
+    "data": [{**DIGITS, "mode": "stream"}],
+}
+MOUNTED = {
+    "name": "mounted",
+    **READS,
+    "command": 'cd "$DATA_DIR/digits"; sha256sum digits.csv; touch x || echo read-only; '
+    'rm -f digits.csv || echo "stays"; ls -l',
+    "data": [{**DIGITS, "mode": "mount"}],
+}
 
 
 def _runs(layout: Layout, node: str, command: list[str]) -> bool:
@@ -72,7 +95,30 @@ def claim(own_platform: OwnPlatform) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def jobs(own_platform: OwnPlatform, registry: None, claim: str) -> dict[str, str]:
+def node_cache(own_platform: OwnPlatform) -> Iterator[Path]:
+    """The claim of UPDRAFT_NODE_CACHE_CLAIM, as docs/howto/data.md says, in a folder that both machines see."""
+    folder = own_platform.cluster.layout.root / "node-cache"
+    folder.mkdir()
+    os.chown(folder, -1, JOB_GID)
+    folder.chmod(0o2770)
+    name, core = SETTINGS["UPDRAFT_NODE_CACHE_CLAIM"], own_platform.witness.core
+    text = next(b.text for b in pages.blocks("docs/howto/data.md") if "PersistentVolumeClaim" in b.text)
+    volume, wanted = yaml.safe_load_all(text)
+    volume["metadata"]["name"] = wanted["spec"]["volumeName"] = name
+    volume["spec"]["hostPath"]["path"] = str(folder)
+    wanted["metadata"] = {"name": name, "namespace": own_platform.namespace}
+    core.create_persistent_volume(volume)
+    core.create_namespaced_persistent_volume_claim(own_platform.namespace, wanted)
+    try:
+        yield folder
+    finally:
+        core.delete_namespaced_persistent_volume_claim(name, own_platform.namespace)
+        core.delete_persistent_volume(name)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def jobs(own_platform: OwnPlatform, registry: None, claim: str, node_cache: Path) -> dict[str, str]:
     """All at once."""
     reads = 'cat "$DATA_DIR/words/words.txt"; ls "$DATA_DIR/words"; touch "$DATA_DIR/words/x" || echo read-only'
     absent = {"framework": None, "image": f"{REGISTRY}/nobody/made-this:1"}
@@ -80,6 +126,8 @@ def jobs(own_platform: OwnPlatform, registry: None, claim: str) -> dict[str, str
         "volume": shell_job("volume", reads, data=[{"source": f"pvc://{claim}/train", "as": "words"}]),
         "gpu": gpu_job("gpu", {**SMALL, "gpus": 2, "gpu_type": "nvidia-h100"}),
         "no-image": shell_job("no-image", "true") | absent,
+        "streamed": STREAMED,
+        "mounted": MOUNTED,
     }
     return {name: own_platform.submit(raw) for name, raw in manifests.items()}
 
@@ -103,6 +151,30 @@ def test_data_on_a_volume_is_read_and_cannot_be_written(own_platform: OwnPlatfor
     lines = own_platform.log(jobs["volume"]).splitlines()
     assert lines[:2] == ["on a volume", "words.txt"]
     assert "read-only" in lines  # what `touch` said comes by another pipe, before it or after
+
+
+def test_streamed_data_is_read_through_the_sidecar_and_kept_on_the_node(
+    own_platform: OwnPlatform, jobs: dict[str, str], node_cache: Path
+) -> None:
+    own_platform.completed(jobs["streamed"])
+    (line,) = own_platform.log(jobs["streamed"]).splitlines()  # and no file below DATA_DIR
+    assert line.split()[0] == DIGEST
+    assert [path for path in (node_cache / "blocks").rglob("*") if path.is_file()]
+
+
+def test_jobs_of_a_node_share_files_that_they_cannot_change(
+    own_platform: OwnPlatform, jobs: dict[str, str], node_cache: Path
+) -> None:
+    own_platform.completed(jobs["mounted"])
+    lines = own_platform.log(jobs["mounted"]).splitlines()
+    assert f"{DIGEST}  digits.csv" in lines
+    assert {"read-only", "stays"} <= set(lines)
+    (tree,) = [path for path in (node_cache / "trees").iterdir() if path.is_dir()]
+    made = (tree / "digits.csv").stat()
+    again = own_platform.submit(MOUNTED)
+    own_platform.completed(again)
+    assert f"{DIGEST}  digits.csv" in own_platform.log(again).splitlines()
+    assert (tree / "digits.csv").stat().st_mtime_ns == made.st_mtime_ns
 
 
 def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(

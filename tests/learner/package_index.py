@@ -44,13 +44,25 @@ def source_only(name: str, version: str) -> tuple[str, bytes]:
 
 
 @contextmanager
-def package_index(*files: tuple[str, bytes], log_in: tuple[str, str] | None = None) -> Iterator[str]:
-    """Serve a simple index of the files; give its address. With `log_in`, others are refused."""
+def package_index(
+    *files: tuple[str, bytes],
+    log_in: tuple[str, str] | None = None,
+    asked: threading.Event | None = None,
+    answers: threading.Event | None = None,
+) -> Iterator[str]:
+    """Serve a simple index of the files; give its address. With `log_in`, others are refused.
+
+    `asked` is set by the first request. Nothing is answered before `answers` is set.
+    """
     wanted = None if log_in is None else "Basic " + base64.b64encode(":".join(log_in).encode()).decode()
     content = dict(files)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.set()
+            if answers is not None:
+                answers.wait(300)
             if wanted is not None and self.headers.get("Authorization") != wanted:
                 return self._answer(401, b"")
             kind, _, name = self.path.strip("/").partition("/")

@@ -66,7 +66,7 @@ trainer = pl.Trainer(
     enable_model_summary=False, log_every_n_steps=1,
 )
 model = Model()
-lightning.fit(trainer, model, train_dataloaders=Loader(rows, 4), val_dataloaders=DataLoader(rows, 40))
+lightning.fit(trainer, model, Loader(rows, 4), DataLoader(rows, 40))
 print("steps:", trainer.global_step)
 print("weights:", [round(float(weight), 5) for weight in model.layer.weight.flatten()])
 """

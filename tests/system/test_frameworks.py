@@ -9,7 +9,14 @@ from system_helpers import REPOSITORY, Stack, kill_after_a_checkpoint, on_demand
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 TURNS = 3
 # Long enough to be killed after the first checkpoint.
-LONG = {"digits-jax": {"steps": 60_000}, "digits-xgboost": {"rounds": 4_000}, "digits-lightgbm": {"rounds": 8_000}}
+LONG = {
+    "digits-huggingface": {"epochs": 60},
+    "digits-jax": {"steps": 60_000},
+    "digits-keras": {"epochs": 120},
+    "digits-lightgbm": {"rounds": 8_000},
+    "digits-lightning": {"epochs": 200},
+    "digits-xgboost": {"rounds": 4_000},
+}
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,8 @@ class AttemptMonitor:
             if halt is None:
                 self._halting_since = None
                 return None
+            if self._launch.role in (*BEFORE_ROLES, EXPORT_ROLE):  # programs of the platform, which begin again
+                return EndKind.HALTED, f"halted by {halt.by}; a resume begins this step again"
             now = self._clock()
             if self._halting_since is None:
                 self._halting_since = now

@@ -31,6 +31,8 @@ except common.AdapterError:  # the same library under its older name
 
 FILE = "lightning.ckpt"
 
+POSITIONAL = ("train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path")  # of `trainer.fit`, after the model
+
 
 class Checkpoints(pl.Callback):  # type: ignore[misc]
     """Save Lightning's checkpoints for the platform, log its metrics, and leave when the platform asks for it.
@@ -96,11 +98,12 @@ class Checkpoints(pl.Callback):  # type: ignore[misc]
                 )
 
 
-def fit(trainer: Any, model: Any, *, every_seconds: float | None = None, **arguments: Any) -> None:
+def fit(trainer: Any, model: Any, *data: Any, every_seconds: float | None = None, **arguments: Any) -> None:
     """Train as `trainer.fit` does for these arguments; a restarted program continues from its last checkpoint.
 
     A `ckpt_path` that is given counts only where the platform has no checkpoint yet.
     """
+    arguments = {**dict(zip(POSITIONAL, data, strict=False)), **arguments}
     checkpoints = Checkpoints(every_seconds)
     trainer.callbacks.append(checkpoints)
     if checkpoints.ckpt_path is not None:
