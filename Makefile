@@ -8,7 +8,7 @@ RUN = @$(BOOTSTRAP) run -- python -m updraft.stack
 DEV = @$(BOOTSTRAP) --dev run --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status doctor test pictures test-pages test-public test-frameworks lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
+.PHONY: help demo up down status doctor test pictures test-pages test-public test-large test-frameworks lint types contracts check check-rclone check-all bench faults faults-ci faults-cluster \
 	cluster cluster-down test-cluster images images-record images-down test-containers test-compose-cluster reference clean format
 
 help: ## Show this list
@@ -52,6 +52,10 @@ test-public: ## Train programs of public repositories, fetched from GitHub (take
 	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
 	$(DEV) pytest -v --no-header -m public $(ARGS) tests/system/test_public_programs.py
 
+test-large: ## Store and restore a checkpoint of 3 GB (needs 12 GB of disk)
+	@$(BOOTSTRAP) --dev run -- python -m updraft.stack prepare
+	$(DEV) pytest -v --no-header -m large $(ARGS) tests/system/test_large_checkpoint.py
+
 test-frameworks: ## Test the adapters, each with its library (ARGS="xgboost jax" chooses; all take some GB of packages)
 	$(DEV) python scripts/framework_tests.py $(ARGS)
 
@@ -74,7 +78,7 @@ check-rclone: ## Compare the rclone that is installed with its public sources an
 
 check: lint types contracts test ## All checks and tests
 
-check-all: lint types contracts check-rclone test test-frameworks faults-ci test-containers test-cluster test-pages test-compose-cluster test-public ## Everything; CI runs four of these in turn
+check-all: lint types contracts check-rclone test test-frameworks faults-ci test-containers test-cluster test-pages test-compose-cluster test-public test-large ## Everything; CI runs four of these in turn
 
 bench: ## Measure every published figure (takes long; wants a quiet machine)
 	$(DEV) python -m updraft.stack prepare

@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 ALWAYS = ["lint", "types", "contracts", "check-rclone", "test", "test-frameworks", "faults-ci"]
 IN_TURN = ["test-containers", "test-cluster", "test-pages", "test-compose-cluster"]
-ELSEWHERE = ["test-public"]  # it needs GitHub
+ELSEWHERE = ["test-public", "test-large"]  # GitHub, and much disk
 
 
 def test_each_check_is_run_and_is_a_target_of_the_makefile() -> None:
