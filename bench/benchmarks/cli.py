@@ -20,6 +20,7 @@ FIGURES = (
     "parse",
     "checkpoint_stall",
     "stream",
+    "environment",
     "throughput",
     "heartbeat",
     "orchestration",

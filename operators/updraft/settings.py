@@ -198,6 +198,12 @@ class Settings(BaseModel):
     environment_seconds: int = Field(
         1800, ge=1, description="Time that resolving and installing a job's packages may take, seconds"
     )
+    environment_reuse_seconds: int = Field(
+        86400,
+        ge=0,
+        description="For how long a job with the same requirements, image and indexes gets the packages that were "
+        "resolved before, without resolving again, seconds; 0: never. Open versions are as old as that at most",
+    )
     environment_limit_bytes: int = Field(10 * GIB, gt=0, description="Largest size of a job's packages, bytes")
     git_protocols: Listed = Field(
         ("https",),

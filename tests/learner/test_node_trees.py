@@ -60,6 +60,18 @@ def test_the_second_job_of_a_node_copies_nothing(tmp_path: Path) -> None:
         assert not os.stat(place / "a.txt").st_mode & 0o222
 
 
+def test_packages_lie_on_the_node_too(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "s3")
+    tree = upload(store, tmp_path / "source", {"tinya/__init__.py": "VERSION = 1\n"})
+    (tmp_path / "node").mkdir()
+    config = dataclasses.replace(CONFIG, environment_tree=tree, cache_bytes=100 * MIB, prefix="tenants/default")
+    for pod, cache in (("shared", tmp_path / "node"), ("own", None)):
+        root = tmp_path / pod
+        stage_once(config, PodPaths(root, root / "private", cache), store, io.StringIO())
+        assert (root / "environment" / "tinya" / "__init__.py").read_text() == "VERSION = 1\n"
+        assert (root / "environment").is_symlink() == (cache is not None)
+
+
 def test_all_of_the_data_folder_can_be_the_nodes(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "s3")
     tree = upload(store, tmp_path / "source", {"a.txt": "a"})

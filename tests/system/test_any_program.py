@@ -33,6 +33,10 @@ def test_packages_are_built_and_imported(stack: Stack, tmp_path: Path) -> None:
         detail = stack.end(stack.submit(job("packages", index), base=tmp_path))
     assert detail.state == "COMPLETED", pretty(detail)
     assert {learner.role for learner in detail.learners} == {"build", "train"}
+    again = stack.end(stack.submit(job("packages", index), base=tmp_path))  # the index is gone by now
+    assert again.state == "COMPLETED", pretty(again)
+    assert {learner.role for learner in again.learners} == {"train"}
+    assert {"has 1.0", "tinya 1.0"} <= set(stack.log(again.id).splitlines())
 
 
 def test_a_build_is_cancelled_and_is_halted_and_resumed(stack: Stack, tmp_path: Path) -> None:

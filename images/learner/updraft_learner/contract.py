@@ -247,6 +247,10 @@ class Keys:
         """Return the key of {"tree": of an environment}, by `environment.builder.environment_key`."""
         return f"{self.prefix}/environments/{key}{'.json' if key else ''}"
 
+    def resolved(self, sha256: str) -> str:
+        """Return the key of what was built last for a request, by the request's digest: {built, at}."""
+        return f"{self.prefix}/resolved/{sha256}.json"
+
     def environment_request(self, job_id: str, attempt: int) -> str:
         """Return what the pod that builds packages is asked for (`environment.documents.EnvironmentRequest`)."""
         return f"{self.learner(job_id, BUILD_ROLE, attempt, 1)}/request.json"

@@ -15,9 +15,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TextIO
 
@@ -61,7 +62,7 @@ def stage_once(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Text
     before = os.umask(0o002)  # the program may run as another user than the files' owner, in the same group
     try:
         if paths.staged_file.exists():
-            _mount_data(config, paths, store, out)  # the sidecar that staged has ended, and its locks with it
+            _link_shared(config, paths, store, out)  # the sidecar that staged has ended, and its locks with it
         else:
             stage(config, paths, store, out)
             paths.staged_file.touch()
@@ -116,7 +117,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
             file.write(launcher_file())
 
     wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
-    if config.environment_tree is not None:
+    if config.environment_tree is not None and paths.cache is None:
         wanted.append(("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR)))
     for mount in config.data:
         if mount.mode != "copy":
@@ -129,7 +130,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
     _require_disk(paths.root, sum(tree.size_bytes for _, tree, _ in trees), "code and data need")
     for name, tree, target in trees:
         _lay_out(store, keys, name, tree, paths.root, target, out)
-    _mount_data(config, paths, store, out)
+    _link_shared(config, paths, store, out)
     if config.role == contract.PREPARE_ROLE:
         _copy_sources(config, paths, store, out)
     if config.role == contract.BUILD_ROLE:
@@ -163,37 +164,54 @@ def _lay_out_build(config: PodConfig, paths: PodPaths, store: ObjectStore, out: 
         raise StageError(exc.code, str(exc)) from exc
 
 
-def _mount_data(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
-    """Link the data sets that lie on the node, copied to it first if they are not there."""
-    mounts = [mount for mount in config.data if mount.mode == "mount"]
-    if not mounts:
+@dataclass(frozen=True)
+class _Shared:
+    """A tree that lies on the node, and the link to it in the pod."""
+
+    name: str
+    tree: str
+    place: Path
+    source: str
+
+
+def _shared(config: PodConfig, paths: PodPaths) -> Iterator[_Shared]:
+    for mount in config.data:
+        if mount.mode == "mount":
+            place = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
+            yield _Shared(f"data {mount.mount!r}", mount.tree, place, mount.source)
+    if config.environment_tree is not None and paths.cache is not None:
+        yield _Shared("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR), "environment")
+
+
+def _link_shared(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
+    """Link the trees that lie on the node, copied to it first if they are not there."""
+    shared = list(_shared(config, paths))
+    if not shared:
         return
     from updraft_learner.streams.node_trees import TooLargeForNode, lay_on_node
     from updraft_learner.streams.opening import cache_of
 
     if paths.cache is None:
-        raise StageError(ExitCode.CONFIGURATION, f"{mounts[0].source}: this node has no cache; write mode: copy")
+        raise StageError(ExitCode.CONFIGURATION, f"{shared[0].source}: this node has no cache; write mode: copy")
     cache, keys = cache_of(config, paths), Keys(config.prefix)
-    for mount in mounts:
-        name = f"data {mount.mount!r}"
-        tree = _read_tree(store, keys, mount.tree, name)
-        said: list[bool] = []
+    for each in shared:
+        tree = _read_tree(store, keys, each.tree, each.name)
+        copied: list[bool] = []
 
-        def copy(folder: Path, name: str = name, tree: Tree = tree, said: list[bool] = said) -> None:
-            said.append(True)
-            _lay_out(store, keys, name, tree, cache.folder, folder, out)
+        def copy(folder: Path, each: _Shared = each, tree: Tree = tree, copied: list[bool] = copied) -> None:
+            copied.append(True)
+            _lay_out(store, keys, each.name, tree, cache.folder, folder, out)
 
-        def say(line: str, name: str = name) -> None:
-            print(f"stage: {name}: {line}", file=out, flush=True)
+        def say(line: str, each: _Shared = each) -> None:
+            print(f"stage: {each.name}: {line}", file=out, flush=True)
 
         try:
-            folder = lay_on_node(cache, mount.tree, tree, copy, say)
+            folder = lay_on_node(cache, each.tree, tree, copy, say)
         except TooLargeForNode as exc:
-            raise StageError(ExitCode.STORAGE, f"{mount.source}: {exc}") from exc
-        if not said:
+            raise StageError(ExitCode.STORAGE, f"{each.source}: {exc}") from exc
+        if not copied:
             say(f"{len(tree.files)} files, {megabytes(tree.size_bytes)}, already on the node")
-        place = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
-        relative = paths.below(place)
+        relative = paths.below(each.place)
         make_folder(paths.root, relative.rpartition("/")[0])
         link_below(paths.root, relative, str(folder))
 

@@ -6,10 +6,12 @@ The record is an idempotency record: each launch of the job's programs gets the 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from updraft.controller.records import manifest_of
 from updraft.exceptions import UpdraftError
 from updraft.kubernetes import objects
 from updraft.lifecycle.idempotency import IdempotencyKey
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from updraft.manifest.environment import PackageIndex
     from updraft.services import Services
     from updraft.settings import Settings
-    from updraft.storage.environments import BuiltEnvironment
+    from updraft.storage.environments import BuiltEnvironment, Resolved
 
 MOST_PACKAGES = 2_000
+REQUIREMENTS = (".txt", ".in", ".toml", ".lock", ".cfg")  # ends of the files that hold requirements
 _PACKAGE = re.compile(r"^([A-Za-z0-9._-]+==[^\s;\\]{1,100})", re.MULTILINE)
 BUILD_COMMAND = "exec python -I ../build/builder.py"  # it starts in the code's folder
 
@@ -57,11 +60,58 @@ def recorded(services: Services, job_id: str) -> JobEnvironment | None:
 
 def record_built(services: Services, job: Job) -> JobEnvironment:
     """Record what the job's pod built. Raises the pod's own reason, or UpdraftError, where it built nothing."""
+    from updraft.storage.environments import Resolved, put_resolved
+
     built = built_of(services, job)
     packages = tuple(_PACKAGE.findall(built.lock)[:MOST_PACKAGES])
     digest = hashlib.sha256(built.lock.encode()).hexdigest()
     made = JobEnvironment(built.tree, built.key, packages, digest, built.reused)
-    return services.ledger.idempotency.record(job.id, ENVIRONMENT, made)
+    recorded = services.ledger.idempotency.record(job.id, ENVIRONMENT, made)
+    if services.settings.environment_reuse_seconds and services.ledger.attempts.current(job.id, BUILD_ROLE) is not None:
+        resolved = Resolved(built=built, at=services.ledger.now())
+        put_resolved(job.tenant, _digest(services, job), resolved, store=services.store)
+    return recorded
+
+
+def reuse(services: Services, job: Job) -> JobEnvironment | None:
+    """Record the packages that another job of the tenant was given for the same requirements, image and indexes, if
+    that was not too long ago; None if they have to be resolved. Raises UnavailableError."""
+    return None if _resolved(services, job) is None else record_built(services, job)
+
+
+def lock_of(services: Services, job: Job, environment: JobEnvironment) -> str | None:
+    """Return the lock of the job's packages; None if it was replaced by that of a later build."""
+    from updraft.storage.environments import find_resolved
+
+    if services.ledger.attempts.current(job.id, BUILD_ROLE) is not None:
+        return built_of(services, job).lock
+    found = find_resolved(job.tenant, _digest(services, job), store=services.store)
+    same = found is not None and hashlib.sha256(found.built.lock.encode()).hexdigest() == environment.lock_sha256
+    return found.built.lock if found is not None and same else None
+
+
+def _resolved(services: Services, job: Job) -> Resolved | None:
+    from updraft.storage.environments import find_resolved
+
+    seconds = services.settings.environment_reuse_seconds
+    if not seconds or services.ledger.attempts.current(job.id, BUILD_ROLE) is not None:
+        return None
+    found = find_resolved(job.tenant, _digest(services, job), store=services.store)
+    if found is None or not 0 <= (services.ledger.now() - found.at).total_seconds() < seconds:
+        return None
+    return found
+
+
+def _digest(services: Services, job: Job) -> str:
+    """Return the digest of all that a build depends on. Of the code, these are the files that may hold requirements:
+    the worker does not read them, and one may refer to another."""
+    manifest = manifest_of(job)
+    request = request_of(services.settings, manifest)
+    files: list[tuple[str, str]] = []
+    if request.file is not None and job.code_tree is not None:
+        tree = services.content(job.tenant).get_tree(job.code_tree)
+        files = [(file.path, file.sha256) for file in tree.files if file.path.lower().endswith(REQUIREMENTS)]
+    return hashlib.sha256(json.dumps([request.to_json(), files]).encode()).hexdigest()
 
 
 def built_of(services: Services, job: Job) -> BuiltEnvironment:
@@ -69,6 +119,8 @@ def built_of(services: Services, job: Job) -> BuiltEnvironment:
     from updraft.storage.environments import read_built
 
     attempt = services.ledger.attempts.current(job.id, BUILD_ROLE)
+    if attempt is None and (resolved := _resolved(services, job)) is not None:
+        return resolved.built.model_copy(update={"reused": True})
     number = attempt.number if attempt is not None else 0
     answer = read_built(job.tenant, job.id, number, store=services.store)
     if answer is not None and answer.error is not None:

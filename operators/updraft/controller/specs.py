@@ -95,7 +95,7 @@ def spec_of(
         tolerations=settings.tolerations,
         avoid_nodes=avoid_nodes,
         claims=() if without_data else claims.claims_of(facts.data),
-        cache_claim=settings.node_cache_claim if not without_data and _uses_cache(facts.data) else None,
+        cache_claim=settings.node_cache_claim if not without_data and _uses_cache(facts) else None,
         restores=restores or {},
         outside=outside if settings.network_policy else None,
         disruption_budget=settings.disruption_budget,
@@ -125,8 +125,9 @@ def _results_to(manifest: Manifest, launch: Launch) -> contract.ResultsBucket | 
     return contract.ResultsBucket(target.bucket, prefix, manifest.results.secret, manifest.results.to)
 
 
-def _uses_cache(data: Sequence[Mapping[str, Any]]) -> bool:
-    return any("mode" in d for d in data)
+def _uses_cache(facts: JobFacts) -> bool:
+    """Return whether the job has packages, or data that is not copied into each pod."""
+    return facts.environment_tree is not None or any("mode" in d for d in facts.data)
 
 
 def _cache_bytes(settings: Settings, manifest: Manifest) -> int:
@@ -158,7 +159,7 @@ def _config(
         mlflow_experiment_id=facts.experiment_id,
         code_tree=inputs.code_tree,
         data=_mounts(inputs.data),
-        cache_bytes=_cache_bytes(settings, manifest) if _uses_cache(inputs.data) else 0,
+        cache_bytes=_cache_bytes(settings, manifest) if _uses_cache(inputs) else 0,
         environment_tree=inputs.environment_tree,
         params=dict(manifest.params),
         restore_checkpoint=checkpoint,

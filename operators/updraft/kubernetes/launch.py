@@ -55,7 +55,7 @@ class LaunchSpec:
         outside: What learners may reach besides each other; None: no network policy.
         credentials: The sidecar's credentials, by service.
         endpoint_token: The token of the sidecar's MLflow endpoint.
-        cache_claim: The claim of the node's cache, for launches whose data is mounted from it or streamed.
+        cache_claim: The claim of the node's cache, for launches with packages, or data that is mounted or streamed.
         placement: The size of the learners' shared memory, and which nodes are near each other.
     """
 
@@ -107,8 +107,8 @@ def objects_of(spec: LaunchSpec) -> LaunchObjects:
     )
     pod = placed(pod, spec.placement, launch)
     if spec.cache_claim is not None:
-        mounted = any(mount.mode == "mount" for mount in spec.config.data)
-        pod = with_cache(pod, spec.cache_claim, for_program=mounted)
+        linked = spec.config.environment_tree is not None or any(m.mode == "mount" for m in spec.config.data)
+        pod = with_cache(pod, spec.cache_claim, for_program=linked)
     return LaunchObjects(
         secret=objects.credentials_secret(launch, spec.credentials, spec.endpoint_token),
         pods=objects.role_to_pods(with_claims(pod, spec.claims), launch, spec.config, restores=spec.restores),

@@ -90,10 +90,11 @@ class StageOperator(LearnerOperator):
         """Have the job's packages built, once the code is in the store; return what the programs get."""
         if manifest.environment is None:
             return None
-        found = environments.recorded(self.services, job.id)
+        job = self.services.ledger.jobs.get(job.id)  # its code is recorded by now
+        found = environments.recorded(self.services, job.id) or environments.reuse(self.services, job)
         if found is None:
             self.role = BUILD_ROLE  # the second role of this task; deferring names it to the trigger
-            self._go_on(context, self.services.ledger.jobs.get(job.id), manifest, environments.BUILD_COMMAND)
+            self._go_on(context, job, manifest, environments.BUILD_COMMAND)
             found = environments.record_built(self.services, job)
         count = len(found.packages)
         self.log.info("Environment of %d packages, tree %s%s", count, found.tree, ", reused" if found.reused else "")
@@ -293,7 +294,7 @@ class StageOperator(LearnerOperator):
         tracking.set_tags(client, job.mlflow_run_id, tags)
         tracking.log_datasets(client, job.mlflow_run_id, data)
         if environment:
-            lock = environments.built_of(self.services, job).lock
+            lock = environments.lock_of(self.services, job, environment)
             document = {"sha256": environment.lock_sha256, "tree": environment.tree, "lock": lock}
             tracking.log_json(client, job.mlflow_run_id, LOCK_ARTIFACT, document)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from updraft.exceptions import UnavailableError, UpdraftError
@@ -52,6 +54,36 @@ def read_built(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) ->
     except ValidationError as exc:
         wrong = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
         raise UpdraftError(f"what attempt {attempt} of build left cannot be read ({wrong}); submit again") from None
+
+
+class Resolved(_Read):
+    """What was built last for a request."""
+
+    built: BuiltEnvironment
+    at: datetime
+
+
+def put_resolved(tenant: str, digest: str, resolved: Resolved, *, store: ObjectStore) -> None:
+    """Remember what was built for the request with this digest."""
+    with platform_errors():
+        store.put_bytes(Keys(tenant).resolved(digest), resolved.model_dump_json().encode())
+
+
+def find_resolved(tenant: str, digest: str, *, store: ObjectStore) -> Resolved | None:
+    """Return what was built last for the request with this digest; None if it is not known, or no longer stored.
+
+    Raises UnavailableError.
+    """
+    with platform_errors():
+        text = store.get_bytes(Keys(tenant).resolved(digest), DOCUMENT_LIMIT_BYTES)
+    try:
+        found = None if text is None else Resolved.model_validate_json(text)
+    except ValidationError:
+        return None
+    if found is None:
+        return None
+    with platform_errors():
+        return found if store.size(Keys(tenant).tree(found.built.tree)) is not None else None
 
 
 def reason_of(tenant: str, job_id: str, attempt: int, *, store: ObjectStore) -> str | None:

@@ -74,6 +74,59 @@ def test_the_lock_is_lineage(make_platform: Make) -> None:
     assert run.data.tags["updraft.environment_lock"] == found.lock_sha256
 
 
+def resolved(platform: Platform) -> tuple[str, bytes]:
+    (item,) = list(platform.store.list("default/resolved/"))
+    return item.key, platform.store.get_bytes(item.key)
+
+
+def second(make_platform: Make, key: str, text: bytes, pods: dict[str, Any], **changes: Any) -> Platform:
+    """Another job of the tenant, which finds what an earlier one had built."""
+    platform = with_packages(make_platform, {"built": {**BUILT, "tree": "c" * 64}, "error": None}, pods, **changes)
+    platform.store.put_bytes(key, text)
+    platform.store.put_bytes(f"default/trees/{TREE}.json", b"{}")
+    return platform
+
+
+def test_a_second_job_gets_the_same_packages_without_a_pod(make_platform: Make) -> None:
+    first = with_packages(make_platform, {"built": BUILT, "error": None}, {})
+    until(first, "train")
+    key, text = resolved(first)
+    pods: dict[str, Any] = {}
+    platform = second(make_platform, key, text, pods)
+    until(platform, "evaluate")
+    assert platform.watched == [("train", 1)]
+    assert config_of(pods["train"])["environment_tree"] == TREE
+    found = environments.recorded(platform.services, platform.job.id)
+    assert found is not None
+    assert (found.reused, found.packages) == (True, ("einops==0.8.1",))
+    (run,) = platform.mlflow.runs.values()
+    assert run.data.tags["updraft.environment_lock"] == found.lock_sha256
+    assert resolved(platform) == (key, text)  # its age counts from when it was resolved
+
+
+@pytest.mark.parametrize("change", ["old", "gone", "garbage", "other", "never"])
+def test_what_was_resolved_for_something_else_or_too_long_ago_is_not_reused(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    first = with_packages(make_platform, {"built": BUILT, "error": None}, {})
+    until(first, "train")
+    key, text = resolved(first)
+    if change == "old":
+        document = json.loads(text)
+        text = json.dumps({**document, "at": "2020-01-01T00:00:00Z"}).encode()
+    elif change == "garbage":
+        text = b"[]"
+    elif change == "other":
+        monkeypatch.setitem(SECTION, "requirements", ["einops>=0.7"])
+    elif change == "never":
+        monkeypatch.setenv("UPDRAFT_ENVIRONMENT_REUSE_SECONDS", "0")
+    platform = second(make_platform, key, text, {})
+    if change == "gone":
+        platform.store.delete(f"default/trees/{TREE}.json")
+    until(platform, "train")
+    assert platform.watched == [("build", 1)]
+
+
 def test_the_build_runs_in_the_jobs_image_with_log_ins_by_reference(make_platform: Make) -> None:
     pods: dict[str, Any] = {}
     platform = with_packages(make_platform, {"built": BUILT, "error": None}, pods)

@@ -15,6 +15,7 @@ def test_every_part_of_the_layout_is_documented() -> None:
         keys.tree("SHA256"),
         keys.source("SHA256"),
         keys.listing("SHA256"),
+        keys.resolved("SHA256"),
         keys.checkpoint("JOB", "NAME"),
         keys.status("JOB", "ROLE", 1, 1).replace("ROLE-1", "ROLE-ATTEMPT").replace("learner-1", "learner-N"),
         keys.results("JOB", "train", 1).replace("learner-1", "learner-N"),
