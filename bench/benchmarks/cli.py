@@ -21,6 +21,7 @@ FIGURES = (
     "checkpoint_stall",
     "stream",
     "environment",
+    "first_model",
     "throughput",
     "heartbeat",
     "orchestration",

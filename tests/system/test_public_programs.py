@@ -8,38 +8,25 @@ OWNER/NAME.
 from __future__ import annotations
 
 import gzip
-import io
-import os
-import shutil
-import socket
 import struct
-import subprocess
-import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from system_helpers import REPOSITORY, Stack, kill_after_a_checkpoint, pretty
+from public_programs import GITHUB, NAMES, NoSources, apply_patch, lay_out, repositories_folder, sources
+from system_helpers import Stack, kill_after_a_checkpoint, pretty
 
 pytestmark = [pytest.mark.system, pytest.mark.public, pytest.mark.timeout(1200)]
-PROGRAMS = REPOSITORY / "tests" / "public"
-NAMES = sorted(path.parent.name for path in PROGRAMS.glob("*/manifest.yaml"))
-GITHUB = "https://github.com/"
 
 
 @pytest.fixture(scope="module")
 def repositories() -> Path | None:
     """The folder of repositories; None: they are fetched from GitHub."""
-    if folder := os.environ.get("UPDRAFT_PUBLIC_SOURCES"):
-        return Path(folder)
     try:
-        socket.create_connection(("github.com", 443), timeout=10).close()
-    except OSError as exc:
-        pytest.skip(f"github.com is not reachable ({exc}), and UPDRAFT_PUBLIC_SOURCES names no repositories")
-    return None
+        return repositories_folder()
+    except NoSources as exc:
+        pytest.skip(str(exc))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,41 +88,3 @@ def images_in_mnists_format() -> dict[str, bytes]:
         found[f"{name}-images-idx3-ubyte.gz"] = gzip.compress(head + images.tobytes(), compresslevel=1)
         found[f"{name}-labels-idx1-ubyte.gz"] = gzip.compress(struct.pack(">II", 2049, count) + labels.tobytes())
     return found
-
-
-def lay_out(name: str, repositories: Path | None, target: Path) -> Path:
-    """Return the program's folder, patched, with its manifest."""
-    source: dict[str, Any] = yaml.safe_load((PROGRAMS / name / "manifest.yaml").read_text())["annotations"]
-    folder = sources(source, repositories, target)
-    apply_patch(name, folder)
-    shutil.copy(PROGRAMS / name / "manifest.yaml", folder)
-    return folder
-
-
-def sources(source: dict[str, Any], repositories: Path | None, target: Path) -> Path:
-    """Return the program's folder as its repository has it."""
-    folder = target / source["folder"]
-    if repositories is None:
-        fetch(source["repository"], source["commit"], target)
-        return folder
-    path = source["repository"].removeprefix(GITHUB)
-    archive = ["git", "-C", str(repositories / path), "archive", source["commit"], source["folder"]]
-    content = subprocess.run(archive, capture_output=True, check=True, timeout=120).stdout
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        tar.extractall(target, filter="data")
-    for file, origin in source.get("downloads", {}).items():
-        repository, _, inside = origin.partition(":")
-        show = ["git", "-C", str(repositories / repository), "show", f"HEAD:{inside}"]
-        (folder / file).write_bytes(subprocess.run(show, capture_output=True, check=True, timeout=120).stdout)
-    return folder
-
-
-def apply_patch(name: str, folder: Path) -> None:
-    patch = (PROGRAMS / name / "patch.diff").read_bytes()
-    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder, input=patch, check=True, timeout=60)
-
-
-def fetch(repository: str, commit: str, target: Path) -> None:
-    subprocess.run(["git", "init", "--quiet", str(target)], check=True, timeout=60)
-    for command in (["fetch", "--quiet", "--depth", "1", repository, commit], ["checkout", "--quiet", commit]):
-        subprocess.run(["git", "-C", str(target), *command], check=True, timeout=600)

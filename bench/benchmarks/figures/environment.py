@@ -58,7 +58,7 @@ def measure(options: Options) -> Measured:
         notes=(
             "The build is the attempt of the role `build`: the pod's start, resolving, locking, downloading and "
             "installing, and storing the files in the object store. Each pair has a new platform without a cache.",
-            "Known packages are laid out in the learner's pod before its program starts, each file verified.",
+            "Known packages lie on the node, and the learner's pod links to them.",
             "The package index is that of the machine; both sides ask the same one.",
         ),
     )  # fmt: skip

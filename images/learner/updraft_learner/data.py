@@ -71,7 +71,7 @@ def files(folder: str = "") -> list[DataFile]:
 
     Raises DataError if the folder is not there.
     """
-    top = folder.strip("/")
+    top = _below_data_dir(folder)
     found = {file.path: file for file in (*_local(top), *_streamed(top))}
     if not found and top:
         raise DataError(f"{folder!r}: the job has no data there; it has {_folders()}")
@@ -88,7 +88,7 @@ def open(path: str) -> BinaryIO:
 
     Raises FileNotFoundError; DataChangedError and DataError, also while the stream is read.
     """
-    path = path.strip("/")
+    path = _below_data_dir(path)
     local = _data_dir() / path
     if local.is_file():
         return builtins.open(local, "rb")
@@ -97,7 +97,7 @@ def open(path: str) -> BinaryIO:
 
 def url(path: str) -> str:
     """Return the address of a streamed file, for a library that reads over HTTP; it has to send `headers()`."""
-    return f"{_base()}/{quote(path.strip('/'))}"
+    return f"{_base()}/{quote(_below_data_dir(path))}"
 
 
 def headers() -> dict[str, str]:
@@ -173,6 +173,13 @@ def _loader_worker() -> tuple[int, int]:
 
 def _data_dir() -> Path:
     return Path(os.environ.get("DATA_DIR", contract.DATA_DIR))
+
+
+def _below_data_dir(path: str) -> str:
+    """Return a path below DATA_DIR, which may be written with it: `train/0.tar`, or `/updraft/data/train/0.tar`."""
+    if path.startswith("/"):
+        path = os.path.relpath(path, _data_dir())
+    return "" if path == "." else path.rstrip("/")
 
 
 def _local(top: str) -> Iterator[DataFile]:

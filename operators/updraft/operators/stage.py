@@ -90,6 +90,7 @@ class StageOperator(LearnerOperator):
         """Have the job's packages built, once the code is in the store; return what the programs get."""
         if manifest.environment is None:
             return None
+        self._check_node_cache(job, "environment", needed=False)
         job = self.services.ledger.jobs.get(job.id)  # its code is recorded by now
         found = environments.recorded(self.services, job.id) or environments.reuse(self.services, job)
         if found is None:
@@ -139,8 +140,8 @@ class StageOperator(LearnerOperator):
 
         self._check_local("data.source", item.source)
         limit = prepare.data_limit_bytes(self.services.settings, item)
-        if item.needs_node_cache:
-            self._check_node_cache(job, item)
+        if item.needs_node_cache or item.how == "stream":
+            self._check_node_cache(job, f"data.mode: {item.source}", needed=item.needs_node_cache)
         found = self._look(context, job, name, item.source, limit, item.secret, stream=item.how == "stream")
         suite = None if item.expectations is None else _suite_of(item)
         digest = None if suite is None else suite_digest(suite, item.format)
@@ -215,13 +216,16 @@ class StageOperator(LearnerOperator):
             "Staged %s: %d files, %.1f MB, tree %s", source, staged.files, staged.bytes / 1e6, staged.tree_sha256
         )
 
-    def _check_node_cache(self, job: Job, item: Data) -> None:
+    def _check_node_cache(self, job: Job, field: str, *, needed: bool) -> None:
+        """Raise RefusedError for a cache that cannot be used: pods that name it would never start."""
         from updraft.kubernetes.pod_needs import why_no_node_cache
 
         settings = self.services.settings
+        if settings.node_cache_claim is None and not needed:
+            return
         problem = why_no_node_cache(self.services.core, settings.namespace(job.tenant), settings.node_cache_claim)
         if problem is not None:
-            raise RefusedError(f"data.mode: {item.source}: {problem}")
+            raise RefusedError(f"{field}: {problem}")
 
     def _check_local(self, field: str, source: str) -> None:
         """Refuse a worker's own folders unless the platform's operator has opened them to manifests."""

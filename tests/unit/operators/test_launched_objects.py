@@ -193,6 +193,17 @@ def test_the_nodes_cache_is_writable_for_the_sidecar_alone(
         assert mount not in program["volumeMounts"]
 
 
+def test_a_cache_that_does_not_exist_is_named_before_a_pod_waits_for_it(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPDRAFT_NODE_CACHE_CLAIM", "gone")
+    for mode in ("stream", "mount"):
+        refused = make_platform(data=[{"source": "tree:DATA", "mode": mode}])
+        refused.run_all()
+        assert refused.job.state is State.FAILED
+        assert "the cache of the nodes cannot be used: claim 'gone' does not exist" in refused.job.reason
+
+
 def test_without_a_cache_streams_have_a_limit_and_mounts_are_refused(make_platform: Make) -> None:
     resources = {"learners": 1, "cpus": 0.5, "memory": "256MiB", "disk": "4GiB"}
     streamed = [{"source": "tree:DATA", "mode": "stream"}]

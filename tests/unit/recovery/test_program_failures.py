@@ -47,6 +47,14 @@ CREDENTIALS = """
 from botocore.exceptions import ClientError
 raise ClientError({"Error": {"Code": "InvalidAccessKeyId", "Message": "unknown"}}, "GetObject")
 """
+STREAMS = """
+class DataError(OSError): pass
+class DataChangedError(DataError): pass
+raise DataError("s3://b/x: bucket 'b' at http://s3: reading x: the object store cannot be reached; waited for 600 s")
+"""
+CHANGED = STREAMS.rpartition("raise")[0] + (
+    "raise DataChangedError(\"s3://b/x: object 'x' was changed after the job was staged; submit the job again\")"
+)
 REFUSED = """
 import socket
 deaf = socket.socket()
@@ -62,6 +70,8 @@ socket.create_connection(deaf.getsockname())
         ("x = bytearray(1 << 40)", "program.memory", "MemoryError"),
         ("open('/updraft/data/train.csv')", "data.missing", "/updraft/data/train.csv"),
         ("open('data/train.csv')", "data.missing", "data/train.csv"),
+        (STREAMS, "data.away", "waited for 600 s"),
+        (CHANGED, "data.changed", "object 'x' was changed after the job was staged"),
         ("open('model.pt')", "program.exit", "model.pt"),
         (CREDENTIALS, "credentials.refused", "InvalidAccessKeyId"),
         ("import pandsa", "program.import", "No module named 'pandsa'"),

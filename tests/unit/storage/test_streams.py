@@ -139,6 +139,9 @@ def test_a_program_reads_what_is_in_the_bucket(
             assert stream.read(size) == big[at : at + size]
         stream.seek(-5, os.SEEK_END)
         assert stream.read() == big[-5:]
+    assert data.files(f"{os.environ['DATA_DIR']}/training/deep") == data.files("training/deep/")
+    with data.open(f"{os.environ['DATA_DIR']}/training/deep/small.txt") as stream:
+        assert stream.read() == b"hello"
     with pytest.raises(FileNotFoundError, match="no streamed file of this job"):
         data.open("training/none")
     with pytest.raises(data.DataError, match="it has training"):
