@@ -125,6 +125,32 @@ def test_a_tree_in_use_stays_and_an_unused_one_makes_room(tmp_path: Path) -> Non
         lay("d")
 
 
+def test_a_copy_that_broke_off_makes_room_too(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path / "node", 10 * MIB)
+    tree = Tree((TreeFile("x", "0" * 64, 6 * MIB),))
+
+    def breaks(folder: Path) -> None:
+        put(folder, 3 * MIB)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        lay_on_node(cache, "a" * 64, tree, breaks, print)
+    assert (tmp_path / "node" / "trees" / ("a" * 64)).is_dir()
+    lay_on_node(cache, "b" * 64, tree, lambda folder: put(folder, 6 * MIB) and None, print)
+    assert not (tmp_path / "node" / "trees" / ("a" * 64)).exists()
+
+
+def test_packages_that_do_not_fit_into_the_cache_are_copied(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "s3")
+    tree = upload(store, tmp_path / "source", {"tinya/__init__.py": "VERSION = 1\n"})
+    (tmp_path / "node").mkdir()
+    config = dataclasses.replace(CONFIG, environment_tree=tree, cache_bytes=5, prefix="tenants/default")
+    root = tmp_path / "pod"
+    stage_once(config, PodPaths(root, root / "private", tmp_path / "node"), store, io.StringIO())
+    assert (root / "environment" / "tinya" / "__init__.py").read_text() == "VERSION = 1\n"
+    assert not (root / "environment").is_symlink()
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path

@@ -208,7 +208,11 @@ def _link_shared(config: PodConfig, paths: PodPaths, store: ObjectStore, out: Te
         try:
             folder = lay_on_node(cache, each.tree, tree, copy, say)
         except TooLargeForNode as exc:
-            raise StageError(ExitCode.STORAGE, f"{each.source}: {exc}") from exc
+            if each.place != paths.at(contract.ENVIRONMENT_DIR):
+                raise StageError(ExitCode.STORAGE, f"{each.source}: {exc}") from exc
+            _require_disk(paths.root, tree.size_bytes, "the packages need")
+            _lay_out(store, keys, each.name, tree, paths.root, each.place, out)
+            continue
         if not copied:
             say(f"{len(tree.files)} files, {megabytes(tree.size_bytes)}, already on the node")
         relative = paths.below(each.place)

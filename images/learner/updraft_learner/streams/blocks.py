@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -34,8 +33,6 @@ class BlockCache:
 
     def __init__(self, cache: CacheFolder) -> None:
         self._cache = cache
-        self._checked: set[str] = set()  # blocks that this process has written or read as a whole
-        self._lock = threading.Lock()
 
     def open(self, name: str, size: int) -> BinaryIO | None:
         """Open a block, at its beginning; None if it is not there. A damaged one is removed."""
@@ -44,10 +41,8 @@ class BlockCache:
             file = path.open("rb", buffering=0)
         except OSError:
             return None
-        with self._lock:
-            checked = name in self._checked
-        if checked or _is_whole(file, size):
-            self._note(name)
+        if self._cache.has_used(name) or _is_whole(file, size):
+            self._cache.use(name)
             _touch(file)
             file.seek(0)
             return file
@@ -90,16 +85,11 @@ class BlockCache:
         except BaseException:
             _remove(part)
             raise
-        self._note(name)
+        self._cache.use(name)
 
     def read_to_end(self, name: str) -> None:
         """Note that the program has read a block to its end; it may be the next one to go."""
         self._cache.read_to_end(name)
-
-    def _note(self, name: str) -> None:
-        with self._lock:
-            self._checked.add(name)
-        self._cache.used(name)
 
     def _no_room(self, error: OSError, size: int) -> Exception:
         """Return what to raise for an error of the disk, after removing some blocks if it is full."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def lay_on_node(
         TooLargeForNode, OSError; what `copy` raises.
     """
     lock = cache.folder / TREES / f"{digest}.lock"
-    folder, done = cache.tree_path(digest), cache.folder / TREES / f"{digest}.json"
+    folder, done = cache.tree_path(digest), cache.record_path(digest)
     with _lock:
         if lock in _held:
             return folder
@@ -65,7 +66,7 @@ def lay_on_node(
                     break
             elif _locks(descriptor, fcntl.LOCK_EX):
                 if not done.exists():
-                    _copy(cache, folder, done, tree, copy)
+                    _copy(cache, digest, tree, copy)
                 continue
             elif waits % SAY_EVERY == 0:
                 say("another job of this node copies the same data; waiting for it")
@@ -88,19 +89,29 @@ def _locks(descriptor: int, how: int) -> bool:
     return True
 
 
-def _copy(cache: CacheFolder, folder: Path, done: Path, tree: Tree, copy: Callable[[Path], None]) -> None:
-    if not cache.make_room(tree.size_bytes):
-        raise TooLargeForNode(
-            f"{megabytes(tree.size_bytes)} do not fit into the node's cache, which may have "
-            f"{megabytes(cache.limit_bytes)}; write mode: copy or stream, or ask for a larger cache"
-        )
-    make_folder(cache.folder, f"{TREES}/{folder.name}")
+def _copy(cache: CacheFolder, digest: str, tree: Tree, copy: Callable[[Path], None]) -> None:
+    partial, folder = cache.record_path(digest, complete=False), cache.tree_path(digest)
+    if not partial.exists():  # else a copy that broke off is counted already
+        _make_room(cache, tree)
+        partial.write_text(json.dumps({"bytes": tree.size_bytes}), encoding="utf-8")
+    make_folder(cache.folder, f"{TREES}/{digest}")
     copy(folder)
     for file in tree.files:  # the node's owner is the program's user, too, where nothing mounts the folder read-only
         os.chmod(folder / file.path, FILE_MODE | (file.mode & 0o111))
-    part = done.with_suffix(".part")
-    part.write_text(json.dumps({"bytes": tree.size_bytes}), encoding="utf-8")
-    os.replace(part, done)
+    os.replace(partial, cache.record_path(digest))
+
+
+def _make_room(cache: CacheFolder, tree: Tree) -> None:
+    """Raise TooLargeForNode if the cache, or its disk, has no room for the tree."""
+    needs = f"{megabytes(tree.size_bytes)} do not fit into the node's cache"
+    if not cache.make_room(tree.size_bytes):
+        limit = megabytes(cache.limit_bytes)
+        raise TooLargeForNode(f"{needs}, which may have {limit}; write mode: copy or stream, or ask for a larger cache")
+    if shutil.disk_usage(cache.folder).free < tree.size_bytes:
+        cache.give_up(tree.size_bytes)
+    free_bytes = shutil.disk_usage(cache.folder).free
+    if free_bytes < tree.size_bytes:
+        raise TooLargeForNode(f"{needs}, whose disk has {megabytes(free_bytes)} free; write mode: stream")
 
 
 def release_all() -> None:

@@ -2,7 +2,7 @@
 
     blocks/AA/NAME       a block of an object; see `blocks`
     trees/DIGEST/        the files of a tree; see `node_trees`
-    trees/DIGEST.json    its size; written when the tree is complete, touched when it is used
+    trees/DIGEST.json    its size; touched when it is used; DIGEST.partial.json until the tree is complete
     trees/DIGEST.lock    locked by each sidecar that uses the tree, or writes it
 
 Blocks go first: those of other jobs that were not used for an hour, and then mostly the block that the program has just
@@ -29,6 +29,7 @@ from pathlib import Path
 from updraft_learner.below import make_folder
 
 BLOCKS, TREES = "blocks", "trees"
+PARTIAL = ".partial"
 PART_PREFIX = ".part-"  # of a block that is being written
 STALE_SECONDS = 3600.0  # after that, nobody writes it any more
 IDLE_SECONDS = 3600.0
@@ -70,10 +71,18 @@ class CacheFolder:
     def tree_path(self, digest: str) -> Path:
         return self.folder / TREES / digest
 
-    def used(self, name: str) -> None:
-        """Note that this process has used a block."""
+    def record_path(self, digest: str, *, complete: bool = True) -> Path:
+        """Return the file that holds the tree's size."""
+        return self.folder / TREES / f"{digest}{'' if complete else PARTIAL}.json"
+
+    def use(self, name: str) -> None:
+        """Note that this process has written a block, or has read and checked it."""
         with self._lock:
             self._own.add(name)
+
+    def has_used(self, name: str) -> bool:
+        with self._lock:
+            return name in self._own
 
     def read_to_end(self, name: str) -> None:
         """Note that the program has read a block to its end."""
@@ -151,8 +160,8 @@ class CacheFolder:
         except OSError:
             return False
         else:
-            with suppress(FileNotFoundError):
-                (self.folder / TREES / f"{digest}.json").unlink()
+            for complete in (True, False):
+                self.record_path(digest, complete=complete).unlink(missing_ok=True)
             shutil.rmtree(self.tree_path(digest), ignore_errors=True)
             return True
         finally:
@@ -167,12 +176,12 @@ class CacheFolder:
                         yield Block(Path(entry.path), facts.st_size, facts.st_mtime)
 
     def _trees(self) -> Iterator[tuple[float, str, int]]:
-        """Yield when each complete tree was last used, its digest, and its size in bytes."""
+        """Yield when each tree was last used, its digest, and its size in bytes when it is complete."""
         for entry in _entries(self.folder / TREES):
             if entry.name.endswith(".json"):
                 with suppress(OSError, ValueError, KeyError, TypeError):
                     size = int(json.loads(Path(entry.path).read_text())["bytes"])
-                    yield entry.stat().st_mtime, entry.name.removesuffix(".json"), size
+                    yield entry.stat().st_mtime, entry.name.removesuffix(".json").removesuffix(PARTIAL), size
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
