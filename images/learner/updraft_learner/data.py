@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from updraft_learner import contract
+from updraft_learner import contract, runtime
 
 __all__ = ["DataChangedError", "DataError", "DataFile", "files", "headers", "open", "paths", "samples", "split", "url"]
 
@@ -128,8 +128,8 @@ def split(
     ordered = list(items)
     if shuffle:
         random.Random(f"{seed} {epoch}").shuffle(ordered)
-    first = int(os.environ.get("RANK", "0")) if rank is None else rank
-    step = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
+    first = runtime.rank() if rank is None else rank
+    step = runtime.world_size() if world is None else world
     worker, workers = _loader_worker()
     return ordered[first::step][worker::workers]
 

@@ -10,8 +10,9 @@ _START = """\
 import sys
 if sys.version_info < (3, 8):
     sys.stderr.write(
-        "updraft: launcher: the image has no Python 3.8 or newer, which resources.processes_per_learner needs; "
-        "use an image that has, or leave the field out and start the processes in the command\\n"
+        "updraft: launcher: the image has no Python 3.8 or newer, which resources.processes_per_learner and "
+        "resources.mpi need; use an image that has, or leave these fields out and start the processes in the "
+        "command\\n"
     )
     sys.exit(127)
 from launcher.__main__ import main

@@ -29,6 +29,10 @@ _handler_installed = False
 
 stacks.start()
 
+# Of a process that mpirun started: Open MPI, MPICH, Intel MPI.
+MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
 
 def params() -> dict[str, Any]:
     """Return the manifest's `params`; an empty dict outside the platform.
@@ -71,12 +75,12 @@ def checkpoint_dir() -> Path:
 
 def rank() -> int:
     """Return this learner's rank, from 0 to `world_size() - 1`. Raises ValueError if RANK is not a whole number."""
-    return _integer("RANK", 0)
+    return _integer("RANK", 0, *MPI_RANKS)
 
 
 def world_size() -> int:
     """Return how many learners train together. Raises ValueError if WORLD_SIZE is not a whole number."""
-    return _integer("WORLD_SIZE", 1)
+    return _integer("WORLD_SIZE", 1, *MPI_SIZES)
 
 
 def attempt() -> int:
@@ -147,11 +151,14 @@ def _folder(variable: str, local_name: str, *, create: bool) -> Path:
     return folder
 
 
-def _integer(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "")
-    if not value:
-        return default
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"environment variable {variable} is {value!r}; it must be a whole number") from None
+def _integer(variable: str, default: int, *others: str) -> int:
+    """Return the number in the first of these variables that is set."""
+    for name in (variable, *others):
+        value = os.environ.get(name, "")
+        if not value:
+            continue
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(f"environment variable {name} is {value!r}; it must be a whole number") from None
+    return default

@@ -22,7 +22,9 @@ def processes_in(manifest: Manifest, role: str) -> int | None:
     """Return the processes that the launcher starts in each pod of the role; None if it starts none."""
     from updraft.manifest.processes import processes_of
 
-    return processes_of(manifest.resources) if role == TRAIN_ROLE else None
+    if role != TRAIN_ROLE:
+        return None
+    return processes_of(manifest.resources) or (1 if manifest.resources.mpi else None)
 
 
 def started(settings: Settings, manifest: Manifest, role: str, command: str) -> str:
@@ -31,7 +33,9 @@ def started(settings: Settings, manifest: Manifest, role: str, command: str) -> 
     processes = processes_in(manifest, role)
     if processes is not None:
         cpus, grace_seconds = manifest.resources.cpus, settings.store_grace_seconds
-        command = through_launcher(command, processes=processes, cpus=cpus, grace_seconds=grace_seconds)
+        command = through_launcher(
+            command, processes=processes, cpus=cpus, grace_seconds=grace_seconds, mpi=manifest.resources.mpi
+        )
     reads_output = any(each.source is None and each.type != TENSORBOARD for each in collectors_in(manifest, role))
     return copying_output(command) if reads_output else command
 

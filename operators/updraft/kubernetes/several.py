@@ -11,8 +11,8 @@ import shlex
 from updraft_learner import contract
 
 NO_PYTHON = (
-    "updraft: launcher: the image has no Python 3.8 or newer, which resources.processes_per_learner needs; use an "
-    "image that has, or leave the field out and start the processes in the command"
+    "updraft: launcher: the image has no Python 3.8 or newer, which resources.processes_per_learner and resources.mpi "
+    "need; use an image that has, or leave these fields out and start the processes in the command"
 )
 # The shell stays the launcher's parent. Its trap is there before the launcher is, so that no SIGTERM is lost while
 # Python starts. `wait` also returns when a signal has come, so the loop asks whether the launcher still exists.
@@ -27,7 +27,7 @@ if [ -z "$python" ]; then
 fi
 launcher= asked=
 trap 'asked=yes; [ -z "$launcher" ] || kill -TERM "$launcher"' TERM
-"$python" -I -S {file} --processes {processes} --cpus {cpus:g} --stop-seconds {stop_seconds} {command} &
+"$python" -I -S {file} --processes {processes} --cpus {cpus:g} --stop-seconds {stop_seconds} {mpi}{command} &
 launcher=$!
 [ -z "$asked" ] || kill -TERM "$launcher"
 until wait "$launcher"; code=$?; ! kill -0 "$launcher" 2>/dev/null; do :; done
@@ -36,8 +36,9 @@ exit "$code"
 STORING_SECONDS = 10  # of the grace period; the launcher kills its processes that long before the kubelet kills all
 
 
-def through_launcher(command: str, *, processes: int, cpus: float, grace_seconds: int) -> str:
-    """Return a line of shell that runs `command` in that many processes.
+def through_launcher(command: str, *, processes: int, cpus: float, grace_seconds: int, mpi: bool = False) -> str:
+    """Return a line of shell that runs `command` in that many processes of each learner; with `mpi`, once in the first
+    learner, where `mpirun` finds all learners and that many slots in each.
 
     Args:
         cpus: Of the learner; the launcher prints a warning if there are fewer than processes.
@@ -48,6 +49,7 @@ def through_launcher(command: str, *, processes: int, cpus: float, grace_seconds
         file=contract.LAUNCHER_FILE,
         processes=processes,
         cpus=cpus,
+        mpi="--mpi " if mpi else "",
         stop_seconds=max(1, grace_seconds - STORING_SECONDS),
         command=shlex.quote(command),
     )

@@ -116,6 +116,12 @@ class Resources(Part):
         "GPU. Without it, the command is run once",
         examples=["gpus"],
     )
+    mpi: Annotated[bool, Field(strict=True)] = Field(
+        False,
+        description="The command runs in the first learner alone, and mpirun in it starts processes in all learners: "
+        "processes_per_learner in each, or one",
+        examples=[True],
+    )
     shm_bytes: Bytes | None = Field(
         None,
         alias="shm",

@@ -51,7 +51,7 @@ def test_the_command_is_run_in_each_process_as_it_was_written(tmp_path: Path) ->
 def test_an_image_without_python_is_told_what_it_lacks(tmp_path: Path) -> None:
     ended = run(line(tmp_path, "true"), {"PATH": str(tmp_path)})
     assert ended.returncode == 127
-    assert "the image has no Python 3.8 or newer, which resources.processes_per_learner needs" in ended.stderr
+    assert "the image has no Python 3.8 or newer, which resources.processes_per_learner and " in ended.stderr
 
 
 def test_sigterm_while_python_starts_is_not_lost(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_an_unknown_field_is_answered_with_the_one_that_was_meant(field: str, me
 
 def test_an_unknown_field_without_a_likeness_lists_the_fields() -> None:
     text = errors_of(small(resources={"zzzz": 1}))["resources.zzzz"]
-    fields = "size, learners, cpus, memory, disk, gpus, gpu_type, processes_per_learner, shm"
+    fields = "size, learners, cpus, memory, disk, gpus, gpu_type, processes_per_learner, mpi, shm"
     assert text == f"resources.zzzz: no such field; the fields here are {fields}"
 
 

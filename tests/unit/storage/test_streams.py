@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,6 +298,22 @@ def test_samples_of_archives_and_their_shares(start: Start, datasets, content, s
     orders = {tuple(data.split(shards, epoch=epoch)) for epoch in range(5)}
     assert len(orders) == 5
     assert data.split(shards, epoch=3, rank=0, world=1) == data.split(shards, epoch=3, rank=0, world=1)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_processes_and_their_loaders_workers_get_each_item_once(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    items, found = list(range(50)), []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for worker in range(workers):
+            info = SimpleNamespace(id=worker, num_workers=workers)
+            monkeypatch.setitem(
+                sys.modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda info=info: info)
+            )
+            found += data.split(items, epoch=4)
+    assert sorted(found) == items
+    assert found != items
 
 
 def test_the_library_webdataset_reads_streams_as_the_page_says(start: Start, datasets, content, settings) -> None:  # type: ignore[no-untyped-def]
