@@ -106,16 +106,21 @@ def _disk() -> Path:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
-    """Start rclone's S3 server on a free loopback port, without credentials."""
+def s3_server(folder: Path, *more: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Start rclone's S3 server over `folder`/s3 on a free loopback port.
+
+    Args:
+        more: Options of rclone.
+        environment: Of rclone, such as its keys; without it there are no credentials.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     root = folder / "s3"
-    (root / "bench").mkdir(parents=True)
+    (root / "bench").mkdir(parents=True, exist_ok=True)
     command = [str(bin_folder() / "rclone"), "serve", "s3", str(root), "--addr", f"127.0.0.1:{port}"]
-    command += ["--vfs-cache-mode", "off", "--no-modtime", "--config", str(folder / "rclone.conf")]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command += ["--vfs-cache-mode", "off", "--no-modtime", "--config", str(folder / "rclone.conf"), *more]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:

@@ -8,20 +8,18 @@ import os
 import random
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.figures.checkpoint_stall import s3_server
 from benchmarks.machine import REPOSITORY
 from benchmarks.options import Options
 from benchmarks.results import Budget, Comparison, Measured, Value
 from benchmarks.stack import BenchmarkError
-from updraft.stack.layout import bin_folder
 from updraft_learner import contract
 
 NAME, TITLE = "stream", "Streamed data"
@@ -106,27 +104,10 @@ class Place:
 
     @contextmanager
     def store(self, *more: str) -> Iterator[str]:
-        """Start rclone's S3 server over the data, on a free loopback port."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [str(bin_folder() / "rclone"), "serve", "s3", str(self.folder / "s3"), "--addr", f"127.0.0.1:{port}"]
-        command += ["--vfs-cache-mode", "off", "--no-modtime", "--config", str(self.folder / "rclone.conf"), *more]
+        """Start an S3 server over the data."""
         environment = {**self.environment, "RCLONE_AUTH_KEY": f'"{self.key},{self.secret}"'}
-        server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + 30
-            while time.monotonic() < until:
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                if server.poll() is not None:
-                    raise BenchmarkError("rclone ended at once")
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(timeout=10)
+        with s3_server(self.folder, *more, environment=environment) as address:
+            yield address
 
 
 def measure(options: Options) -> Measured:
