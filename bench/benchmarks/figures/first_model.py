@@ -1,4 +1,4 @@
-"""How long it takes from somebody's train.py to a registered model, and how much has to be written for it."""
+"""The time from a public program to its registered model, and the lines that were written for it."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def warm_pairs(place: Place, store: str, pairs: int) -> tuple[list[float], list[
 
 
 def second_start(place: Place, store: str) -> tuple[float, float]:
-    """Return the seconds until the data is there: of a job whose node has it, and of one that copies it."""
+    """Return the seconds until the data is in place: if the node has it, and if it is copied."""
     cache, copied = place.new_folder(), place.new_folder()
     place.run("mount", store, cache)
     mounted = place.run("mount", store, cache)
