@@ -60,7 +60,8 @@ def _files(
             secret = None if mount.secret is None else credentials.sources.get(mount.secret, {})
             allowed = access(secret, mount.secret, credentials.s3)
             remote = RemoteSource(_store(mount.bucket, allowed), mount.source, secret=mount.secret)
-            return {path: StreamFile(remote, item) for path, item in _objects(text, mount.tree).items()}
+            listing = ObjectListing.from_json(text, mount.tree)
+            return {path: StreamFile(remote, item) for path, item in listing.objects.items()}
         tree = Tree.from_json(text)
         if tree.sha256 != mount.tree:
             raise ListingError("does not match its digest")
@@ -70,10 +71,6 @@ def _files(
     return {
         file.path: StreamFile(remote, Listed(keys.blob(file.sha256), file.size, file.sha256)) for file in tree.files
     }
-
-
-def _objects(text: bytes, digest: str) -> Mapping[str, Listed]:
-    return ObjectListing.from_json(text, digest).objects
 
 
 def _store(bucket: str, allowed: S3Credentials) -> S3Store:
