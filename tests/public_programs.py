@@ -50,7 +50,7 @@ def lay_out(name: str, repositories: Path | None, target: Path) -> Path:
 
 def sources(source: dict[str, Any], repositories: Path | None, target: Path) -> Path:
     """Return the program's folder as its repository has it."""
-    folder = target / source["folder"]
+    folder = target / str(source["folder"])
     if repositories is None:
         fetch(source["repository"], source["commit"], target)
         return folder
