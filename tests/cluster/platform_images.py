@@ -1,8 +1,8 @@
 """The platform's images on the nodes of the test cluster: built from the checkout, saved, imported.
 
 With UPDRAFT_TEST_IMAGE_ARCHIVES the archives of that folder are taken (`make images ARGS="--archives FOLDER"`), and no
-engine is needed. PyTorch's image, of 6 GB, is brought only with UPDRAFT_TEST_PYTORCH_IMAGE. Called by the fixtures of
-the cluster tests.
+engine is needed. PyTorch's image, of 6 GB, is brought only with UPDRAFT_TEST_PYTORCH_IMAGE, those of LightGBM and
+XGBoost with UPDRAFT_TEST_PUBLIC_PROGRAMS. Called by the fixtures of the cluster tests.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ from kubecluster.running import Cluster, Say
 
 ARCHIVES_VARIABLE = "UPDRAFT_TEST_IMAGE_ARCHIVES"
 PYTORCH_VARIABLE = "UPDRAFT_TEST_PYTORCH_IMAGE"
+PUBLIC_VARIABLE = "UPDRAFT_TEST_PUBLIC_PROGRAMS"
 NEEDED = (recipes.SIDECAR, recipes.DATA, recipes.SHELL, recipes.SKLEARN)
 
 
 def wanted() -> tuple[Recipe, ...]:
-    return (*NEEDED, recipes.PYTORCH) if os.environ.get(PYTORCH_VARIABLE) else NEEDED
+    pytorch = (recipes.PYTORCH,) if os.environ.get(PYTORCH_VARIABLE) else ()
+    public = recipes.chosen(["learner-lightgbm", "learner-xgboost"]) if with_public_programs() else ()
+    return (*NEEDED, *pytorch, *public)
+
+
+def with_public_programs() -> bool:
+    return bool(os.environ.get(PUBLIC_VARIABLE))
 
 
 def why_not() -> str | None:

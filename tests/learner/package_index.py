@@ -1,4 +1,4 @@
-"""A package index on the loopback address, of tiny wheels that the test makes."""
+"""Package indexes for tests: one of tiny wheels, and a mirror of PyPI for pods that reach only this machine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import base64
 import hashlib
 import html
 import io
+import re
 import tarfile
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+PYPI = "https://pypi.org/simple/"
+PYPI_FILES = "https://files.pythonhosted.org/"
 
 
 def wheel(name: str, version: str, requires: Sequence[str] = ()) -> tuple[str, bytes]:
@@ -49,6 +55,7 @@ def package_index(
     log_in: tuple[str, str] | None = None,
     asked: threading.Event | None = None,
     answers: threading.Event | None = None,
+    address: str = "127.0.0.1",
 ) -> Iterator[str]:
     """Serve a simple index of the files; give its address. With `log_in`, others are refused.
 
@@ -92,11 +99,53 @@ def package_index(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with _served(Handler, address) as url:
+        yield url
+
+
+@contextmanager
+def package_mirror(address: str) -> Iterator[str]:
+    """Serve the packages of PyPI at this address; give the index's URL."""
+
+    @cache
+    def fetched(url: str) -> tuple[str, bytes]:
+        with urllib.request.urlopen(url, timeout=300) as answer:
+            return answer.headers["Content-Type"], answer.read()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if (named := re.fullmatch(r"/simple/([a-z0-9._-]+)/?", self.path)) is not None:
+                kind, body = fetched(f"{PYPI}{named[1]}/")
+                # Metadata beside a file is not passed on, so that each answer is a page or a file.
+                body = re.sub(rb' data-[a-z-]+-metadata="[^"]*"', b"", body)
+                body = body.replace(PYPI_FILES.encode(), b"/files/")
+            elif self.path.startswith("/files/packages/"):
+                kind, body = fetched(PYPI_FILES + self.path.removeprefix("/files/"))
+            else:
+                return self.send_error(404)
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with _served(Handler, address) as url:
+        yield url
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler], address: str) -> Iterator[str]:
+    server = ThreadingHTTPServer((address, 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/simple"
+        yield f"http://{address}:{server.server_port}/simple"
     finally:
         server.shutdown()
         thread.join()
