@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import account_helpers
 import namespace_platform
+import pages
 import platform_helpers
 import platform_images
 import pytest
+import yaml
 from account_helpers import Account
 from cluster_helpers import Pods, pods_apart
 from kubecluster.layout import find_layout
 from kubecluster.running import Cluster, Say
 from kubecluster.target import Target, named_target, own_target, why_not
 from platform_helpers import OwnPlatform, Platform
+
+from updraft.kubernetes.objects import JOB_GID
 
 FIRST_BUILD_SECONDS = 1800  # the first test may have to build Kubernetes; every wait inside has a limit of its own
 NOT_OURS = "it needs the cluster of `make cluster`: it is not confined to a namespace"
@@ -112,3 +118,26 @@ def own_platform(target: Target, platform: Platform) -> OwnPlatform:
     if not isinstance(platform, OwnPlatform):
         pytest.skip(NOT_OURS)
     return platform
+
+
+@pytest.fixture(scope="session")
+def node_cache(own_platform: OwnPlatform) -> Iterator[Path]:
+    """The claim of UPDRAFT_NODE_CACHE_CLAIM, as docs/howto/data.md says, in a folder that both machines see."""
+    folder = own_platform.cluster.layout.root / "node-cache"
+    folder.mkdir()
+    os.chown(folder, -1, JOB_GID)
+    folder.chmod(0o2770)
+    name, core = platform_helpers.SETTINGS["UPDRAFT_NODE_CACHE_CLAIM"], own_platform.witness.core
+    text = next(b.text for b in pages.blocks("docs/howto/data.md") if "PersistentVolumeClaim" in b.text)
+    volume, wanted = yaml.safe_load_all(text)
+    volume["metadata"]["name"] = wanted["spec"]["volumeName"] = name
+    volume["spec"]["hostPath"]["path"] = str(folder)
+    wanted["metadata"] = {"name": name, "namespace": own_platform.namespace}
+    core.create_persistent_volume(volume)
+    core.create_namespaced_persistent_volume_claim(own_platform.namespace, wanted)
+    try:
+        yield folder
+    finally:
+        core.delete_namespaced_persistent_volume_claim(name, own_platform.namespace)
+        core.delete_persistent_volume(name)
+        shutil.rmtree(folder)

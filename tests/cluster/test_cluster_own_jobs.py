@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,18 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pages
 import pytest
-import yaml
 from cluster_helpers import Pods, eventually
 from kubecluster.layout import Layout
 from kubecluster.machines import NODES, read_record, run_on, spawn_on
 from kubecluster.parts import GPU, GPU_TYPE_LABEL
 from loss_helpers import ALL_H100, told
-from platform_helpers import PROGRAMS, SETTINGS, OwnPlatform
+from platform_helpers import PROGRAMS, OwnPlatform
 from system_helpers import ITS_VALUES, REPOSITORY, gpu_job, shell_job, values_of_gpus
-
-from updraft.kubernetes.objects import JOB_GID
 
 pytestmark = pytest.mark.cluster
 REGISTRY = "127.0.0.1:5099"  # on each node's own loopback address
@@ -95,29 +90,6 @@ def claim(own_platform: OwnPlatform) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def node_cache(own_platform: OwnPlatform) -> Iterator[Path]:
-    """The claim of UPDRAFT_NODE_CACHE_CLAIM, as docs/howto/data.md says, in a folder that both machines see."""
-    folder = own_platform.cluster.layout.root / "node-cache"
-    folder.mkdir()
-    os.chown(folder, -1, JOB_GID)
-    folder.chmod(0o2770)
-    name, core = SETTINGS["UPDRAFT_NODE_CACHE_CLAIM"], own_platform.witness.core
-    text = next(b.text for b in pages.blocks("docs/howto/data.md") if "PersistentVolumeClaim" in b.text)
-    volume, wanted = yaml.safe_load_all(text)
-    volume["metadata"]["name"] = wanted["spec"]["volumeName"] = name
-    volume["spec"]["hostPath"]["path"] = str(folder)
-    wanted["metadata"] = {"name": name, "namespace": own_platform.namespace}
-    core.create_persistent_volume(volume)
-    core.create_namespaced_persistent_volume_claim(own_platform.namespace, wanted)
-    try:
-        yield folder
-    finally:
-        core.delete_namespaced_persistent_volume_claim(name, own_platform.namespace)
-        core.delete_persistent_volume(name)
-        shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
 def jobs(own_platform: OwnPlatform, registry: None, claim: str, node_cache: Path) -> dict[str, str]:
     """All at once."""
     reads = 'cat "$DATA_DIR/words/words.txt"; ls "$DATA_DIR/words"; touch "$DATA_DIR/words/x" || echo read-only'
@@ -169,12 +141,12 @@ def test_jobs_of_a_node_share_files_that_they_cannot_change(
     lines = own_platform.log(jobs["mounted"]).splitlines()
     assert f"{DIGEST}  digits.csv" in lines
     assert {"read-only", "stays"} <= set(lines)
-    (tree,) = [path for path in (node_cache / "trees").iterdir() if path.is_dir()]
-    made = (tree / "digits.csv").stat()
+    (copy,) = (node_cache / "trees").glob("*/digits.csv")
+    made = copy.stat()
     again = own_platform.submit(MOUNTED)
     own_platform.completed(again)
     assert f"{DIGEST}  digits.csv" in own_platform.log(again).splitlines()
-    assert (tree / "digits.csv").stat().st_mtime_ns == made.st_mtime_ns
+    assert copy.stat().st_mtime_ns == made.st_mtime_ns
 
 
 def test_an_image_that_the_registry_does_not_have_ends_the_job_at_once(
