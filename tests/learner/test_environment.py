@@ -119,9 +119,10 @@ def test_a_learner_refuses_an_environment_that_was_changed(store: FolderStore, t
     with package_index(*SMALL) as index:
         answer, _ = build(store, tmp_path / "pod", index, "tinyb")
     tree = json.loads(store.get_bytes(KEYS.tree(answer["built"]["tree"])) or b"")
-    module = next(each for each in tree["files"] if each["path"] == "tinyb/__init__.py")
-    store.put_bytes(KEYS.blob(module["sha256"]), b"VERSION = 'stolen'")
-    with pytest.raises(Exception, match=r"tinyb/__init__\.py"):
+    (pack,) = tree["files"]
+    stored = store.get_bytes(KEYS.blob(pack["sha256"])) or b""
+    store.put_bytes(KEYS.blob(pack["sha256"]), stored.replace(b"VERSION = '1.5'", b"VERSION = '6.6'"))
+    with pytest.raises(Exception, match=r"00000\.tar' does not match its digest"):
         placed(store, tmp_path / "learner", answer["built"]["tree"])
 
 

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from updraft_learner import contract
 from updraft_learner.adopted import restore_adopted
@@ -42,6 +42,7 @@ from updraft_learner.trees import (
 
 PROGRESS_SECONDS = 2.0
 THREADS = 4
+ENVIRONMENT = "environment"  # the name of the tree of the packages that a job adds
 NO_FACTS = [-1, -1]  # size and mtime of a stored file that is not in RESULT_DIR
 
 
@@ -118,7 +119,7 @@ def stage(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO = 
 
     wanted = [("code", config.code_tree, paths.code)] if config.code_tree is not None else []
     if config.environment_tree is not None and paths.cache is None:
-        wanted.append(("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR)))
+        wanted.append((ENVIRONMENT, config.environment_tree, paths.at(contract.ENVIRONMENT_DIR)))
     for mount in config.data:
         if mount.mode != "copy":
             continue
@@ -180,7 +181,7 @@ def _shared(config: PodConfig, paths: PodPaths) -> Iterator[_Shared]:
             place = paths.data if mount.mount == "." else paths.data / _mount(mount.mount)
             yield _Shared(f"data {mount.mount!r}", mount.tree, place, mount.source)
     if config.environment_tree is not None and paths.cache is not None:
-        yield _Shared("environment", config.environment_tree, paths.at(contract.ENVIRONMENT_DIR), "environment")
+        yield _Shared(ENVIRONMENT, config.environment_tree, paths.at(contract.ENVIRONMENT_DIR), ENVIRONMENT)
 
 
 def _link_shared(config: PodConfig, paths: PodPaths, store: ObjectStore, out: TextIO) -> None:
@@ -287,18 +288,20 @@ def _require_disk(root: Path, needed_bytes: int, what: str) -> None:
 
 def _lay_out(store: ObjectStore, keys: Keys, name: str, tree: Tree, root: Path, target: Path, out: TextIO) -> None:
     progress = ProgressPrinter(name, len(tree.files), tree.size_bytes, out)
-    materialise(
-        tree,
-        target,
-        lambda file: _open(store, keys.blob(file.sha256), f"{name}: {file.path}"),
-        anchor=root,
-        threads=THREADS,
-        progress=progress,
-    )
+
+    def fetch(file: TreeFile) -> BinaryIO:
+        return _open(store, keys.blob(file.sha256), f"{name}: {file.path}")
+
+    if name == ENVIRONMENT:
+        from updraft_learner.environment.packs import lay_packed
+
+        lay_packed(tree, target, fetch, anchor=root, progress=progress)
+    else:
+        materialise(tree, target, fetch, anchor=root, threads=THREADS, progress=progress)
     progress.finish()
 
 
-def _open(store: ObjectStore, key: str, name: str) -> Any:
+def _open(store: ObjectStore, key: str, name: str) -> BinaryIO:
     try:
         return store.open(key)
     except StorageError as exc:

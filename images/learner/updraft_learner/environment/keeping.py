@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 from typing import Any
 
 from updraft_learner import contract
@@ -22,12 +23,12 @@ from updraft_learner.environment.documents import (
     answer,
 )
 from updraft_learner.environment.laying import read_request
+from updraft_learner.environment.packs import store_packed
 from updraft_learner.pod import PodPaths
 from updraft_learner.prepare import blobs
 from updraft_learner.prepare.errors import SourceError, tree_errors
 from updraft_learner.record.files import open_below
 from updraft_learner.store import ObjectStore
-from updraft_learner.trees import scan
 from updraft_learner.uploads import read_whole
 
 
@@ -70,9 +71,17 @@ def _stored(request: EnvironmentRequest, paths: PodPaths, store: ObjectStore, ke
     for part in (build, folder):  # a link here would lead the scan to the sidecar's own files
         if not os.path.lexists(part) or not stat.S_ISDIR(os.lstat(part).st_mode):
             raise SourceError("data", "environment: the build left no folder of packages; submit the job again")
+
+    def put(digest: str, content: bytes | Path) -> None:
+        if blobs.has_blob(store, keys, digest):
+            return
+        if isinstance(content, bytes):
+            store.put_bytes(keys.blob(digest), content)
+        else:
+            store.put_file(keys.blob(digest), content)
+
     with tree_errors("environment"):
-        tree, found = scan(folder, limit_bytes=request.limit_bytes, limit_files=LIMIT_FILES, ignores=False)
-    blobs.put_blobs(store, keys, found)
+        tree = store_packed(folder, put, limit_bytes=request.limit_bytes, limit_files=LIMIT_FILES)
     blobs.put_tree(store, keys, tree)
     return tree.sha256
 

@@ -96,8 +96,10 @@ def _copy(cache: CacheFolder, digest: str, tree: Tree, copy: Callable[[Path], No
         partial.write_text(json.dumps({"bytes": tree.size_bytes}), encoding="utf-8")
     make_folder(cache.folder, f"{TREES}/{digest}")
     copy(folder)
-    for file in tree.files:  # the node's owner is the program's user, too, where nothing mounts the folder read-only
-        os.chmod(folder / file.path, FILE_MODE | (file.mode & 0o111))
+    for parent, _, names in os.walk(folder):
+        for name in names:  # the node's owner is the program's user, too, where nothing mounts the folder read-only
+            path = os.path.join(parent, name)
+            os.chmod(path, FILE_MODE | (os.stat(path).st_mode & 0o111))
     os.replace(partial, cache.record_path(digest))
 
 
