@@ -190,7 +190,7 @@ class Builder:
             self._say("the image has all packages already")
             return
         self._say(f"installing {len(added)} packages: {', '.join(sorted(added))[:300]}")
-        words = ["pip", "install", "--target", str(tree), "--no-deps", "--link-mode", "copy"]
+        words = ["pip", "install", "--target", str(tree), "--no-deps", "--link-mode", "hardlink"]
         status, said = self._run([*words, *self._common(), "--requirements", str(self._folder / LOCK_NAME)])
         if status != 0:
             raise self._failure(said)
