@@ -155,6 +155,14 @@ class Settings(BaseModel):
         description="What tenants may ask for in the section `pod` of their manifests, as JSON: a policy by tenant, "
         "and `*` for those that are not named. Without a policy, scratch volumes and nothing else",
     )
+    approvers: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_from_json)] = Field(
+        {},
+        description="Who may approve a model for a manifest with `export.approval: required`, as JSON: names of "
+        "Airflow's users by tenant. For other tenants, every user whom Airflow lets answer required actions",
+    )
+    approval_hours: float = Field(
+        168, gt=0, description="Hours after which a model that nobody has approved is rejected"
+    )
     nccl_env: Annotated[dict[str, str], BeforeValidator(read_nccl)] = Field(
         {},
         description="NCCL's variables for programs with GPUs, separated by spaces: NCCL_NAME=VALUE. A manifest's `env` "
@@ -308,6 +316,16 @@ class Settings(BaseModel):
         unknown = sorted(set(self.pod_policy) - {*self.tenants, EVERY_TENANT})
         if unknown:
             raise ValueError(f"UPDRAFT_POD_POLICY: {unknown[0]!r} is neither a tenant of UPDRAFT_TENANTS nor *")
+        return self
+
+    @model_validator(mode="after")
+    def _approvers_are_of_tenants(self) -> Self:
+        unknown = sorted(set(self.approvers) - {*self.tenants})
+        if unknown:
+            raise ValueError(f"UPDRAFT_APPROVERS: {unknown[0]!r} is no tenant of UPDRAFT_TENANTS")
+        nobody = sorted(tenant for tenant, users in self.approvers.items() if not users)
+        if nobody:
+            raise ValueError(f"UPDRAFT_APPROVERS: {nobody[0]!r} has no users; name some, or leave the tenant out")
         return self
 
     @field_validator("airflow_seams_off")

@@ -73,6 +73,7 @@ class Deployment:
 
 FAILURE = IdempotencyKey("failure", Failure)
 MODEL_VERSION = IdempotencyKey("model_version", RegisteredModel)
+GATE = IdempotencyKey("promotion gate", PromotionDecision)  # before a person is asked for approval
 DECISION = IdempotencyKey("promotion decided", PromotionDecision)
 PROMOTION = IdempotencyKey("promotion", Promotion)
 

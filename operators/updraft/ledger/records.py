@@ -14,6 +14,7 @@ from updraft.recovery.policy import PlannedRelaunch
 from updraft.recovery.resume import ResumePlan
 
 RequestKind = Literal["halt", "resume", "cancel"]
+SeriesEventKind = Literal["promoted", "rejected", "waiting", "approved", "declined", "rolled back"]
 UNPLANNED = "waiting to be planned"  # reason of a job that the planner has not considered yet
 METRICS, METRIC_CHARACTERS = 20, 250  # limits for the metrics that a list of jobs shows of one manifest
 
@@ -272,6 +273,45 @@ class Message:
     created_at: datetime
     tries: int = 0
     error: str | None = None  # of the last attempt to deliver it
+
+
+@dataclass(frozen=True)
+class NewSeriesEvent:
+    """What happened to a model of a series, or to the series itself.
+
+    Args:
+        key: What was done once, such as the promotion of one job: the first record of a key stays.
+        job_id: The job whose version it is about; for a roll-back, the job that made the version that is restored.
+        version: The version that was promoted, rejected or restored.
+        by: The user who decided; None if the platform did.
+    """
+
+    key: str
+    tenant: str
+    series: str
+    kind: SeriesEventKind
+    reason: str
+    job_id: str | None = None
+    model: str | None = None
+    version: str | None = None
+    by: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeriesEvent(NewSeriesEvent):
+    id: int = 0
+    at: datetime = datetime.min
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one manifest name of a tenant."""
+
+    tenant: str
+    name: str
+    jobs: int
+    last_submitted_at: datetime
 
 
 @dataclass(frozen=True)

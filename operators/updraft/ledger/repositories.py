@@ -16,7 +16,19 @@ from sqlalchemy import Connection, Engine
 
 from updraft import allocation
 from updraft.exceptions import NotFoundError
-from updraft.ledger import admission, attempts, endings, facts, halting, jobs, leases, outbox, requests, revisions
+from updraft.ledger import (
+    admission,
+    attempts,
+    endings,
+    facts,
+    halting,
+    jobs,
+    leases,
+    outbox,
+    requests,
+    revisions,
+    series,
+)
 from updraft.ledger.engine import reading, writing
 from updraft.ledger.records import (
     Admission,
@@ -27,10 +39,13 @@ from updraft.ledger.records import (
     ListedJob,
     Message,
     NewJob,
+    NewSeriesEvent,
     QueueNews,
     Request,
     RequestKind,
     Revision,
+    Series,
+    SeriesEvent,
     Transition,
     Validation,
 )
@@ -439,6 +454,34 @@ class Validations(_Repository):
         new = Validation(tenant, fingerprint, suite_digest, success, result, self._clock())
         with self._writing() as connection:
             return facts.record_validation(connection, new)
+
+
+class SeriesEvents(_Repository):
+    """What happened to the models of each series; the runs of one manifest name of a tenant are a series."""
+
+    def record(self, new: NewSeriesEvent) -> SeriesEvent:
+        """Record an event. The first record of its key stays, and is returned."""
+        with self._writing() as connection:
+            return series.record(connection, new, self._clock())
+
+    def find(self, key: str) -> SeriesEvent | None:
+        with self._reading() as connection:
+            return series.find(connection, key)
+
+    def of_series(self, tenant: str, name: str, limit: int | None = None) -> list[SeriesEvent]:
+        """Return the events of a series, oldest first; with `limit`, the newest of them."""
+        with self._reading() as connection:
+            return series.events(connection, tenant, series=name, model=None, limit=limit)
+
+    def of_model(self, tenant: str, model: str) -> list[SeriesEvent]:
+        """Return the events of a registered model, oldest first. Several series may register under one name."""
+        with self._reading() as connection:
+            return series.events(connection, tenant, series=None, model=model, limit=None)
+
+    def known(self, tenant: str | None = None, limit: int = 100) -> list[Series]:
+        """Return the series with recorded jobs, the one that ran last first."""
+        with self._reading() as connection:
+            return series.list_series(connection, tenant, limit)
 
 
 class IdempotencyRecords(_Repository):

@@ -238,6 +238,27 @@ outbox = Table(
     Index(None, "delivered_at"),
 )
 
+# What happened to the models of a series: the runs of one manifest name of a tenant.
+series_events = Table(
+    "series_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(NAME_LENGTH), nullable=False),  # what was done once: a second record of it changes nothing
+    Column("tenant", String(WORD_LENGTH), nullable=False),
+    Column("series", String(NAME_LENGTH), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("kind", String(WORD_LENGTH), nullable=False),
+    Column("job_id", String(ID_LENGTH), ForeignKey("jobs.id")),
+    Column("model", String(NAME_LENGTH)),
+    Column("version", String(WORD_LENGTH)),
+    Column("by", String(NAME_LENGTH)),
+    Column("reason", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+    Index(None, "tenant", "series"),
+    Index(None, "tenant", "model"),
+    UniqueConstraint("key"),
+)
+
 locks = Table(
     "locks",
     metadata,

@@ -20,7 +20,6 @@ UNSUPPORTED: Mapping[str, tuple[_Used, str]] = {
     "elastic": (lambda m: m.elastic, "no elastic field; resources.learners is a fixed number"),
     "priority": (lambda m: m.priority != "normal", "normal; jobs start first come, first served"),
     "schedule.and_new": (lambda m: m.schedule and m.schedule.and_new, "schedule.cron only"),
-    "export.approval": (lambda m: m.export and m.export.approval != "none", "none; promote_if decides alone"),
 }
 
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from updraft.controller.idempotency import (
-    DECISION,
-    MODEL_VERSION,
-    PROMOTION,
-    Promotion,
-    PromotionDecision,
-    RegisteredModel,
-)
+from updraft.controller import approval, promotion
+from updraft.controller.idempotency import MODEL_VERSION, PROMOTION, Promotion, PromotionDecision, RegisteredModel
 from updraft.controller.records import manifest_of
 from updraft.controller.replay import replay_metrics
 from updraft.exceptions import DataError
 from updraft.lifecycle import State
 from updraft.lifecycle.workflow import EXPORT_ROLE
+from updraft.operators.asking import ask_person
 from updraft.operators.job import ends_job
 from updraft.operators.links import LINKS
 from updraft.recovery.outcome import FailureClass
@@ -29,7 +24,6 @@ from updraft.services import UsesServices
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from mlflow import MlflowClient
 
     from updraft.ledger import Job
     from updraft.manifest import Export
@@ -135,62 +129,68 @@ class RegisterOperator(UsesServices, BaseOperator):
 class PromoteOperator(UsesServices, BaseOperator):
     """Move the alias `champion` to the job's model version if the manifest's `promote_if` rules hold; log why if not.
 
-    Skips if the manifest names no model or no rule.
+    With `export.approval: required`, a version whose rules hold waits for a person in Airflow's list of required
+    actions. On approval, the rules are judged again against the champion of that moment. Skips if the manifest names no
+    model or no rule.
     """
 
     operator_extra_links = LINKS
     ui_color = "#fce8e6"
+    ask = staticmethod(ask_person)  # replaced in tests
 
     def execute(self, context: Context) -> None:
         """Decide about the promotion once, record the decision, and move the alias."""
-        from updraft import tracking
-
         with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
-            export = manifest_of(job).export
-            if export is None or export.register_as is None:
-                raise AirflowSkipException("the manifest has no export.register_as")
-            if not export.promote_if:
-                raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
-            version = self.services.ledger.idempotency.get(job.id, MODEL_VERSION)
-            if version is None:
-                raise DataError("no version was registered; look at the log of register_model")
-            client = self.services.tracking
-            mine = tracking.VersionRef(version.name, version.version, version.model_id, job.mlflow_run_id or "")
-            outcome = self.services.ledger.idempotency.get(job.id, PROMOTION)
-            if outcome is None:
-                replay_metrics(self.services, job)
-                # Two jobs of one series decide one after the other: the second one compares itself with the first.
-                with self.services.ledger.leases.lock(f"promote {mine.name}"):
-                    outcome = self._promote(job, client, mine, export)
-            tags = {
-                "updraft.promoted": str(outcome.promoted).lower(),
-                "updraft.promotion_reason": outcome.reason,
-            }
-            tracking.tag_version(client, mine, tags)
-            self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)
+            export, mine = self._version(job)
+            replay_metrics(self.services, job)
+            if export.approval == "required" and self.services.ledger.idempotency.get(job.id, PROMOTION) is None:
+                gate = promotion.pass_gate(self.services, job, mine, export)
+                if gate.promote:
+                    self._wait_for_approval(context, job, mine, gate)
+            self._tell(mine, promotion.promote(self.services, job, mine, export))
 
-    def _promote(self, job: Job, client: MlflowClient, mine: VersionRef, export: Export) -> Promotion:
-        """Decide once, and move the alias at most once.
-
-        The decision is recorded with the champion it was compared to, so a second run moves the alias only while that
-        version is still the champion.
-        """
-        from updraft import tracking
-        from updraft.manifest import decide
-
-        current = tracking.champion(client, mine.name)
-        holder = current[0].version if current else None
-        decision = self.services.ledger.idempotency.get(job.id, DECISION)
-        if decision is None:
-            found = decide(export.rules, tracking.metrics(client, mine.run_id), current[1] if current else None)
-            decision = PromotionDecision(found.promote, found.reason, over=holder)
-            decision = self.services.ledger.idempotency.record(job.id, DECISION, decision)
-        promoted, reason = decision.promote, decision.reason
-        if promoted and holder != mine.version:
-            if holder == decision.over:
-                tracking.set_champion(client, mine)
+    def answered(self, context: Context, event: dict[str, Any]) -> None:
+        """Continue after a person's answer, or after ApprovalTrigger: promote, or record why not."""
+        with ends_job(self.services, context, FailureClass.INFRASTRUCTURE) as job:
+            export, mine = self._version(job)
+            answer = approval.answer_of(event)
+            if answer.approved:
+                outcome = promotion.promote(self.services, job, mine, export, approved_by=answer.by or "a user")
             else:
-                promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
-        return self.services.ledger.idempotency.record(
-            job.id, PROMOTION, Promotion(promoted, reason, alias=tracking.CHAMPION)
-        )
+                outcome = promotion.decline(self.services, job, mine, answer.reason, answer.by)
+            self._tell(mine, outcome)
+
+    def _version(self, job: Job) -> tuple[Export, VersionRef]:
+        from updraft import tracking
+
+        export = manifest_of(job).export
+        if export is None or export.register_as is None:
+            raise AirflowSkipException("the manifest has no export.register_as")
+        if not export.promote_if:
+            raise AirflowSkipException("the manifest has no promote_if rule; the version keeps no alias")
+        version = self.services.ledger.idempotency.get(job.id, MODEL_VERSION)
+        if version is None:
+            raise DataError("no version was registered; look at the log of register_model")
+        return export, tracking.VersionRef(version.name, version.version, version.model_id, job.mlflow_run_id or "")
+
+    def _wait_for_approval(self, context: Context, job: Job, mine: VersionRef, gate: PromotionDecision) -> NoReturn:
+        from updraft.triggers.approval import ApprovalTrigger
+
+        settings = self.services.settings
+        question = approval.question(self.services, job, mine, gate)
+        self.ask(context, question)
+        self.services.ledger.jobs.move(job.id, State.STORING, question.subject)
+        self.services.ledger.series.record(approval.waiting_event(job, mine, gate, question))
+        self.log.info("%s. Answer in Airflow, under Required Actions", question.subject)
+        trigger = ApprovalTrigger(job_id=job.id, wait_seconds=3600 * settings.approval_hours)
+        self.defer(trigger=trigger, method_name="answered")
+
+    def _tell(self, mine: VersionRef, outcome: Promotion) -> None:
+        from updraft import tracking
+
+        tags = {
+            "updraft.promoted": str(outcome.promoted).lower(),
+            "updraft.promotion_reason": outcome.reason,
+        }
+        tracking.tag_version(self.services.tracking, mine, tags)
+        self.log.info("%s: %s", "Promoted" if outcome.promoted else "Not promoted", outcome.reason)

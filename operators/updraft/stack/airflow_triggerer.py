@@ -24,6 +24,7 @@ PRELOADED = (
     "updraft.manifest",
     "updraft.storage",
     "updraft.triggers.admit",
+    "updraft.triggers.approval",
     "updraft.triggers.checkpoints",
     "updraft.triggers.gang",
     "updraft.triggers.reaper",

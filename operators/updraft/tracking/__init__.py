@@ -13,13 +13,16 @@ from __future__ import annotations
 from updraft.tracking.auth import client
 from updraft.tracking.registry import (
     CHAMPION,
+    PREVIOUS,
     VersionRef,
     champion,
     check_owner,
     claim,
     find_version,
+    find_version_number,
+    move_champion,
+    owner_of,
     register,
-    set_champion,
     tag_version,
 )
 from updraft.tracking.runs import (
@@ -36,6 +39,7 @@ from updraft.tracking.runs import (
 
 __all__ = [
     "CHAMPION",
+    "PREVIOUS",
     "TAG_TENANT",
     "RunRef",
     "VersionRef",
@@ -44,14 +48,16 @@ __all__ = [
     "claim",
     "client",
     "find_version",
+    "find_version_number",
     "log_datasets",
     "log_json",
     "metrics",
     "metrics_of",
+    "move_champion",
     "open_run",
+    "owner_of",
     "register",
     "requested_model",
-    "set_champion",
     "set_tags",
     "tag_version",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 CHAMPION = "champion"
+PREVIOUS = "previous"  # the champion before, which a roll-back restores
 MODELS = "models:/"
 BATCH_METRICS = 1_000  # MLflow's limit for one request
 
@@ -230,9 +231,35 @@ def champion(client: MlflowClient, name: str) -> tuple[VersionRef, dict[str, flo
         return _ref(version), metrics
 
 
-def set_champion(client: MlflowClient, version: VersionRef) -> None:
+def owner_of(client: MlflowClient, name: str) -> str:
+    """Return the tenant that owns the registered model. Raises RefusedError for a model that is not the platform's."""
     with answering(client):
-        client.set_registered_model_alias(version.name, CHAMPION, version.version)
+        model = _find(client, name)
+    owner: str | None = None if model is None else model.tags.get(TAG_TENANT)
+    if owner is None:
+        what = "there is no registered model" if model is None else "no job of this platform registered the model"
+        raise RefusedError(f"model: {what} {name!r}; `updraft series` lists the series with their models")
+    return owner
+
+
+def find_version_number(client: MlflowClient, name: str, version: str) -> VersionRef | None:
+    """Return a version by its number; None if the registry has none, or no longer."""
+    with answering(client):
+        found = client.search_model_versions(f"name = '{name}'")
+    return next((_ref(each) for each in found if str(each.version) == version), None)
+
+
+def move_champion(client: MlflowClient, name: str, version: str, previous: str | None) -> None:
+    """Give the alias `champion` to a version, and `previous` to the one that a roll-back would restore.
+
+    `previous` is moved first: a process that dies between the two does both again.
+    """
+    with answering(client):
+        if previous is not None:
+            client.set_registered_model_alias(name, PREVIOUS, previous)
+        elif PREVIOUS in client.get_registered_model(name).aliases:
+            client.delete_registered_model_alias(name, PREVIOUS)
+        client.set_registered_model_alias(name, CHAMPION, version)
 
 
 def tag_version(client: MlflowClient, version: VersionRef, tags: Mapping[str, str]) -> None:

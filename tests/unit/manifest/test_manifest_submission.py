@@ -32,7 +32,6 @@ IMAGES = {
         ({"tenant": "vison"}, "tenant"),
         ({"priority": "high"}, "priority"),
         ({"schedule": {"and_new": ["s3://aa/"]}}, "schedule.and_new"),
-        ({"export": {"approval": "required"}}, "export.approval"),
     ],
 )
 def test_what_this_version_does_not_act_on_is_refused_by_name(changes: dict[str, Any], path: str) -> None:

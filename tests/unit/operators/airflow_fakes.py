@@ -27,6 +27,7 @@ from unit.operators.platform_fakes import (
     store_prepared,
 )
 
+from updraft.controller.approval import Question
 from updraft.exceptions import RefusedError
 from updraft.ledger import Ledger
 from updraft.lifecycle import workflow
@@ -34,6 +35,12 @@ from updraft.recovery.ends import EndKind
 from updraft.services import Services
 
 RUN_ID = "digits-1"
+APPROVED = {  # as Airflow's api-server wakes a task
+    "chosen_options": ["Approve"],
+    "params_input": {"reason": "looks good"},
+    "responded_at": datetime(2026, 1, 1, tzinfo=UTC),
+    "responded_by_user": {"id": "grace", "name": "grace"},
+}
 ORDER = workflow.TASKS
 
 
@@ -59,6 +66,8 @@ class Platform:
         self.drive: Callable[[str, str], dict[str, Any]] | None = None  # in place of `_drive`
         self.judges: Callable[[dict[str, Any]], dict[str, Any]] = lambda source: JUDGED
         self.pods_end: Callable[[Platform, str], dict[str, Any]] = Platform.pods_succeed
+        self.answers: Callable[[Platform], dict[str, Any]] = lambda _: APPROVED
+        self.asked: list[Question] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.watched: list[tuple[str, int]] = []  # role and attempt of each time that pods were watched
 
@@ -151,6 +160,7 @@ class Platform:
     def task(self, task_id: str) -> Any:
         task = copy.copy(self.dag.task_dict[task_id])
         task.make_services = lambda: self.services
+        task.ask = lambda context, question: self.asked.append(question)
         return task
 
     def context(self, task_id: str, try_number: int = 1) -> Any:
@@ -193,6 +203,8 @@ class Platform:
         if name == "CheckpointTrigger":
             follow_checkpoints(self.services, kwargs["job_id"], kwargs["keep"])
             return {"kind": "ended"}
+        if name == "ApprovalTrigger":
+            return self.answers(self)
         return (self.drive or self._drive)(kwargs["job_id"], kwargs["role"])
 
     def _drive(self, job_id: str, role: str) -> dict[str, Any]:

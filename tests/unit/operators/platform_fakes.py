@@ -464,7 +464,15 @@ class FakeMlflowClient:
 
     def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
         self.aliases[name, alias] = version
-        self.alias_moves.append(version)
+        if alias == "champion":
+            self.alias_moves.append(version)
+
+    def delete_registered_model_alias(self, name: str, alias: str) -> None:
+        del self.aliases[name, alias]
+
+    def get_registered_model(self, name: str) -> Any:
+        aliases = {alias: version for (model, alias), version in self.aliases.items() if model == name}
+        return SimpleNamespace(name=name, aliases=aliases)
 
     def get_model_version_by_alias(self, name: str, alias: str) -> Any:
         number = self.aliases.get((name, alias))

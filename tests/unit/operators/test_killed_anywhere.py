@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ def facts(platform: Platform) -> dict[str, object]:
         "models": [(m.name, str(m.status)) for m in mlflow.models.values()],
         "versions": [(v.name, v.version, v.tags_set) for v in mlflow.versions],
         "alias": (mlflow.aliases, mlflow.alias_moves),
+        "series": [replace(each, at=datetime.min) for each in ledger.series.of_series(job.tenant, job.name)],
         "created": Counter(cluster.created),
         "left": cluster.left,
         "checkpoints": [(c.name, c.delete_reason) for c in checkpoints],
@@ -82,6 +85,11 @@ def bad_manifest(platform: Platform) -> None:
     platform.params["manifest"]["comand"] = "python"
 
 
+def waits_for_approval(platform: Platform) -> None:
+    champion_before(platform)
+    platform.params["manifest"]["export"]["approval"] = "required"
+
+
 JOBS = {
     "completes": (champion_before, State.COMPLETED),
     "program fails": (program_fails, State.FAILED),
@@ -89,11 +97,13 @@ JOBS = {
     "impossible": (impossible, State.FAILED),
     "data is judged": (data_not_judged, State.COMPLETED),
     "bad manifest": (bad_manifest, State.FAILED),
+    "waits for approval": (waits_for_approval, State.COMPLETED),
 }
 
 
 CASES = [("completes", task) for task in ORDER]
 CASES += [(job, task) for job in JOBS if job != "completes" for task in ("admit", "train", "release")]
+CASES += [("waits for approval", "promote")]
 CASES += [("data is judged", task) for task in ("stage_data", "validate_data")]
 
 

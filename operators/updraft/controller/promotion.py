@@ -1,0 +1,181 @@
+"""Promote a job's model version by its rules, and roll a champion back: each decided once, each alias moved once.
+
+The ledger keeps the events of a model. A lock on the model's name makes promotions and roll-backs follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from updraft.controller.idempotency import DECISION, GATE, PROMOTION, Promotion, PromotionDecision
+from updraft.exceptions import RefusedError
+from updraft.ledger import NewSeriesEvent, SeriesEvent
+from updraft.retraining.champions import ChampionChange, champions, previous_champion
+
+if TYPE_CHECKING:
+    from updraft.ledger import Job
+    from updraft.manifest import Export
+    from updraft.services import Services
+    from updraft.tracking import VersionRef
+
+
+def lock_name(model: str) -> str:
+    return f"promote {model}"
+
+
+def pass_gate(services: Services, job: Job, mine: VersionRef, export: Export) -> PromotionDecision:
+    """Return whether the rules hold against the champion of this moment; decided once, before a person is asked."""
+    found = services.ledger.idempotency.get(job.id, GATE)
+    return found or services.ledger.idempotency.record(job.id, GATE, _decide(services, mine, export))
+
+
+def promote(
+    services: Services, job: Job, mine: VersionRef, export: Export, *, approved_by: str | None = None
+) -> Promotion:
+    """Decide once, move the alias at most once, and return the result.
+
+    The decision is recorded with the champion it was compared to, so a second run moves the alias only while that
+    version is still the champion.
+    """
+    from updraft import tracking
+
+    book = services.ledger
+    # Two jobs of one series decide one after the other: the second one compares itself with the first.
+    with book.leases.lock(lock_name(mine.name)):
+        outcome = book.idempotency.get(job.id, PROMOTION)
+        if outcome is not None:
+            return outcome
+        decision = book.idempotency.get(job.id, DECISION)
+        if decision is None:
+            decision = book.idempotency.record(job.id, DECISION, _decide(services, mine, export))
+        promoted, reason = decision.promote, decision.reason
+        current = tracking.champion(services.tracking, mine.name)
+        holder = current[0].version if current else None
+        if promoted and holder != mine.version:
+            if holder == decision.over:
+                tracking.move_champion(services.tracking, mine.name, mine.version, holder)
+            else:
+                promoted, reason = False, f"version {holder} became the champion while this task was interrupted"
+        if approved_by is not None:
+            reason = f"{'approved' if promoted else 'was approved'} by {approved_by}; {reason}"
+        return _settle(services, job, mine, Promotion(promoted, reason, tracking.CHAMPION), decision.over, approved_by)
+
+
+def decline(services: Services, job: Job, mine: VersionRef, reason: str, by: str | None) -> Promotion:
+    """Record that the version does not become the champion because a person said so, or because nobody answered."""
+    from updraft import tracking
+
+    with services.ledger.leases.lock(lock_name(mine.name)):
+        outcome = services.ledger.idempotency.get(job.id, PROMOTION)
+        if outcome is not None:
+            return outcome
+        return _settle(services, job, mine, Promotion(False, reason, tracking.CHAMPION), None, by)
+
+
+def _decide(services: Services, mine: VersionRef, export: Export) -> PromotionDecision:
+    from updraft import tracking
+    from updraft.manifest import decide
+
+    current = tracking.champion(services.tracking, mine.name)
+    found = decide(
+        export.rules, tracking.metrics(services.tracking, mine.run_id), current[1] if current is not None else None
+    )
+    return PromotionDecision(found.promote, found.reason, over=current[0].version if current is not None else None)
+
+
+def _settle(
+    services: Services, job: Job, mine: VersionRef, outcome: Promotion, over: str | None, by: str | None
+) -> Promotion:
+    services.ledger.series.record(
+        NewSeriesEvent(
+            key=f"promotion {job.id}",
+            tenant=job.tenant,
+            series=job.name,
+            kind="promoted" if outcome.promoted else "rejected",
+            reason=outcome.reason,
+            job_id=job.id,
+            model=mine.name,
+            version=mine.version,
+            by=by,
+            evidence={"over": over},
+        )
+    )
+    return services.ledger.idempotency.record(job.id, PROMOTION, outcome)
+
+
+def roll_back(services: Services, *, model: str, to: str | None, by: str, reason: str, key: str) -> SeriesEvent:
+    """Make an earlier version the champion again: `to`, or the champion before the present one. Deletes nothing.
+
+    Args:
+        key: Of this roll-back. A second call with it completes the first one.
+
+    Raises RefusedError with advice if there is no such model or version, or no earlier champion.
+    """
+    from updraft import tracking
+
+    book, client = services.ledger, services.tracking
+    tenant = tracking.owner_of(client, model)
+    with book.leases.lock(lock_name(model)):
+        event = book.series.find(key)
+        current = tracking.champion(client, model)
+        holder = current[0].version if current else None
+        if event is None:
+            event = _roll_back_event(services, tenant, model, to, holder, by, reason, key)
+        over = event.evidence.get("over")
+        assert event.version is not None
+        if holder == over:  # else the alias was moved before this process was interrupted, or a person moved it since
+            line = champions(changes_of(book.series.of_model(tenant, model)))
+            previous = line[-2] if len(line) > 1 else None
+            tracking.move_champion(client, model, event.version, previous)
+        return event
+
+
+def _roll_back_event(
+    services: Services,
+    tenant: str,
+    model: str,
+    to: str | None,
+    holder: str | None,
+    by: str,
+    reason: str,
+    key: str,
+) -> SeriesEvent:
+    """Record the roll-back: from here on it is decided."""
+    from updraft import tracking
+
+    past = services.ledger.series.of_model(tenant, model)
+    target = to or previous_champion(changes_of(past), holder)
+    if target is None:
+        raise RefusedError(
+            f"{model} has no champion before {f'version {holder}' if holder else 'this moment'}; name a version"
+        )
+    if target == holder:
+        raise RefusedError(f"version {target} of {model} is the champion already")
+    found = tracking.find_version_number(services.tracking, model, target)
+    if found is None:
+        raise RefusedError(f"{model} has no version {target} in the registry, or no longer; name another version")
+    made = next((event for event in reversed(past) if event.version == target and event.job_id), None)
+    return services.ledger.series.record(
+        NewSeriesEvent(
+            key=key,
+            tenant=tenant,
+            series=made.series if made else past[-1].series if past else model,
+            kind="rolled back",
+            reason=reason,
+            job_id=made.job_id if made else None,
+            model=model,
+            version=target,
+            by=by,
+            evidence={"over": holder},
+        )
+    )
+
+
+def changes_of(events: Sequence[SeriesEvent]) -> list[ChampionChange]:
+    """Return the changes of the champion among a model's events."""
+    return [
+        ChampionChange(event.version, event.evidence.get("over"), back=event.kind == "rolled back")
+        for event in events
+        if event.kind in ("promoted", "rolled back") and event.version is not None
+    ]
